@@ -1,0 +1,310 @@
+"""What an experiment computes: one frozen model per TOML section; unknown keys, types and ranges are refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Margin = Annotated[float, Field(ge=0.0, le=2.0)]
+
+
+def _list_of(item: Any) -> Any:
+    return Annotated[tuple[item, ...], Field(strict=False)]  # TOML's arrays are lists
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class DemoWorld(Section):
+    """The generated world (pipeline/data/demo.py)."""
+
+    images: Annotated[int, Field(ge=10)] = 3000
+    dev_images: Annotated[int, Field(ge=10)] = 500
+    seed: int = 0
+
+
+class Dataset(Section):
+    """A precomp folder below the data root, or the demo world."""
+
+    folder: str | None = None
+    demo: DemoWorld | None = None
+    train: str = "train"
+    dev: str = "dev"
+    max_regions: PositiveInt | None = None
+    """Keep the first regions of each image only; detectors write them by falling score."""
+    vocabulary: str | None = None
+    """A SCAN-style json, relative to the data root; by default built from `vocabulary_splits`."""
+    vocabulary_splits: _list_of(str) = ("train", "dev")  # type: ignore[valid-type]
+    min_count: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Dataset:
+        if (self.folder is None) == (self.demo is None):
+            raise ValueError("name either `folder` (a precomp folder below the data root) or a [dataset.demo] section")
+        return self
+
+
+class VSEpp(Section):
+    name: Literal["vsepp"]
+    embedding_size: PositiveInt = 1024
+    word_size: PositiveInt = 300
+    bidirectional: bool = False
+
+
+class VSRN(Section):
+    name: Literal["vsrn"]
+    embedding_size: PositiveInt = 2048
+    word_size: PositiveInt = 300
+    variant: Literal["coco", "f30k"] = "coco"
+    normalise_axis: Literal["regions", "features"] = "regions"
+    absolute: bool = False
+    normalise_images: bool = True
+    caption_weight: Annotated[float, Field(ge=0.0)] = 1.0
+    caption_hidden_size: PositiveInt = 512
+    caption_word_size: PositiveInt = 300
+    caption_max_length: Annotated[int, Field(ge=3)] = 60
+    caption_dropout: Fraction = 0.2
+    caption_bidirectional: bool = False
+
+
+class SCAN(Section):
+    name: Literal["scan"]
+    embedding_size: PositiveInt = 1024
+    word_size: PositiveInt = 300
+    direction: Literal["t2i", "i2t"] = "t2i"
+    aggregation: Literal["Mean", "LogSumExp"] = "LogSumExp"
+    temperature: PositiveFloat | None = None
+    temperature_lse: PositiveFloat = 6.0
+    bidirectional: bool = True
+
+
+Model = Annotated[VSEpp | VSRN | SCAN, Field(discriminator="name")]
+
+
+class Sum(Section):
+    name: Literal["sum"]
+    margin: Margin = 0.2
+    mask_positives: bool = True
+
+
+class Online(Section):
+    name: Literal["online"]
+    margin: Margin = 0.2
+    mask_positives: bool = True
+
+
+class OffTri(Section):
+    name: Literal["offtri"]
+    margin_online: Margin = 0.2
+    margin_offline: Margin = 0.0
+    mask_positives: bool = True
+
+
+class OffQuin(Section):
+    name: Literal["offquin"]
+    margin_online: Margin = 0.2
+    margin_offline: Margin = 0.0
+    mask_positives: bool = True
+
+
+class AdapOffQuin(Section):
+    name: Literal["adapoffquin"]
+    margin_online: Margin = 0.2
+    margin_offline: Margin = 0.0
+    alpha: PositiveFloat = 0.3
+    beta: PositiveFloat = 1.5
+    mask_positives: bool = True
+
+
+Loss = Annotated[Sum | Online | OffTri | OffQuin | AdapOffQuin, Field(discriminator="name")]
+WarmUp = Literal["sum", "online"]
+
+
+def online_version(loss: Loss, name: WarmUp = "online") -> Sum | Online:
+    """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
+    margin = loss.margin if isinstance(loss, (Sum, Online)) else loss.margin_online
+    section = Sum if name == "sum" else Online
+    return section.model_validate({"name": name, "margin": margin, "mask_positives": loss.mask_positives})
+
+
+class Training(Section):
+    """One round of training; the schedule counts whole epochs (one visit of every caption)."""
+
+    loss: Loss
+    epochs: PositiveInt
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    learning_rate: PositiveFloat = 2e-4
+    decay_epochs: _list_of(PositiveInt) = ()  # type: ignore[valid-type]
+    """The learning rate is multiplied by `decay` after each of these epochs."""
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    gradient_clip: PositiveFloat = 2.0
+    warmup: _list_of(WarmUp) = ()  # type: ignore[valid-type]
+    """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Training:
+        if len(self.warmup) >= self.epochs:
+            raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
+        return self
+
+
+class Mining(Section):
+    """How many negatives the table keeps per image (captions) and per caption (images), and who searches."""
+
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+    search: Literal["faiss-flat"] = "faiss-flat"
+
+
+class Sampling(Section):
+    """How the sampler draws offline negatives from the table; h_* narrow it to the head of each list."""
+
+    strategy: Literal["uniform", "coupled", "normal"] = "uniform"
+    resample: bool = True
+    h_captions: PositiveInt | None = None
+    h_images: PositiveInt | None = None
+
+
+class Evaluation(Section):
+    split: str = "dev"
+    folds: PositiveInt = 1
+    """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""
+    ensemble: _list_of(str) = ()  # type: ignore[valid-type]
+    """Further experiments whose second-round similarities are averaged with this one's."""
+
+
+class Experiment(Section):
+    name: str
+    seed: Annotated[int, Field(ge=0)] = 0
+    dataset: Dataset
+    model: Model
+    teacher: str | None = None
+    """An experiment whose negative table this one trains on, instead of rounds one of its own."""
+    teacher_weights: str | None = None
+    """Weights of `aoq import-checkpoint`, relative to the data root, in place of a first round."""
+    first_round: Training | None = None
+    mining: Mining | None = None
+    sampling: Sampling = Sampling()
+    second_round: Training
+    evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Experiment:
+        sources = [key for key in ("teacher", "teacher_weights", "first_round") if getattr(self, key) is not None]
+        if len(sources) != 1:
+            raise ValueError(
+                "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one) and "
+                f"`teacher` (use that experiment's table), got {sources or 'none'}"
+            )
+        if (self.mining is None) != (self.teacher is not None):
+            raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
+        if self.teacher is None and self.model.name == "scan":
+            raise ValueError("[model] scan compares fragments, and a search index needs embeddings; name a `teacher`")
+        if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
+            raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
+        return self
+
+
+def known_experiments(configs: Path = CONFIGS) -> list[str]:
+    return sorted(path.stem for path in configs.glob("*.toml"))
+
+
+def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment:
+    """The experiment in `configs/<name>.toml`, or in the TOML file `name`.
+
+    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
+    """
+    path = Path(name) if name.endswith(".toml") else configs / f"{name}.toml"
+    if not path.is_file():
+        raise ValueError(
+            f"unknown experiment {name!r}; known are {known_experiments(configs)}, or give the path of a .toml file."
+        )
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from None
+    if override:
+        _merge(content, _parse_override(override))
+    try:
+        return Experiment.model_validate({"name": path.stem, **content})
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_explain(error)}") from None
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    try:
+        return dict(tomllib.loads(f"override = {{{override}}}")["override"])
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"override {override!r} is not the inside of a TOML inline table, "
+            f'such as `seed=1, second_round.loss.name="offtri"`: {error}'
+        ) from None
+
+
+def _merge(content: dict[str, Any], override: dict[str, Any]) -> None:
+    for key, value in override.items():
+        if isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value:
+            _merge(content[key], value)
+        else:  # a section that gets a new `name` is another kind of thing: its old options go
+            content[key] = value
+
+
+def _explain(error: ValidationError) -> str:
+    """One sentence per problem, with the section as the user writes it and the keys it allows."""
+    unknown: dict[tuple[str, ...], list[str]] = {}
+    sentences = []
+    for problem in error.errors():
+        place = tuple(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            unknown.setdefault(place[:-1], []).append(place[-1])
+            continue
+        written = ".".join(_without_tags(place)) or "the file"
+        given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
+        sentences.append(f"{written}: {problem['msg'].removeprefix('Value error, ')}{given}")
+    for place, keys in unknown.items():
+        section = f"[{'.'.join(_without_tags(place))}]" if place else "the top level"
+        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(place)}")
+    return "; ".join(sentences)
+
+
+def _without_tags(place: tuple[str, ...]) -> list[str]:
+    """pydantic's location less the union tags it puts in: ("model", "scan", "size") -> model.size."""
+    return [part for before, part in zip(("", *place), place, strict=False) if before not in ("model", "loss")]
+
+
+def _allowed_keys(place: tuple[str, ...]) -> list[str]:
+    section: type[BaseModel] = Experiment
+    for part in place:
+        if part in section.model_fields:
+            choices = _sections_in(section.model_fields[part].annotation)
+            if len(choices) == 1:
+                section = choices[0]
+            continue
+        section = next(choice for choice in choices if get_args(choice.model_fields["name"].annotation) == (part,))
+    return sorted(section.model_fields)
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]

@@ -1,0 +1,156 @@
+"""Artefacts: keys that depend on what shapes them, publishing in one step, errors one can act on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from pipeline.artifact import Artifact, digest, write_atomically
+
+
+def artifact(root, **ingredients):
+    return Artifact(root, "stage", 1, ingredients)
+
+
+def build(made, text="payload"):
+    with made.building() as work:
+        (work.directory / "sub").mkdir(exist_ok=True)
+        (work.directory / "sub" / "file.txt").write_text(text)
+        work.notes["metrics"] = {"rsum": 1.0}
+    return made
+
+
+def test_keys_follow_content_not_order(tmp_path):
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
+    assert artifact(tmp_path, h=300).key != artifact(tmp_path, h=301).key
+    upstream = artifact(tmp_path, seed=1), artifact(tmp_path, seed=2)
+    downstream = [Artifact(tmp_path, "next", 1, {}, (one,)).key for one in upstream]
+    assert downstream[0] != downstream[1]
+    assert Artifact(tmp_path, "next", 2, {}, upstream[:1]).key != downstream[0]
+
+
+def test_a_build_is_published_whole_with_its_manifest(tmp_path):
+    made = artifact(tmp_path, h=300)
+    assert not made.exists()
+    build(made)
+    assert made.exists()
+    assert not made.work.exists()
+    manifest = made.manifest()
+    assert manifest["recipe"]["ingredients"] == {"h": 300}
+    assert manifest["files"]["sub/file.txt"]["bytes"] == len("payload")
+    assert manifest["metrics"] == {"rsum": 1.0}
+    assert made.changed_files() == []
+
+
+def test_a_failure_publishes_nothing_and_keeps_the_work(tmp_path):
+    made = artifact(tmp_path)
+
+    def fail(build):
+        (build.directory / "shard").write_text("done")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), made.building() as work:
+        fail(work)
+    assert not made.exists()
+    with made.building() as work:
+        assert (work.directory / "shard").read_text() == "done"
+    assert made.exists()
+
+
+def test_a_published_artefact_is_not_built_again(tmp_path):
+    made = build(artifact(tmp_path))
+    with made.building() as work:
+        assert work is None
+
+
+def _slow_build(root, log):
+    with artifact(root).building() as work:
+        if work is not None:
+            with open(log, "a") as file:
+                file.write("built\n")
+            time.sleep(0.5)
+
+
+def test_two_at_once_build_once(tmp_path):
+    log = tmp_path / "log"
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=_slow_build, args=(tmp_path / "root", log)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+        assert process.exitcode == 0
+    assert log.read_text() == "built\n"
+
+
+def test_changes_after_publication_are_found(tmp_path):
+    made = build(artifact(tmp_path))
+    file = made.path / "sub" / "file.txt"
+    file.write_text("PAYLOAD")
+    (made.path / "new").write_text("")
+    assert [sentence.split("/")[-1] for sentence in made.changed_files()] == [
+        "file.txt was changed after it was published",
+        "new is not in the manifest",
+    ]
+    file.unlink()
+    assert "is missing" in made.changed_files()[0]
+
+
+def test_a_damaged_manifest_says_what_to_do(tmp_path):
+    made = build(artifact(tmp_path))
+    made.manifest_path.write_text('{"stage": ')
+    with pytest.raises(ValueError, match=r"damaged .* delete .* run again"):
+        made.manifest()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EROFS, "choose a writable one"),
+        (errno.EACCES, "choose a writable one"),
+        (errno.ENOSPC, "free some space"),
+    ],
+)
+def test_disks_that_refuse_are_explained(tmp_path, number, remedy):
+    made = artifact(tmp_path)
+    with pytest.raises(OSError, match=remedy) as raised, made.building():
+        raise OSError(number, os.strerror(number), "somewhere")
+    assert raised.value.errno == number
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("target", ["mkdir", "lock"])
+def test_a_root_that_cannot_be_made_is_explained(tmp_path, target):
+    """A file stands where the root should be (root users may write anywhere, so permissions cannot be tried)."""
+    root = tmp_path / "root"
+    root.write_text("a file")
+    with pytest.raises(OSError, match="root"), artifact(root).building():
+        pass
+    assert root.read_text() == "a file"
+
+
+def test_writing_atomically_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_links_follow_the_latest(tmp_path):
+    first, second = build(artifact(tmp_path, a=1)), build(artifact(tmp_path, a=2))
+    alias = tmp_path / "runs" / "demo" / "stage"
+    first.link(alias)
+    second.link(alias)
+    assert alias.resolve() == second.path
+    assert json.loads((alias / "MANIFEST.json").read_text())["key"] == second.key
