@@ -1,0 +1,136 @@
+"""What every matching model owes: a code per image and per caption, and similarities between codes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Images:
+    """A batch of images as region features; `mask` is True where a region is real (None: all are)."""
+
+    features: Float[Tensor, "images regions features"]
+    mask: Bool[Tensor, "images regions"] | None = None
+    boxes: Float[Tensor, "images regions 4"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: slice | Tensor) -> Images:
+        return Images(
+            self.features[rows],
+            None if self.mask is None else self.mask[rows],
+            None if self.boxes is None else self.boxes[rows],
+        )
+
+    def to(self, device: torch.device) -> Images:
+        return Images(
+            self.features.to(device),
+            None if self.mask is None else self.mask.to(device),
+            None if self.boxes is None else self.boxes.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class Captions:
+    """A batch of captions as word ids, 0-padded, in any order of lengths; `lengths` stays on the CPU."""
+
+    words: Int[Tensor, "captions words"]
+    lengths: Int[Tensor, " captions"]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, rows: slice | Tensor) -> Captions:
+        lengths = self.lengths[rows]
+        return Captions(self.words[rows][:, : int(lengths.max())], lengths)
+
+    def to(self, device: torch.device) -> Captions:
+        return Captions(self.words.to(device), self.lengths)
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a model keeps of N images or captions.
+
+    `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
+    `mask` (N, fragments) is True at real fragments. `context` (N, ...) is whatever the auxiliary loss needs, and
+    `context_mask` is True at its real fragments.
+    """
+
+    vectors: Float[Tensor, "items ..."]
+    mask: Bool[Tensor, "items fragments"] | None = None
+    context: Float[Tensor, "items ..."] | None = None
+    context_mask: Bool[Tensor, "items parts"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: slice | Tensor) -> Code:
+        return Code(
+            self.vectors[rows],
+            None if self.mask is None else self.mask[rows],
+            None if self.context is None else self.context[rows],
+            None if self.context_mask is None else self.context_mask[rows],
+        )
+
+
+def concatenate(codes: Sequence[Code]) -> Code:
+    """One code of all items; shorter fragment axes are padded with masked zeros. The context is dropped."""
+    if codes[0].vectors.ndim == 2:
+        return Code(torch.cat([code.vectors for code in codes]))
+    longest = max(code.vectors.shape[1] for code in codes)
+    vectors, masks = [], []
+    for code in codes:
+        missing = longest - code.vectors.shape[1]
+        real = code.mask if code.mask is not None else code.vectors.new_ones(code.vectors.shape[:2]).bool()
+        vectors.append(F.pad(code.vectors, (0, 0, 0, missing)))
+        masks.append(F.pad(real, (0, missing), value=False))
+    return Code(torch.cat(vectors), torch.cat(masks))
+
+
+class MatchingModel(nn.Module, ABC):
+    """Similarities between images and captions: higher is closer, always.
+
+    In eval mode `pair_similarity` equals the matching entries of `similarity`, whatever the padding, the batch
+    mates or the order of lengths.
+    """
+
+    similarity_range: tuple[float, float] = (-1.0, 1.0)
+    uses_batch_statistics: bool = False
+    """True if training mode mixes the images of a batch (BatchNorm): anchors and companions then go apart."""
+
+    @abstractmethod
+    def encode_images(self, images: Images) -> Code: ...
+
+    @abstractmethod
+    def encode_captions(self, captions: Captions) -> Code: ...
+
+    @abstractmethod
+    def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
+        """Every image against every caption."""
+
+    @abstractmethod
+    def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
+        """Image b against caption b, for aligned codes."""
+
+    def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
+        """A further loss on matched pairs (VSRN's captioner), already weighted; None for models without one."""
+        return None
+
+
+class EmbeddingModel(MatchingModel):
+    """A model whose similarity is the dot product of two embeddings, so a search index can serve it."""
+
+    def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
+        return images.vectors @ captions.vectors.T
+
+    def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
+        return (images.vectors * captions.vectors).sum(dim=-1)

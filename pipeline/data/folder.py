@@ -1,0 +1,139 @@
+"""A dataset folder in the field's "precomp" layout, opened split by split.
+
+    {split}_ims.npy    (images, regions, features)   float32 or float16; always memory-mapped
+    {split}_caps.txt   one caption a line, UTF-8
+    {split}_ids.txt    one image id a line                          optional: the row number
+    {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
+    {split}_mask.npy   (images, regions), True = a real region      optional: all are real
+    {split}_pairs.npy  (captions,) the image of each caption        optional: as many each, in order
+
+Official arrays that repeat every image once a caption are seen as one row an image. No split is ever cut:
+where the official loaders take the first 1000 images of `dev`, this one takes all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int32
+
+from pipeline.data.features import open_boxes, open_features, read_mask
+from pipeline.data.lines import read_lines
+from pipeline.data.pairs import CaptionsOf, captions_of, fit_ids, pair_captions, read_pairs, repeats
+
+logger = logging.getLogger(__name__)
+
+REQUIRED = ("ims.npy", "caps.txt")
+OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy")
+SAMPLED = frozenset({"ims.npy", "boxes.npy", "mask.npy"})
+BLOCK, BLOCKS = 4096, 256
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images and captions of one split; every image has at least one caption."""
+
+    name: str
+    features: Float[np.ndarray, "images regions features"]
+    captions: list[str]
+    image_of: Int32[np.ndarray, " captions"]
+    ids: list[str]
+    boxes: Float[np.ndarray, "images regions 4"] | None = None
+    mask: Bool[np.ndarray, "images regions"] | None = None
+
+    @property
+    def image_count(self) -> int:
+        return len(self.features)
+
+    @property
+    def caption_count(self) -> int:
+        return len(self.captions)
+
+    @cached_property
+    def captions_of(self) -> CaptionsOf:
+        return captions_of(self.image_of, self.image_count)
+
+    @property
+    def most_captions(self) -> int:
+        """The captions of the image that has most of them."""
+        return int(np.diff(self.captions_of.offsets).max())
+
+
+def open_split(folder: Path, split: str) -> Split:
+    """Open a split and check that its files fit each other; features and boxes stay on disk."""
+    paths = split_paths(folder, split)
+    features = open_features(paths["ims.npy"])
+    captions = read_lines(paths["caps.txt"])
+    lines = read_lines(paths["ids.txt"]) if "ids.txt" in paths else None
+    pairs = read_pairs(paths["pairs.npy"], len(captions)) if "pairs.npy" in paths else None
+    rows, regions, _ = features.shape
+    repeat = repeats(features, len(captions), pairs, lines)
+    if repeat > 1:
+        logger.info("%s: every image stands %d times in a row; one row of each is used", paths["ims.npy"], repeat)
+    image_of = pair_captions(paths["ims.npy"], rows, repeat, len(captions), pairs)
+    images = rows // repeat
+    ids = [str(row) for row in range(images)]
+    if lines is not None:
+        ids = fit_ids(paths["ids.txt"], lines, images, len(captions))
+    boxes = open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
+    mask = read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
+    return Split(split, features[::repeat], captions, image_of, ids, boxes, mask)
+
+
+def split_paths(folder: Path, split: str) -> dict[str, Path]:
+    """`present_files`, where the required ones must be among them."""
+    paths = present_files(folder, split)
+    missing = [f"{split}_{suffix}" for suffix in REQUIRED if suffix not in paths]
+    if missing and not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder; is the data root right?")
+    if missing:
+        found = sorted(path.name for path in folder.iterdir())
+        listed = ", ".join(found[:20]) + (", ..." if len(found) > 20 else "")
+        raise FileNotFoundError(
+            f"{folder}: split {split!r} needs {' and '.join(missing)}; the folder holds "
+            f"{listed or 'nothing'}. Splits there: {', '.join(find_splits(folder)) or 'none'}."
+        )
+    return paths
+
+
+def present_files(folder: Path, split: str) -> dict[str, Path]:
+    """The files of a split that are there, by what follows `{split}_`."""
+    paths = {suffix: folder / f"{split}_{suffix}" for suffix in (*REQUIRED, *OPTIONAL)}
+    return {suffix: path for suffix, path in paths.items() if path.is_file()}
+
+
+def find_splits(folder: Path) -> list[str]:
+    """The names before `_ims.npy` and `_caps.txt`, sorted."""
+    found = [(path, f"_{suffix}") for suffix in REQUIRED for path in folder.glob(f"?*_{suffix}")]
+    return sorted({path.name.removesuffix(suffix) for path, suffix in found})
+
+
+def split_fingerprint(folder: Path, split: str) -> str:
+    """The identity of a split's content, in hexadecimal: wherever it lies, whenever it was written.
+
+    Hashed are the names and sizes of its files, all of the small ones, and of the large arrays (features, boxes,
+    mask) 256 evenly spaced blocks of 4 KiB, the first (with the header) and the last among them: fast enough to
+    schedule by at any size. A change between those blocks is caught by the full hashes of `aoq verify`, not here.
+    """
+    digest = hashlib.sha256()
+    for suffix, path in split_paths(folder, split).items():
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        for block in _sample(path) if suffix in SAMPLED else [path.read_bytes()]:
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sample(path: Path) -> Iterator[bytes]:
+    last = max(path.stat().st_size - BLOCK, 0)
+    is_small = last <= BLOCK * BLOCKS
+    starts = range(0, last + BLOCK, BLOCK) if is_small else [i * last // (BLOCKS - 1) for i in range(BLOCKS)]
+    with path.open("rb", buffering=0) as file:
+        for start in starts:
+            file.seek(start)
+            yield file.read(BLOCK)

@@ -1,0 +1,88 @@
+"""Captions as word ids, tokenised once and kept as one flat array."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Int32, Int64
+
+from pipeline.data.vocabulary import PAD, UNKNOWN, Vocabulary, tokenise
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TokenisedCaptions:
+    """Caption c is `words[offsets[c]:offsets[c + 1]]`, `<start>` and `<end>` included; each has a word."""
+
+    words: Int32[np.ndarray, " tokens"]
+    offsets: Int64[np.ndarray, " captions_and_one"]
+
+    def __post_init__(self) -> None:
+        if self.offsets[:1].tolist() != [0] or self.offsets[-1] != len(self.words):
+            raise ValueError(f"offsets must run from 0 to the number of words, {len(self.words)}.")
+        if len(self) and self.lengths.min() < 3:
+            raise ValueError(f"caption {int(self.lengths.argmin())} has no word between <start> and <end>.")
+
+    @classmethod
+    def build(cls, captions: Sequence[str], vocabulary: Vocabulary) -> TokenisedCaptions:
+        """Tokenise and encode every caption; warns of those with no known word."""
+        words, offsets, unknown = array("i"), array("q", [0]), []
+        for line, caption in enumerate(captions, start=1):
+            ids = vocabulary.encode(tokenise(caption))
+            if len(ids) == 2:
+                raise ValueError(f"caption {line} ({caption!r}) has no word; write one, or remove its line.")
+            if all(i == UNKNOWN for i in ids[1:-1]):
+                unknown.append(line)
+            words.extend(ids)
+            offsets.append(len(words))
+        if unknown:
+            logger.warning(
+                "%d of %d captions hold no word of the vocabulary (first lines %s)",
+                len(unknown),
+                len(captions),
+                unknown[:5],
+            )
+        return cls(np.array(words, dtype=np.int32), np.array(offsets, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " captions"]:
+        return np.diff(self.offsets)
+
+    def gather(
+        self, rows: Int[np.ndarray, " batch"]
+    ) -> tuple[Int64[np.ndarray, "batch words"], Int64[np.ndarray, " batch"]]:
+        """Word ids of these captions, 0-padded to the longest of them, and their lengths."""
+        # Tables pad with -1, which must not come back as the last caption.
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"caption rows must lie in 0..{len(self) - 1}; got {rows.min()}..{rows.max()}.")
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        columns = np.arange(lengths.max(initial=0))
+        is_word = columns < lengths[:, None]
+        ids = np.full(is_word.shape, PAD, dtype=np.int64)
+        ids[is_word] = self.words[(starts[:, None] + columns)[is_word]]
+        return ids, lengths
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, words=self.words, offsets=self.offsets)
+
+    @classmethod
+    def load(cls, path: Path) -> TokenisedCaptions:
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return cls(arrays["words"].astype(np.int32), arrays["offsets"].astype(np.int64))
+        except (ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path}: is not a whole file of tokenised captions ({error}); remove it and tokenise again."
+            ) from error

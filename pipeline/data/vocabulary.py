@@ -1,0 +1,132 @@
+"""Words and their ids.
+
+Tokens are those of the field's loaders, `nltk.word_tokenize` on lower-cased text, but no punkt data is needed:
+sentences end at white space after `.`, `!` or `?`, and `NLTKWordTokenizer` cuts each of them into words. The two
+differ where punkt sees no end, as in "mr. smith".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+PAD, START, END, UNKNOWN = range(4)
+SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+PLAIN = re.compile(r"(?!.*(?:cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 ]|,(?= ))*\.?")
+"""Sentences that NLTK cuts at spaces, commas and the last full stop only, forty times slower than `split`."""
+
+
+def tokenise(caption: str) -> list[str]:
+    """Lower-cased words and punctuation marks.
+
+    >>> tokenise("A dog's ball. Two men run!")
+    ['a', 'dog', "'s", 'ball', '.', 'two', 'men', 'run', '!']
+    """
+    tokens: list[str] = []
+    for sentence in SENTENCE_END.split(caption.lower()):
+        if PLAIN.fullmatch(sentence):
+            tokens += sentence.replace(",", " , ").replace(".", " . ").split()
+        else:
+            tokens += _cut(sentence)
+    return tokens
+
+
+def _cut(sentence: str) -> list[str]:
+    tokens: list[str] = _word_tokeniser().tokenize(sentence)
+    return tokens
+
+
+@cache
+def _word_tokeniser() -> Any:
+    # Imported when first needed: half a second that scheduling does not want to pay.
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    return NLTKWordTokenizer()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words in the order of their ids; the first four are `<pad>`, `<start>`, `<end>`, `<unk>`."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.words[:4] != SPECIAL_WORDS:
+            raise ValueError(f"a vocabulary starts with {SPECIAL_WORDS}; this one starts with {self.words[:4]}.")
+        if len(self.index) != len(self.words):
+            twice = [word for word, count in Counter(self.words).items() if count > 1]
+            raise ValueError(f"a vocabulary holds each word once; these stand there again: {twice[:5]}.")
+
+    @classmethod
+    def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
+        """The words of the captions that occur at least `min_count` times, most frequent first, then by spelling.
+
+        >>> Vocabulary.build(["a dog", "a cat", "a dog"], min_count=2).words[4:]
+        ('a', 'dog')
+        """
+        counts = Counter(token for caption in captions for token in tokenise(caption))
+        kept = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+        if not kept:
+            raise ValueError(f"none of {len(counts)} words occurs min_count={min_count} times; lower it.")
+        return cls(SPECIAL_WORDS + tuple(word for _, word in kept))
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, tokens: Sequence[str]) -> list[int]:
+        """Ids between `<start>` and `<end>`; a word that is not there becomes `<unk>`.
+
+        >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
+        [1, 3, 4, 2]
+        """
+        return [START, *(self.index.get(token, UNKNOWN) for token in tokens), END]
+
+    def save(self, path: Path) -> None:
+        """Write the json that SCAN, BFAN and SGRAF read."""
+        names = {str(i): word for i, word in enumerate(self.words)}
+        content = {"word2idx": self.index, "idx2word": names, "idx": len(self)}
+        path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        """Read the json of `save`, or SCAN's; refuses one that contradicts itself or lacks a special word."""
+        try:
+            content = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path}: is not json ({error}); copy the vocabulary file again.") from error
+        try:
+            return cls(_words(content))
+        except ValueError as error:
+            raise ValueError(
+                f"{path}: {error} Take another vocabulary file, or build one from the captions."
+            ) from error
+
+
+def _words(content: Any) -> tuple[str, ...]:
+    """The words in id order, out of SCAN's `word2idx`, `idx2word` and `idx`, which must say the same."""
+    if not isinstance(content, dict) or not {"word2idx", "idx2word", "idx"} <= content.keys():
+        has = sorted(content)[:5] if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"a vocabulary file is an object with word2idx, idx2word and idx; this one has {has}.")
+    index, names, size = content["word2idx"], content["idx2word"], content["idx"]
+    if not isinstance(index, dict) or not isinstance(names, dict):
+        raise ValueError("word2idx and idx2word must both be objects.")
+    missing = [f"{word}={i}" for i, word in enumerate(SPECIAL_WORDS) if index.get(word) != i]
+    if missing:
+        raise ValueError(f"word2idx lacks the special words {', '.join(missing)} (or gives them other ids).")
+    words = tuple(sorted(index, key=lambda word: (str(type(index[word])), index[word])))
+    if [index[word] for word in words] != list(range(len(words))) or size != len(words):
+        raise ValueError(f"word2idx must hold 0 to idx - 1, each once; it has {len(words)} words, idx={size}.")
+    if names != {str(i): word for i, word in enumerate(words)}:
+        raise ValueError("idx2word does not say the same as word2idx.")
+    return words

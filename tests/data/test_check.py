@@ -1,0 +1,170 @@
+"""Every problem of a folder is reported, each once, all at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.data import check
+from pipeline.data.check import MOST_OF_A_KIND, Problem, check_folder
+
+Write = Callable[..., Path]
+
+
+def features(seed: int = 0, rows: int = 4) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, 3, 5)).astype(np.float32)
+
+
+def the_one(folder: Path) -> Problem:
+    (problem,) = check_folder(folder)
+    return problem
+
+
+def test_sound_folder_has_no_problem(write_split: Write, boxes: np.ndarray) -> None:
+    write_split("dev")
+    (write_split(ids=list("abcd"), boxes=boxes, mask=np.ones((4, 3), bool)) / "notes.npy").write_text("ignored")
+    assert check_folder(write_split("train", ids=list("abcd"))) == []
+
+
+def test_folder_without_a_split(tmp_path: Path) -> None:
+    assert "no split" in the_one(tmp_path).message
+    assert "no split" in the_one(tmp_path / "elsewhere").message
+
+
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_rows(write_split: Write, row: int, value: float) -> None:
+    spoiled = features()
+    spoiled[row, 1, 1] = value
+    problem = the_one(write_split(ims=spoiled))
+    assert (problem.file, problem.row, problem.severity) == ("train_ims.npy", row, "error")
+    assert "NaN" in problem.message
+
+
+def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "BLOCK_BYTES", 2 * features()[0].nbytes)
+    spoiled = features(rows=12)
+    spoiled[7] = np.nan
+    assert the_one(write_split(ims=spoiled)).row == 7
+
+
+def test_every_bad_line_is_named(write_split: Write) -> None:
+    caps = b"good\n\nbad \xff\n" + b"good\n" * 8 + b" \n"
+    problems = check_folder(write_split(caps=caps, ids=["a", "", "c", "d"]))
+    assert [(problem.file, problem.line) for problem in problems] == [
+        ("train_caps.txt", 2),
+        ("train_caps.txt", 3),
+        ("train_caps.txt", 12),
+        ("train_ids.txt", 2),
+    ]
+    assert "0xff" in problems[1].message
+
+
+def test_equal_images_and_ids(write_split: Write) -> None:
+    twice = features()
+    twice[3] = twice[1]
+    problems = check_folder(write_split(ims=twice, ids=["a", "b", "c", "a"]))
+    assert [(problem.file, problem.row, problem.line, problem.severity) for problem in problems] == [
+        ("train_ims.npy", 3, None, "warning"),
+        ("train_ids.txt", None, 4, "warning"),
+    ]
+
+
+def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
+    other = features(1)
+    other[2] = features()[3]
+    write_split("dev", ims=other, ids=["w", "a", "y", "z"])
+    write_split("test", ims=other, ids=["1", "2", "3", "4"])
+    problems = check_folder(write_split(ims=features(), ids=list("abcd")))
+    assert [(problem.file, problem.row, problem.line) for problem in problems] == [
+        ("dev_ims.npy", 2, None),
+        ("dev_ids.txt", None, 2),
+        ("test_ims.npy", 2, None),
+    ]
+    assert all("leak" in problem.message and problem.severity == "warning" for problem in problems)
+
+
+def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
+    assert check_folder(write_split(ims=np.repeat(features(), 3, axis=0))) == []
+
+
+def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
+    repeated = np.repeat(features(rows=100), 3, axis=0)
+    repeated[3 * 50 + 2] += 1.0
+    problem = the_one(write_split(ims=repeated, caps=["a"] * 300))
+    assert (problem.row, problem.severity) == (152, "error")
+
+
+@pytest.mark.parametrize(
+    ("box", "row"),
+    [((-0.1, 0.0, 1.0, 1.0), 0), ((0.0, 0.0, 1.0, 1.1), 3), ((0.5, 0, 0.4, 1), 1), ((0, np.nan, 1, 1), 2)],
+)
+def test_bad_boxes(write_split: Write, boxes: np.ndarray, box: tuple[float, ...], row: int) -> None:
+    boxes[row, 1] = box
+    problem = the_one(write_split(boxes=boxes))
+    assert (problem.file, problem.row, problem.severity) == ("train_boxes.npy", row, "error")
+
+
+def test_image_of_masked_regions_only(write_split: Write) -> None:
+    mask = np.ones((4, 3), bool)
+    mask[2] = False
+    problem = the_one(write_split(mask=mask))
+    assert (problem.file, problem.row, problem.severity) == ("train_mask.npy", 2, "error")
+
+
+def test_missing_thumbs(write_split: Write) -> None:
+    folder = write_split(ids=["a.jpg", "b.jpg", "c.jpg", "d.jpg"])
+    (folder / "thumbs").mkdir()
+    for name in ("a.jpg", "c.jpg", "unknown.jpg"):
+        (folder / "thumbs" / name).touch()
+    problems = check_folder(folder)
+    assert [problem.file for problem in problems] == ["thumbs/b.jpg", "thumbs/d.jpg"]
+    assert {problem.severity for problem in problems} == {"warning"}
+
+
+def test_missing_files(write_split: Write) -> None:
+    folder = write_split()
+    (folder / "train_ims.npy").unlink()
+    assert (the_one(folder).file, the_one(folder).severity) == ("train_ims.npy", "error")
+    (write_split("dev") / "dev_caps.txt").unlink()
+    assert [problem.file for problem in check_folder(folder)] == ["dev_caps.txt", "train_ims.npy"]
+
+
+def test_everything_is_said_at_once(write_split: Write) -> None:
+    spoiled = features()
+    spoiled[1] = np.nan
+    folder = write_split(
+        ims=spoiled,
+        caps=["a"] * 12 + [""],
+        ids=["a"],
+        boxes=np.zeros((4, 3), np.float32),
+        mask=np.zeros((1, 3), bool),
+        pairs=np.zeros(12),
+    )
+    write_split("dev", ims=np.zeros((4, 5), np.float32))
+    assert sorted((problem.file, problem.line, problem.row) for problem in check_folder(folder) if problem.row is None)
+    assert [str(problem).split(": ")[1] for problem in check_folder(folder)] == [
+        "dev_ims.npy",
+        "train_caps.txt:13",
+        "train_pairs.npy",
+        "train_ids.txt",
+        "train_ims.npy[1]",
+        "train_boxes.npy",
+        "train_mask.npy",
+    ]
+    assert not any(str(folder) in problem.message for problem in check_folder(folder))
+
+
+def test_captions_that_do_not_divide(write_split: Write) -> None:
+    assert "13 captions for 4 images" in the_one(write_split(caps=["a"] * 13)).message
+
+
+def test_many_problems_of_a_kind_are_counted(write_split: Write) -> None:
+    problems = check_folder(write_split(ims=np.full((40, 3, 5), np.nan, np.float32), caps=["a"] * 40))
+    errors = [problem for problem in problems if problem.severity == "error"]
+    assert len(errors) == MOST_OF_A_KIND + 1
+    assert errors[-1].message == "... and 20 more like this"
+    assert errors[-1].row is None

@@ -1,0 +1,186 @@
+"""The demo world: the same bytes for the same seed, hard by one word, and truthful."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.data.check import check_folder
+from pipeline.data.demo import write_demo_world
+from pipeline.data.demo_grammar import (
+    COLOUR_WORDS,
+    COUNT_WORDS,
+    GROUND_WORDS,
+    NOUNS,
+    RELATIONS,
+    SIZE_WORDS,
+)
+from pipeline.data.demo_scenes import COUNT, FAMILY, draw_scenes
+from pipeline.data.folder import Split, open_split
+from pipeline.data.vocabulary import tokenise
+
+NOUN_OF = {form: noun for noun, names in NOUNS.items() for forms in names for form in forms}
+COLOUR_OF = {word: colour for colour, words in COLOUR_WORDS.items() for word in words}
+SIZE_OF = {word: size for size, words in SIZE_WORDS.items() for word in words}
+COUNT_OF = {
+    word.split()[0] if word != "a pair of" else "pair": i + 1 for i, ws in enumerate(COUNT_WORDS) for word in ws
+}
+GROUND_OF = {words[1].split()[1]: ground for ground, words in GROUND_WORDS.items()}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    write_demo_world(folder, images=300, dev_images=60, seed=7)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train(demo: Path) -> Split:
+    return open_split(demo, "train")
+
+
+@pytest.fixture(scope="module")
+def labels(demo: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((demo / "train_labels.json").read_text())
+    return content
+
+
+def test_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        write_demo_world(tmp_path / name, images=20, dev_images=7, seed=seed)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert len(files) == 12
+    for file in files:
+        content = (tmp_path / "one" / file).read_bytes()
+        assert (tmp_path / "two" / file).read_bytes() == content
+        if "pairs" not in file and "ids" not in file:
+            assert (tmp_path / "other" / file).read_bytes() != content
+
+
+def test_folder_is_complete_and_sound(demo: Path, train: Split) -> None:
+    assert check_folder(demo) == []
+    assert train.features.shape == (300, 12, 64)
+    assert train.features.dtype == np.float16
+    assert train.boxes is not None
+    assert train.most_captions == 5
+    assert open_split(demo, "dev").image_count == 60
+
+
+@pytest.mark.parametrize(("regions", "feature_size"), [(5, 8), (8, 16), (40, 4)])
+def test_other_sizes(tmp_path: Path, regions: int, feature_size: int) -> None:
+    write_demo_world(
+        tmp_path, images=9, dev_images=1, seed=0, regions=regions, feature_size=feature_size, captions_an_image=3
+    )
+    assert check_folder(tmp_path) == []
+    split = open_split(tmp_path, "train")
+    assert split.features.shape == (9, regions, feature_size)
+    assert split.most_captions == 3
+
+
+@pytest.mark.parametrize("sizes", [{"regions": 4}, {"images": 0}, {"dev_images": 0}])
+def test_impossible_sizes_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="5 regions or more and images in both"):
+        write_demo_world(tmp_path, **({"images": 5, "dev_images": 5, "seed": 0} | sizes))
+
+
+def test_scenes_of_a_family_differ_in_one_slot_from_the_first() -> None:
+    scenes = draw_scenes(images=60 * FAMILY, most=3, rng=np.random.default_rng(0))
+    shared = 0
+    for family in range(60):
+        rows = np.flatnonzero(scenes.family == family)
+        slots = [
+            (*scenes.attributes[row].ravel().tolist(), tuple(scenes.cells[row].tolist()), int(scenes.ground[row]))
+            for row in rows
+        ]
+        assert len(set(slots)) == FAMILY
+        differences = [[sum(a != b for a, b in zip(one, two, strict=True)) for two in slots] for one in slots]
+        shared += any(sorted(row) == [0] + [1] * (FAMILY - 1) for row in differences)
+    assert shared == 60
+    assert set(scenes.attributes[..., COUNT].ravel()) == {0, 1, 2, 3}
+
+
+def test_many_captions_differ_in_one_word_from_one_of_another_image(train: Split) -> None:
+    images_at: dict[tuple[object, ...], set[tuple[str, int]]] = defaultdict(set)
+    holes = []
+    for caption, image in zip(train.captions, train.image_of.tolist(), strict=True):
+        words = tokenise(caption)
+        own = [(position, *words[:position], None, *words[position + 1 :]) for position in range(len(words))]
+        holes.append((image, words, own))
+        for word, hole in zip(words, own, strict=True):
+            images_at[hole].add((word, image))
+    near = sum(
+        any(
+            other != image and word != words[position]
+            for position, hole in enumerate(own)
+            for word, other in images_at[hole]
+        )
+        for image, words, own in holes
+    )
+    assert near > 0.3 * len(holes)
+
+
+def test_few_captions_stand_at_several_images(train: Split) -> None:
+    images_of = defaultdict(set)
+    for caption, image in zip(train.captions, train.image_of.tolist(), strict=True):
+        images_of[caption].add(image)
+    shared = sum(len(images_of[caption]) > 1 for caption in train.captions)
+    assert shared < 0.03 * train.caption_count
+
+
+def test_captions_of_an_image_are_different(train: Split) -> None:
+    pairs = Counter(zip(train.captions, train.image_of.tolist(), strict=True))
+    assert max(pairs.values()) == 1
+
+
+def test_phrases_say_what_their_regions_hold(train: Split, labels: dict[str, Any]) -> None:
+    names = labels["names"]
+    assert len(labels["phrases"]) == train.caption_count
+    assert np.shape(labels["regions"]) == (300, 12, 5)
+    for caption, image, phrases in zip(train.captions, train.image_of, labels["phrases"], strict=True):
+        tokens = tokenise(caption)
+        assert phrases
+        for start, stop, regions in phrases:
+            held = [labels["regions"][image][region] for region in regions]
+            assert held
+            for word in tokens[start:stop]:
+                for thing, colour, size, _, ground in held:
+                    assert NOUN_OF.get(word) in (None, names["object"][thing])
+                    assert COLOUR_OF.get(word) in (None, names["colour"][colour])
+                    assert SIZE_OF.get(word) in (None, names["size"][size])
+                    assert GROUND_OF.get(word) in (None, names["ground"][ground])
+            if tokens[start] != "the":
+                told = COUNT_OF["pair" if tokens[start + 1] == "pair" else tokens[start]]
+                assert told == len(regions)
+                assert len({group for *_, group, _ in held}) == 1
+                assert any(word in NOUN_OF for word in tokens[start:stop])
+
+
+def test_words_outside_phrases_name_nothing(train: Split, labels: dict[str, Any]) -> None:
+    named = NOUN_OF.keys() | COLOUR_OF.keys() | SIZE_OF.keys() | GROUND_OF.keys()
+    for caption, phrases in zip(train.captions, labels["phrases"], strict=True):
+        inside = {token for start, stop, _ in phrases for token in range(start, stop)}
+        outside = {word for position, word in enumerate(tokenise(caption)) if position not in inside}
+        assert not outside & named
+
+
+def test_relations_hold_between_the_boxes(train: Split, labels: dict[str, Any]) -> None:
+    assert train.boxes is not None
+    seen = 0
+    for caption, image, phrases in zip(train.captions, train.image_of, labels["phrases"], strict=True):
+        text = " ".join(tokenise(caption))
+        found = [side for side, names in RELATIONS.items() if any(f" {name} " in f" {text} " for name in names)]
+        if not found:
+            continue
+        (side,) = found
+        centres = [train.boxes[image][regions].reshape(-1, 2, 2).mean(axis=(0, 1)) for _, _, regions in phrases[:2]]
+        first, second = centres if phrases[0][0] == 0 or text.startswith("there") else reversed(centres)
+        seen += 1
+        axis = 0 if side[0] else 1
+        assert np.sign(first[axis] - second[axis]) == side[axis], (text, centres)
+    assert seen > 0.5 * train.caption_count

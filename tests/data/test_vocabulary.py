@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nltk.tokenize.destructive import NLTKWordTokenizer
+
+from pipeline.data.vocabulary import SENTENCE_END, SPECIAL_WORDS, Vocabulary, tokenise
+
+PIECES = ["a", "dog", "T-shirt", "cannot", "gonna", "3", "1,000", ",", ", ", ".", "!", " ", "  ", "'s", '"', "é", "("]
+
+
+@given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(alphabet="ab1 ,.'-\t", max_size=30)))
+def test_tokens_are_those_of_nltk(caption: str) -> None:
+    nltk = NLTKWordTokenizer()
+    sentences = SENTENCE_END.split(caption.lower())
+    assert tokenise(caption) == [token for sentence in sentences for token in nltk.tokenize(sentence)]
+
+
+@pytest.mark.parametrize(
+    ("caption", "tokens"),
+    [
+        ("A man's DOG, running .", ["a", "man", "'s", "dog", ",", "running", "."]),
+        ("It sits. It runs! Does it?", ["it", "sits", ".", "it", "runs", "!", "does", "it", "?"]),
+        ("He can't, cannot", ["he", "ca", "n't", ",", "can", "not"]),
+        (' A "red" t-shirt', ["a", "``", "red", "''", "t-shirt"]),
+        (" \t", []),
+    ],
+)
+def test_tokenise(caption: str, tokens: list[str]) -> None:
+    assert tokenise(caption) == tokens
+
+
+def test_order_is_by_count_then_word() -> None:
+    captions = ["b a c", "c b", "c d a"]
+    assert Vocabulary.build(captions, min_count=2).words == (*SPECIAL_WORDS, "c", "a", "b")
+    assert Vocabulary.build(captions[::-1], min_count=2) == Vocabulary.build(captions, min_count=2)
+
+
+def test_four_times_is_enough_by_default() -> None:
+    assert Vocabulary.build(["dog"] * 4 + ["cat"] * 3).words[4:] == ("dog",)
+    with pytest.raises(ValueError, match="none of 1 words occurs min_count=4 times"):
+        Vocabulary.build(["dog"] * 3)
+
+
+def test_encode_frames_and_replaces() -> None:
+    vocabulary = Vocabulary((*SPECIAL_WORDS, "a", "dog"))
+    assert vocabulary.encode(["a", "cat", "dog"]) == [1, 4, 3, 5, 2]
+    assert len(vocabulary) == 6
+
+
+def test_saved_vocabulary_is_read_back(tmp_path: Path) -> None:
+    vocabulary = Vocabulary((*SPECIAL_WORDS, "a", "café", '"'))
+    vocabulary.save(tmp_path / "vocab.json")
+    assert Vocabulary.load(tmp_path / "vocab.json") == vocabulary
+    content = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    assert content["idx"] == 7
+    assert content["word2idx"]["a"] == 4
+    assert content["idx2word"]["4"] == "a"
+
+
+def _content(**changes: Any) -> dict[str, Any]:
+    words = (*SPECIAL_WORDS, "a", "b")
+    index = {word: i for i, word in enumerate(words)}
+    return {"word2idx": index, "idx2word": {str(i): word for word, i in index.items()}, "idx": 6} | changes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not json"),
+        ([1], "this one has list"),
+        ({"word2idx": {}}, "this one has ['word2idx']"),
+        (_content(idx2word=[]), "both be objects"),
+        (_content(word2idx={"<pad>": 0, "<start>": 1, "a": 2}), "lacks the special words <end>=2, <unk>=3"),
+        (_content(idx=7), "6 words, idx=7"),
+        (_content(word2idx=_content()["word2idx"] | {"b": 4}), "each once"),
+        (_content(word2idx=_content()["word2idx"] | {"b": "5"}), "each once"),
+        (_content(idx2word=_content()["idx2word"] | {"5": "c"}), "does not say the same"),
+    ],
+)
+def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "vocab.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError, match=r"vocab\.json: .*" + re.escape(message)):
+        Vocabulary.load(path)
+
+
+def test_words_must_start_with_the_special_ones_and_be_different() -> None:
+    with pytest.raises(ValueError, match="starts with"):
+        Vocabulary(("a", "b"))
+    with pytest.raises(ValueError, match=r"\['a'\]"):
+        Vocabulary((*SPECIAL_WORDS, "a", "a"))
