@@ -1,0 +1,44 @@
+"""The losses by name, and how much of the table each one draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from pipeline.losses.aoq import adap_off_quin, off_quin, off_tri
+from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from pipeline.losses.triplet import online_triplet, sum_triplet
+
+
+@dataclass(frozen=True)
+class LossKind:
+    """A loss on similarities, and whether it wants no offline negatives, those of the anchors, or all four pairs."""
+
+    function: Callable[..., LossValue]
+    offline: Literal["none", "anchors", "quintuplet"]
+
+
+LOSSES: dict[str, LossKind] = {
+    "sum": LossKind(sum_triplet, "none"),
+    "online": LossKind(online_triplet, "none"),
+    "offtri": LossKind(off_tri, "anchors"),
+    "offquin": LossKind(off_quin, "quintuplet"),
+    "adapoffquin": LossKind(adap_off_quin, "quintuplet"),
+}
+
+
+def plateau(loss: Callable[[Similarities], LossValue], batch_size: int) -> float:
+    """The loss of a model that gives every pair the same similarity: where a collapsed training sits.
+
+    2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0).
+
+    >>> round(plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128), 4)
+    51.2
+    """
+    same = torch.zeros(batch_size)
+    offline = OfflineSimilarities(same, same, same, same)
+    pairs = Similarities(torch.zeros(batch_size, batch_size), torch.eye(batch_size, dtype=torch.bool), offline)
+    return float(loss(pairs).total)

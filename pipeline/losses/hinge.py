@@ -1,0 +1,29 @@
+"""The pieces every margin loss is made of."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+NO_NEGATIVE = -1e4
+"""The similarity that stands in where a batch holds no negative: below every model's range, yet finite."""
+
+
+def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: float) -> Float[Tensor, ...]:
+    """[margin - positive + negative]_+, elementwise.
+
+    >>> hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
+    tensor([0.1000, 0.0000])
+    """
+    return (margin - positive + negative).clamp(min=0)
+
+
+def hardest_negative(
+    similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"]
+) -> Float[Tensor, " anchors"]:
+    """The highest similarity of each row that is not a positive's, VSE++; AOQ eq. (2).
+
+    >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
+    tensor([0.3000, 0.4000])
+    """
+    return similarity.masked_fill(is_positive, NO_NEGATIVE).max(dim=1).values

@@ -1,0 +1,64 @@
+"""What the losses consume: similarities of a batch of B matched pairs, never an embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OfflineSimilarities:
+    """Similarities with the negatives drawn from the table, AOQ eqs. (3) to (5).
+
+    For pair (i, t): `t_off` is an offline negative caption of i, `i_off` an offline negative image of t, and
+    (`i_own`, `t_own`) are the companions: the image of `t_off` and a caption of `i_off`.
+    """
+
+    image_to_caption: Float[Tensor, " batch"]
+    """S(i, t_off)"""
+    caption_to_image: Float[Tensor, " batch"]
+    """S(i_off, t)"""
+    offline_pair: Float[Tensor, " batch"] | None = None
+    """S(i_off, t_off), of the quintuplet losses"""
+    companion_pair: Float[Tensor, " batch"] | None = None
+    """S(i_own, t_own), of the quintuplet losses"""
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """The online matrix (image rows, caption columns, matched pairs on the diagonal) and the offline pairs."""
+
+    matrix: Float[Tensor, "batch batch"]
+    is_positive: Bool[Tensor, "batch batch"]
+    offline: OfflineSimilarities | None = None
+
+    @property
+    def positive(self) -> Float[Tensor, " batch"]:
+        return self.matrix.diagonal()
+
+
+@dataclass(frozen=True)
+class LossValue:
+    """The sum to minimise, and figures about it for the log (detached)."""
+
+    total: Float[Tensor, ""]
+    figures: dict[str, Tensor]
+
+
+def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
+    """Which entries of the online matrix are no negatives.
+
+    A batch may hold two captions of one image, so positives are not just the diagonal; the official code
+    takes only the diagonal out (`mask_positives=False`).
+
+    >>> positive_pairs(torch.tensor([7, 3, 7]), mask_positives=True).int()
+    tensor([[1, 0, 1],
+            [0, 1, 0],
+            [1, 0, 1]], dtype=torch.int32)
+    """
+    if not mask_positives:
+        return torch.eye(len(image_rows), dtype=torch.bool, device=image_rows.device)
+    return image_rows[:, None] == image_rows[None, :]
