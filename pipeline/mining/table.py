@@ -1,0 +1,128 @@
+"""The negative table: for every image its hardest captions, for every caption its hardest images.
+
+Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors are captions), and `manifest.json`:
+
+    anchor_id       int32                     row n is anchor n
+    negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
+    scores          fixed_size_list<float32>[h]  padding null
+    positive_score  float32                   of the lowest-scoring positive
+
+Own positives never appear. The footer's key `aoq` and the manifest say whose scores they are, on which data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float32, Int32
+
+FORMAT_VERSION = 1
+Direction = Literal["i2t", "t2i"]
+DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class NegativeLists:
+    """The lists of one direction, one row an anchor; padded with -1 and NaN."""
+
+    negative_ids: Int32[np.ndarray, "anchors h"]
+    scores: Float32[np.ndarray, "anchors h"]
+    positive_scores: Float32[np.ndarray, " anchors"]
+
+    def __len__(self) -> int:
+        return len(self.negative_ids)
+
+    @property
+    def h(self) -> int:
+        return self.negative_ids.shape[1]
+
+
+@dataclass(frozen=True)
+class NegativeTable:
+    i2t: NegativeLists
+    t2i: NegativeLists
+    manifest: Mapping[str, Any]
+
+    def __getitem__(self, direction: Direction) -> NegativeLists:
+        return self.i2t if direction == "i2t" else self.t2i
+
+
+def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
+    h = lists.h
+    scores = pa.array(lists.scores.ravel(), mask=lists.negative_ids.ravel() < 0)
+    return pa.table(
+        {
+            "anchor_id": pa.array(np.arange(first_anchor, first_anchor + len(lists), dtype=np.int32)),
+            "negative_ids": pa.FixedSizeListArray.from_arrays(pa.array(lists.negative_ids.ravel()), h),
+            "scores": pa.FixedSizeListArray.from_arrays(scores, h),
+            "positive_score": pa.array(lists.positive_scores),
+        }
+    )
+
+
+def from_arrow(table: pa.Table) -> NegativeLists:
+    def matrix(column: str) -> np.ndarray:
+        values = table.column(column).combine_chunks()
+        return values.flatten().to_numpy(zero_copy_only=False).reshape(len(table), values.type.list_size)
+
+    return NegativeLists(
+        matrix("negative_ids").astype(np.int32, copy=False),
+        matrix("scores").astype(np.float32, copy=False),
+        table.column("positive_score").to_numpy(),
+    )
+
+
+def write_lists(path: Path, parts: list[pa.Table], footer: Mapping[str, Any]) -> None:
+    """One row group a part, with page checksums: without them a flipped byte reads as another id."""
+    schema = parts[0].schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
+
+
+def read_lists(path: Path) -> NegativeLists:
+    """Read one direction, every page checked."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
+        )
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(
+            f"{path} is damaged or not a Parquet file ({error}); delete the artefact and mine again."
+        ) from None
+    expected = ["anchor_id", "negative_ids", "scores", "positive_score"]
+    if table.column_names[:4] != expected or not pa.types.is_fixed_size_list(table.schema.field("scores").type):
+        raise ValueError(f"{path} has columns {table.column_names}, a negative table has {expected}.")
+    anchors = table.column("anchor_id").to_numpy()
+    if not np.array_equal(anchors, np.arange(len(anchors))):
+        raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
+    return from_arrow(table)
+
+
+def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:
+    """Both directions; with `dataset`, refuse a table mined on a training split of another fingerprint."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.") from None
+    except ValueError as error:
+        raise ValueError(f"{folder / MANIFEST} is damaged ({error}); delete the artefact and mine again.") from None
+    found = manifest.get("format_version")
+    if found != FORMAT_VERSION:
+        raise ValueError(f"{folder} has format version {found}, this version reads {FORMAT_VERSION}; mine again.")
+    if dataset is not None and manifest["dataset"] != dataset:
+        raise ValueError(
+            f"{folder} was mined on other training data (fingerprint {manifest['dataset'][:12]}, this experiment's is "
+            f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
+        )
+    return NegativeTable(read_lists(folder / "i2t.parquet"), read_lists(folder / "t2i.parquet"), manifest)
