@@ -1,0 +1,102 @@
+"""Retrieval metrics against the official evaluation and against their definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks, summarise
+
+METRICS = ["r1", "r5", "r10", "medr", "meanr"]
+
+
+def pairing(similarity):
+    images, captions = similarity.shape
+    return np.repeat(np.arange(images), captions // images)
+
+
+def check_direction(case, prefix, ranks, metrics):
+    for direction in ("i2t", "t2i"):
+        case.check(f"{prefix}{direction}/metrics", np.array([metrics[f"{direction}_{name}"] for name in METRICS]))
+        key = f"{prefix}{direction}/ranks"
+        case.check(key, getattr(ranks, direction).astype(case[key].numpy().dtype))
+
+
+@pytest.mark.parametrize("name", ["small_1cap", "small_5cap", "mid_1cap", "mid_5cap"])
+def test_equals_official_evaluation(golden, name):
+    case = golden(f"eval_sims_{name}")
+    similarity = case["in/sims"].numpy()
+    ranks = retrieval_ranks(similarity, pairing(similarity))
+    metrics = summarise(ranks)
+    check_direction(case, "out/", ranks, metrics)
+    case.check("out/rsum", np.float64(metrics["rsum"]).reshape(case["out/rsum"].shape))
+
+
+def test_equals_official_evaluation_of_embeddings_and_ensembles(golden):
+    case = golden("eval_emb")
+    both = [(case[f"in/img_embs{suffix}"].numpy() @ case[f"in/cap_embs{suffix}"].numpy().T) for suffix in ("", "2")]
+    images, captions = case["in/img_embs"].numpy(), case["in/cap_embs"].numpy()
+    order = -np.sqrt((np.maximum(captions[None] - images[:, None], 0) ** 2).sum(axis=2))
+    for prefix, similarity in [("cosine", both[0]), ("ensemble", ensemble(both)), ("order", order)]:
+        ranks = retrieval_ranks(similarity, pairing(similarity))
+        check_direction(case, f"out/{prefix}/", ranks, summarise(ranks))
+
+
+def test_equals_official_five_folds(golden):
+    case = golden("eval_fold5")
+    folds = case["in/sims"].numpy()
+    count, images, captions = folds.shape
+    whole = np.full((count * images, count * captions), -9.0, dtype=np.float32)
+    for fold, similarity in enumerate(folds):
+        whole[fold * images : (fold + 1) * images, fold * captions : (fold + 1) * captions] = similarity
+    metrics = evaluate_similarity(whole, pairing(whole), folds=count)
+    mean = case["out/mean"].numpy()
+    ours = [metrics[f"{direction}_{name}"] for direction in ("i2t", "t2i") for name in METRICS]
+    np.testing.assert_allclose(ours, mean[:10], atol=1e-9)
+    assert metrics["rsum"] == pytest.approx(mean[12], abs=1e-9)
+
+
+def slow_ranks(similarity, image_of):
+    """Position of the best positive when everything at least as similar stands before it."""
+    i2t = []
+    for image, row in enumerate(similarity):
+        best = max(row[c] for c in range(len(row)) if image_of[c] == image)
+        i2t.append(sum(1 for c in range(len(row)) if image_of[c] != image and row[c] >= best))
+    t2i = []
+    for caption, column in enumerate(similarity.T):
+        own = column[image_of[caption]]
+        t2i.append(sum(1 for m in range(len(column)) if m != image_of[caption] and column[m] >= own))
+    return i2t, t2i
+
+
+def test_any_pairing_with_ties_equals_the_definition(monkeypatch):
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr("pipeline.evaluation.retrieval.BLOCK_BYTES", 200)
+    for _ in range(50):
+        images = int(rng.integers(1, 8))
+        image_of = rng.permutation(np.concatenate([np.arange(images), rng.integers(0, images, 9)]))
+        similarity = rng.integers(0, 4, (images, len(image_of))).astype(np.float32)
+        ranks = retrieval_ranks(similarity, image_of)
+        i2t, t2i = slow_ranks(similarity, image_of)
+        assert (ranks.i2t.tolist(), ranks.t2i.tolist()) == (i2t, t2i)
+
+
+def test_a_constant_model_is_last_not_first():
+    ranks = retrieval_ranks(np.zeros((4, 8)), np.repeat(np.arange(4), 2))
+    assert (ranks.i2t == 6).all()
+    assert (ranks.t2i == 3).all()
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_broken_similarities_are_an_error(broken):
+    similarity = np.zeros((3, 3))
+    similarity[1, 2] = broken
+    with pytest.raises(ValueError, match="image 1 and caption 2"):
+        retrieval_ranks(similarity, np.arange(3))
+
+
+def test_folds_and_members_must_fit():
+    with pytest.raises(ValueError, match="3 images do not divide into 2 folds"):
+        evaluate_similarity(np.zeros((3, 3)), np.arange(3), folds=2)
+    with pytest.raises(ValueError, match="same pairs"):
+        ensemble([np.zeros((2, 2)), np.zeros((2, 3))])
