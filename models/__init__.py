@@ -1,0 +1,19 @@
+"""Similarity models, one file a paper. A new model is one file and one line in `MODELS`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.base import MatchingModel
+from models.scan import SCAN
+from models.vsepp import VSEpp
+from models.vsrn import VSRN
+
+MODELS: dict[str, type[MatchingModel]] = {"vsepp": VSEpp, "vsrn": VSRN, "scan": SCAN}
+
+
+def build_model(name: str, *, feature_size: int, vocabulary_size: int, **options: Any) -> MatchingModel:
+    """A fresh model of `MODELS`; `options` are its further keyword arguments."""
+    if name not in MODELS:
+        raise ValueError(f"There is no model {name!r}; known models are {sorted(MODELS)}.")
+    return MODELS[name](feature_size=feature_size, vocabulary_size=vocabulary_size, **options)

@@ -1,0 +1,25 @@
+"""Normalisation that survives zero vectors."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+EPSILON = 1e-8
+
+
+def l2_normalise(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*axes"]:
+    """x / (|x| + 1e-8) along `dim`; a zero vector stays zero, and its gradient finite.
+
+    >>> import torch
+    >>> l2_normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    return x / (safe_norm(x, dim) + EPSILON)
+
+
+def safe_norm(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*kept"]:
+    """|x| along `dim` (kept as 1), but 1 for a zero vector, where the square root has no gradient."""
+    square = (x * x).sum(dim, keepdim=True)
+    return square.masked_fill(square == 0, 1).sqrt()

@@ -1,0 +1,56 @@
+"""What the image encoders share: the projection of region features, and masks over regions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from models.base import Images
+
+
+class Projection(nn.Linear):
+    """The linear layer on region features: weights U(-r, r) with r = sqrt(6 / (in + out)), bias 0."""
+
+    def reset_parameters(self) -> None:
+        radius = math.sqrt(6 / (self.in_features + self.out_features))
+        nn.init.uniform_(self.weight, -radius, radius)
+        nn.init.zeros_(self.bias)
+
+
+def zero_masked(
+    fragments: Float[Tensor, "items fragments size"], mask: Bool[Tensor, "items fragments"] | None
+) -> Float[Tensor, "items fragments size"]:
+    """The fragments, exactly zero where the mask is False, whatever stood there (NaN included)."""
+    return fragments if mask is None else fragments.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+def masked_mean(
+    regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
+) -> Float[Tensor, "images size"]:
+    """The mean of each image's real regions.
+
+    >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
+    tensor([[2.]])
+    """
+    if mask is None:
+        return regions.mean(1)
+    return zero_masked(regions, mask).sum(1) / count(mask).unsqueeze(-1)
+
+
+def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
+    """The number of real regions of each image, at least 1."""
+    return mask.sum(1).clamp_min(1)
+
+
+def compact(images: Images) -> Images:
+    """Real regions first, in their order; masked ones zeroed; columns that no image needs are cut off."""
+    if images.mask is None:
+        return images
+    order = (~images.mask).to(torch.uint8).argsort(dim=1, stable=True)
+    order = order[:, : max(1, int(images.mask.sum(1).max()))]
+    mask = images.mask.gather(1, order)
+    features = images.features.gather(1, order.unsqueeze(-1).expand(-1, -1, images.features.shape[2]))
+    return Images(zero_masked(features, mask), mask)

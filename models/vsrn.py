@@ -1,0 +1,141 @@
+"""VSRN: Visual Semantic Reasoning for Image-Text Matching (Li et al., ICCV 2019)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from models.base import Captions, Code, EmbeddingModel, Images
+from models.captioner import Captioner
+from models.normalise import l2_normalise
+from models.regions import Projection, compact, count, zero_masked
+from models.text import TextEncoder
+
+
+class RegionReasoning(nn.Module):
+    """One residual graph layer over an image's n real regions, VSRN eq. (2) and (3).
+
+        v <- v + BatchNorm(W_r (theta(v) phi(v)^T / n) g(v))
+
+    BatchNorm starts with scale and shift 0, so a fresh layer is the identity.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.theta = nn.Linear(size, size)
+        self.phi = nn.Linear(size, size)
+        self.value = nn.Linear(size, size)
+        self.output = nn.Linear(size, size)
+        self.norm = nn.BatchNorm1d(size)
+        nn.init.zeros_(self.norm.weight)
+        nn.init.zeros_(self.norm.bias)
+
+    def forward(
+        self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
+    ) -> Float[Tensor, "images regions size"]:
+        affinity = torch.bmm(self.theta(regions), self.phi(regions).transpose(1, 2))
+        if mask is None:
+            related = torch.bmm(affinity / regions.shape[1], self.value(regions))
+            return regions + self._normalised(self.output(related).flatten(0, 1)).view(regions.shape)
+        affinity = affinity / count(mask)[:, None, None]
+        related = torch.bmm(affinity, zero_masked(self.value(regions), mask))
+        # Only real regions may enter the statistics of the batch.
+        step = self._normalised(self.output(related[mask]))
+        return regions + torch.zeros_like(regions).index_put((mask,), step)
+
+    def _normalised(self, rows: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
+        """BatchNorm of the rows. Laid out channel by channel, where torch's statistics are several times more exact."""
+        return self.norm(rows.T.contiguous().unsqueeze(0))[0].T.contiguous()
+
+
+class VSRN(EmbeddingModel):
+    """Four graph layers over the regions, a GRU over the result, and a captioner as a second task.
+
+    `variant` "coco" normalises the projected regions; "f30k" does not, but ends in a BatchNorm. The official
+    code normalises each channel over the regions (`normalise_axis="regions"`); "features" is what was meant.
+    """
+
+    uses_batch_statistics = True
+
+    def __init__(
+        self,
+        *,
+        feature_size: int,
+        vocabulary_size: int,
+        embedding_size: int = 2048,
+        word_size: int = 300,
+        variant: Literal["coco", "f30k"] = "coco",
+        normalise_axis: Literal["regions", "features"] = "regions",
+        absolute: bool = False,
+        normalise_images: bool = True,
+        caption_weight: float = 1.0,
+        caption_hidden_size: int = 512,
+        caption_word_size: int = 300,
+        caption_max_length: int = 60,
+        caption_dropout: float = 0.2,
+        caption_bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        self.variant, self.normalise_axis = variant, normalise_axis
+        self.absolute, self.normalise_images, self.caption_weight = absolute, normalise_images, caption_weight
+        self.project = Projection(feature_size, embedding_size)
+        self.reasoning = nn.ModuleList(RegionReasoning(embedding_size) for _ in range(4))
+        self.recurrence = nn.GRU(embedding_size, embedding_size, batch_first=True)
+        self.norm = nn.BatchNorm1d(embedding_size) if variant == "f30k" else nn.Identity()
+        self.text = TextEncoder(
+            vocabulary_size, word_size=word_size, embedding_size=embedding_size, bidirectional=False
+        )
+        self.captioner: Captioner | None = None
+        if caption_weight:
+            self.captioner = Captioner(
+                feature_size=embedding_size,
+                vocabulary_size=vocabulary_size,
+                hidden_size=caption_hidden_size,
+                word_size=caption_word_size,
+                max_length=caption_max_length,
+                dropout=caption_dropout,
+                bidirectional=caption_bidirectional,
+            )
+
+    def encode_images(self, images: Images) -> Code:
+        images = compact(images)
+        regions = zero_masked(self.project(images.features), images.mask)
+        if self.variant == "coco":
+            regions = self._normalise_regions(regions)
+        for layer in self.reasoning:
+            regions = layer(regions, images.mask)
+        regions = self._normalise_regions(regions)
+        vectors = self.norm(self._summary(regions, images.mask))
+        vectors = l2_normalise(vectors) if self.normalise_images else vectors
+        vectors = vectors.abs() if self.absolute else vectors
+        if self.captioner is None:
+            return Code(vectors)
+        return Code(vectors, context=regions, context_mask=images.mask)
+
+    def encode_captions(self, captions: Captions) -> Code:
+        vectors = l2_normalise(self.text.last(captions))
+        return Code(vectors.abs() if self.absolute else vectors)
+
+    def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
+        """`caption_weight` times the loss of describing each image by its own caption."""
+        if self.captioner is None or images.context is None:
+            return None
+        loss: Tensor = self.captioner(images.context, images.context_mask, captions)
+        return self.caption_weight * loss
+
+    def _normalise_regions(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions size"]:
+        return l2_normalise(regions, dim=1 if self.normalise_axis == "regions" else 2)
+
+    def _summary(
+        self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
+    ) -> Float[Tensor, "images size"]:
+        """The GRU's state after each image's last real region."""
+        if mask is None:
+            return self.recurrence(regions)[1][0]
+        lengths = count(mask).cpu()
+        packed = pack_padded_sequence(regions, lengths, batch_first=True, enforce_sorted=False)
+        return self.recurrence(packed)[1][0]
