@@ -1,0 +1,53 @@
+"""Training batches: which captions a step sees, and their tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int32
+
+from models.base import Captions, Images
+from pipeline.data.folder import Split
+from pipeline.data.tokens import TokenisedCaptions
+
+
+@dataclass(frozen=True)
+class PairData:
+    """A split with its captions tokenised; `max_regions` keeps the first regions of each image only."""
+
+    split: Split
+    tokens: TokenisedCaptions
+    max_regions: int | None = None
+
+    def images(self, rows: Int[np.ndarray, " batch"] | slice) -> Images:
+        def read(array: np.ndarray, dtype: type) -> torch.Tensor:
+            return torch.from_numpy(np.array(array[rows, : self.max_regions], dtype=dtype))
+
+        split = self.split
+        return Images(
+            read(split.features, np.float32),
+            None if split.mask is None else read(split.mask, np.bool_),
+            None if split.boxes is None else read(split.boxes, np.float32),
+        )
+
+    def captions(self, rows: Int[np.ndarray, " batch"]) -> Captions:
+        words, lengths = self.tokens.gather(rows)
+        return Captions(torch.from_numpy(words), torch.from_numpy(lengths))
+
+
+def steps_per_epoch(captions: int, batch_size: int) -> int:
+    """Every caption once; a last batch of a single pair, which has no negative, is left out."""
+    full, rest = divmod(captions, batch_size)
+    return full + (rest > 1)
+
+
+def epoch_order(captions: int, *, seed: int, epoch: int) -> Int32[np.ndarray, " captions"]:
+    """The order in which an epoch visits the captions: a function of (seed, epoch) alone, so it can be resumed."""
+    return np.random.default_rng([seed, epoch]).permutation(captions).astype(np.int32)
+
+
+def step_rng(*, seed: int, epoch: int, step: int) -> np.random.Generator:
+    """What a step draws by: a function of (seed, epoch, step) alone."""
+    return np.random.default_rng([seed, epoch, step])

@@ -1,0 +1,106 @@
+"""Encoding a split, scoring it tile by tile, and the EmbeddingStore on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+
+from models.base import Code, EmbeddingModel, MatchingModel, concatenate
+from pipeline.artifact import write_atomically
+from pipeline.data.batches import PairData
+
+BATCH = 256
+TILE_IMAGES, TILE_CAPTIONS = 128, 512
+STORE_ROWS = 4096
+
+
+def encode_images(model: MatchingModel, pairs: PairData, device: torch.device) -> Code:
+    """The codes of all images of the split, in order."""
+    rows = np.arange(pairs.split.image_count)
+    blocks = [model.encode_images(pairs.images(block).to(device)) for block in _blocks(rows, BATCH)]
+    return concatenate(blocks)
+
+
+def encode_captions(
+    model: MatchingModel, pairs: PairData, device: torch.device
+) -> Iterator[tuple[Int64[np.ndarray, " tile"], Code]]:
+    """Tiles of captions of like lengths, with their rows: little padding, and none of it matters."""
+    by_length = np.argsort(pairs.tokens.lengths, kind="stable")
+    for rows in _blocks(by_length, TILE_CAPTIONS):
+        yield rows, model.encode_captions(pairs.captions(rows).to(device))
+
+
+@torch.inference_mode()
+def similarity_matrix(
+    model: MatchingModel, pairs: PairData, device: torch.device
+) -> Float32[np.ndarray, "images captions"]:
+    """Every image of an evaluation split against every caption, in eval mode; working memory is one tile."""
+    model.eval()
+    images = encode_images(model, pairs, device)
+    similarity = np.empty((pairs.split.image_count, pairs.split.caption_count), dtype=np.float32)
+    for columns, captions in encode_captions(model, pairs, device):
+        for start in range(0, len(images), TILE_IMAGES):
+            tile = model.similarity(images[start : start + TILE_IMAGES], captions)
+            similarity[start : start + TILE_IMAGES, columns] = tile.float().cpu().numpy()
+    return similarity
+
+
+@dataclass(frozen=True)
+class EmbeddingStore:
+    """`images.npy` (I, D) and `captions.npy` (C, D), float32, memory-mapped, rows in the split's order."""
+
+    images: Float32[np.ndarray, "images D"]
+    captions: Float32[np.ndarray, "captions D"]
+
+    @classmethod
+    def open(cls, folder: Path) -> EmbeddingStore:
+        return cls(np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "captions.npy", mmap_mode="r"))
+
+
+@torch.inference_mode()
+def write_embeddings(
+    model: EmbeddingModel,
+    pairs: PairData,
+    folder: Path,
+    device: torch.device,
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
+) -> None:
+    """Encode the split into `folder`, a block at a time; an interrupted run goes on after its last whole block."""
+    model.eval()
+    sides: dict[str, tuple[int, Callable[[np.ndarray], Code]]] = {
+        "images": (pairs.split.image_count, lambda rows: model.encode_images(pairs.images(rows).to(device))),
+        "captions": (
+            pairs.split.caption_count,
+            lambda rows: model.encode_captions(pairs.captions(rows).to(device)),
+        ),
+    }
+    total = sum(count for count, _ in sides.values())
+    for side, (count, encode) in sides.items():
+        state, path = folder / f"{side}.progress.json", folder / f"{side}.npy"
+        done = json.loads(state.read_text())["rows"] if state.is_file() else 0
+        store = np.load(path, mmap_mode="r+") if done else None
+        for rows in _blocks(np.arange(done, count), STORE_ROWS):
+            block = np.concatenate([encode(part).vectors.float().cpu().numpy() for part in _blocks(rows, BATCH)])
+            if not np.isfinite(block).all():
+                raise ValueError(
+                    f"the embedding of one of {side} {rows[0]} to {rows[-1]} is not finite; the model is broken."
+                )
+            if store is None:
+                store = np.lib.format.open_memmap(path, "w+", dtype=np.float32, shape=(count, block.shape[1]))
+            store[rows] = block
+            store.flush()
+            write_atomically(state, json.dumps({"rows": int(rows[-1]) + 1}).encode())
+            progress(int(rows[-1]) + 1 + (total - count if side == "captions" else 0), total, side)
+    for side in sides:
+        (folder / f"{side}.progress.json").unlink(missing_ok=True)
+
+
+def _blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,28 @@
+"""Where and how stages run: device, threads, how often to save. None of it is in a key."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True)
+class Engine:
+    device: str = "auto"
+    threads: int = 0
+    """0: as many as this process may use."""
+    checkpoint_steps: int = 500
+    tensorboard: bool = False
+
+    def torch_device(self) -> torch.device:
+        """The device, with the process's threads set on the way."""
+        torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
+        wanted: str | Literal["auto"] = self.device
+        if wanted == "auto":
+            wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        if wanted.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError("[engine] device is cuda, but torch sees no GPU; use device = cpu or auto.")
+        return torch.device(wanted)

@@ -1,0 +1,38 @@
+"""Noticing the plateau on which hardest-negative training can sit: every pair equally similar."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+NEAR = 0.02
+PATIENCE = 300
+"""Steps on the plateau before anything is said: a start is often flat for a while."""
+
+
+class CollapseDetector:
+    """Warns once when the loss stays within 2 % of what equal similarities would cost."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._warned = False
+
+    def observe(self, loss_name: str, loss: float, plateau: float, steps: int) -> bool:
+        """Tell it the mean loss of the last `steps` steps and their plateau; True while collapsed."""
+        if abs(loss - plateau) > NEAR * plateau:
+            self._steps, self._warned = 0, False
+            return False
+        self._steps += steps
+        if self._steps >= PATIENCE and not self._warned:
+            self._warned = True
+            logger.warning(
+                "the %s loss has sat at %.1f for %d steps: the plateau of a model that finds all pairs equally similar "
+                '(%.1f). Try `warmup = ["sum"]` (the first epoch on every negative), then more warm-up epochs; a lower '
+                "learning rate; or a larger batch.",
+                loss_name,
+                loss,
+                self._steps,
+                plateau,
+            )
+        return self._steps >= PATIENCE

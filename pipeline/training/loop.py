@@ -1,0 +1,271 @@
+"""The training loop of both rounds: resumable at any step, the same result to the bit."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int32
+from torch import Tensor
+
+from models.base import MatchingModel
+from pipeline.artifact import file_sha256
+from pipeline.config import Loss, Training, online_version
+from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
+from pipeline.losses import LOSSES, plateau
+from pipeline.mining.sampler import Group, Sampler
+from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
+from pipeline.training.collapse import CollapseDetector
+from pipeline.training.metrics import MetricsLog, Window
+from pipeline.training.step import GROUPS, Batch, Objective, forward, read_batch
+
+logger = logging.getLogger(__name__)
+
+LOG_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where and how a training runs: nothing of it shapes the result."""
+
+    work: Path
+    device: torch.device
+    checkpoint_steps: int = 500
+    tensorboard: bool = False
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None
+
+
+@dataclass
+class State:
+    """Where a training stands; everything but the metrics' position is a function of the steps taken."""
+
+    epoch: int = 0
+    step: int = 0
+    """Steps taken in this epoch."""
+    best_rsum: float = -math.inf
+    best_epoch: int = -1
+    metrics_position: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def train(
+    model: MatchingModel,
+    description: Mapping[str, Any],
+    pairs: PairData,
+    sampler: Sampler | None,
+    training: Training,
+    validate: Callable[[MatchingModel], Mapping[str, float]],
+    *,
+    seed: int,
+    run: Run,
+) -> dict[str, Any]:
+    """Train `model` in place, write `model.safetensors` (best dev rsum) and `metrics.jsonl` into `run.work`.
+
+    Returns what the manifest should say. A killed run continues from its last checkpoint to the same weights.
+    """
+    model.to(run.device)
+    trainer = _Trainer(model, pairs, sampler, training, seed, run)
+    trainer.resume()
+    started = time.perf_counter()
+    state = trainer.state
+    while state.epoch < training.epochs:
+        trainer.train_epoch()
+        metrics = dict(validate(model))
+        state.history.append(metrics)
+        if metrics["rsum"] > state.best_rsum:
+            state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
+            save_model(run.work / "model.safetensors", model.state_dict(), description)
+        trainer.finish_epoch(metrics)
+    return {
+        "metrics": state.history[state.best_epoch],
+        "best_epoch": state.best_epoch,
+        "dev_rsum_by_epoch": [round(metrics["rsum"], 3) for metrics in state.history],
+        "steps": training.epochs * trainer.steps,
+        "training_seconds_this_run": round(time.perf_counter() - started, 1),
+        "final_weights_sha256": trainer.close(description),
+        "device": str(run.device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+class _Trainer:
+    """A model with its optimizer, log and place in the schedule."""
+
+    def __init__(
+        self,
+        model: MatchingModel,
+        pairs: PairData,
+        sampler: Sampler | None,
+        training: Training,
+        seed: int,
+        run: Run,
+    ) -> None:
+        self._model, self._pairs, self._sampler, self._training = model, pairs, sampler, training
+        self._seed, self._run = seed, run
+        self._parameters = list(model.parameters())
+        self._optimizer = torch.optim.Adam(self._parameters, lr=training.learning_rate)
+        self._log = MetricsLog(run.work / "metrics.jsonl", run.work / "tensorboard" if run.tensorboard else None)
+        self._collapse = CollapseDetector()
+        self.state = State()
+        self.steps = steps_per_epoch(pairs.split.caption_count, training.batch_size)
+
+    def train_epoch(self) -> None:
+        """The rest of the epoch the state stands in."""
+        state, training = self.state, self._training
+        loss = epoch_loss(training, state.epoch)
+        objective = make_objective(loss)
+        if objective.kind.offline != "none" and self._sampler is None:
+            raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(training, state.epoch)
+        order = epoch_order(self._pairs.split.caption_count, seed=self._seed, epoch=state.epoch)
+        self._model.train()
+        window = Window()
+        while state.step < self.steps:
+            captions = order[state.step * training.batch_size :][: training.batch_size]
+            window.add(self._step(objective, captions) | {"plateau": plateau(objective.loss, len(captions))})
+            state.step += 1
+            if self._done % LOG_STEPS == 0 or state.step == self.steps:
+                self._record(loss, window)
+                window = Window()
+                if self._done % self._run.checkpoint_steps < LOG_STEPS and state.step < self.steps:
+                    self._checkpoint()
+
+    def _step(self, objective: Objective, captions: Int32[np.ndarray, " batch"]) -> dict[str, float]:
+        rng = step_rng(seed=self._seed, epoch=self.state.epoch, step=self.state.step)
+        groups, collision_rate = draw_groups(self._pairs, self._sampler, objective, captions, rng)
+        batch = read_batch(self._pairs, groups).to(self._run.device)
+        figures = take_step(
+            self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
+        )
+        return {**figures, "collision_rate": collision_rate}
+
+    def _record(self, loss: Loss, window: Window) -> None:
+        """One line of figures; not finite is an error, and a plateau is noticed."""
+        line = window.means()
+        if not math.isfinite(line["loss"]):
+            raise ValueError(
+                f"the loss of epoch {self.state.epoch}, step {self.state.step} is {line['loss']}; check the features "
+                "with `aoq data check`, then try a lower learning rate."
+            )
+        collapsed = self._collapse.observe(loss.name, line["retrieval_loss"], line["plateau"], window.steps)
+        about = {"epoch": self.state.epoch, "loss_name": loss.name, "collapsed": collapsed}
+        rate = learning_rate(self._training, self.state.epoch)
+        speed = round(window.steps_per_second, 3)
+        self._log.append(self._done, {**about, "learning_rate": rate, **line, "steps_per_second": speed})
+        text = f"epoch {self.state.epoch + 1}/{self._training.epochs} {loss.name} loss {line['loss']:.2f}"
+        self._run.progress(self._done, self._training.epochs * self.steps, text)
+
+    def finish_epoch(self, metrics: Mapping[str, float]) -> None:
+        state = self.state
+        self._log.append(self._done, {"epoch": state.epoch, **{f"dev_{name}": v for name, v in metrics.items()}})
+        logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
+        state.epoch, state.step = state.epoch + 1, 0
+        self._checkpoint()
+
+    @property
+    def _done(self) -> int:
+        return self.state.epoch * self.steps + self.state.step
+
+    def _checkpoint(self) -> None:
+        self.state.metrics_position = self._log.position
+        random = {"cpu": torch.get_rng_state()}
+        if self._run.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self._run.device)
+        weights, moments = self._model.state_dict(), self._optimizer.state_dict()
+        content = {"state": vars(self.state), "model": weights, "optimizer": moments, "random": random}
+        save_state(self._run.work / "last.ckpt", content)
+
+    def resume(self) -> None:
+        """Stand where the last checkpoint stood, if there is one."""
+        path = self._run.work / "last.ckpt"
+        if path.is_file():
+            content = load_state(path)
+            self._model.load_state_dict(content["model"])
+            self._optimizer.load_state_dict(content["optimizer"])
+            torch.set_rng_state(content["random"]["cpu"])
+            if self._run.device.type == "cuda" and "cuda" in content["random"]:
+                torch.cuda.set_rng_state(content["random"]["cuda"], self._run.device)
+            self.state = State(**content["state"])
+            if self.state.best_epoch >= 0:
+                read_weights(self._run.work / "model.safetensors")  # raises if the best so far was damaged
+            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+        self._log.rewind(self.state.metrics_position)
+
+    def close(self, description: Mapping[str, Any]) -> str:
+        """Drop what only a resumed run needs; the sha256 of the final weights tells two trainings apart."""
+        self._log.close()
+        final = self._run.work / "final.safetensors"
+        save_model(final, self._model.state_dict(), description)
+        sha256 = file_sha256(final)
+        final.unlink()
+        (self._run.work / "last.ckpt").unlink(missing_ok=True)
+        return sha256
+
+
+def make_objective(loss: Loss) -> Objective:
+    kind = LOSSES[loss.name]
+    numbers = loss.model_dump(exclude={"name", "mask_positives"})
+    return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
+
+
+def epoch_loss(training: Training, epoch: int) -> Loss:
+    """The warm-up loss of the first epochs, then the round's own.
+
+    A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
+    """
+    if epoch >= len(training.warmup):
+        return training.loss
+    return online_version(training.loss, training.warmup[epoch])
+
+
+def learning_rate(training: Training, epoch: int) -> float:
+    return training.learning_rate * training.decay ** sum(epoch >= after for after in training.decay_epochs)
+
+
+def draw_groups(
+    pairs: PairData,
+    sampler: Sampler | None,
+    objective: Objective,
+    captions: Int32[np.ndarray, " batch"],
+    rng: np.random.Generator,
+) -> tuple[list[Group], float]:
+    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded."""
+    if sampler is None or objective.kind.offline == "none":
+        return [(pairs.split.image_of[captions], captions)], 0.0
+    draw = sampler.draw(captions, rng)
+    return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
+
+
+def take_step(
+    model: MatchingModel,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    batch: Batch,
+    objective: Objective,
+    gradient_clip: float,
+) -> dict[str, float]:
+    """Forward, backward, clip, step; the figures of the batch."""
+    value, auxiliary = forward(model, batch, objective)
+    total = value.total if auxiliary is None else value.total + auxiliary
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
+    optimizer.step()
+    figures = {
+        "loss": total.detach(),
+        "retrieval_loss": value.total.detach(),
+        **value.figures,
+        "gradient_norm": norm,
+    }
+    if auxiliary is not None:
+        figures["auxiliary_loss"] = auxiliary.detach()
+    return {name: float(figure) for name, figure in figures.items()}

@@ -1,0 +1,93 @@
+"""One training step: what is encoded, which similarities it yields, and their loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from models.base import Captions, Code, Images, MatchingModel, concatenate
+from pipeline.data.batches import PairData
+from pipeline.losses import LossKind
+from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
+from pipeline.mining.sampler import Group
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss with its numbers, and whether other captions of an anchor's image count as positives."""
+
+    kind: LossKind
+    loss: Callable[[Similarities], LossValue]
+    mask_positives: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Anchors first, then their companions group by group: `groups` blocks of B images and of B captions.
+
+    One group: anchors alone. Two: the offline negatives. Three: the companions of these as well.
+    """
+
+    images: Images
+    captions: Captions
+    image_rows: Int[Tensor, " batch"]
+    groups: int
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), self.groups)
+
+
+GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
+
+
+def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
+    """The tensors of the anchors and as many groups of companions as the loss needs."""
+    return Batch(
+        pairs.images(np.concatenate([images for images, _ in groups])),
+        pairs.captions(np.concatenate([captions for _, captions in groups])),
+        torch.from_numpy(groups[0][0].astype(np.int64)),
+        len(groups),
+    )
+
+
+def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:
+    """The loss on the batch's similarities and the model's auxiliary loss on the anchors."""
+    size = len(batch.image_rows)
+    images, anchors = _encode_images(model, batch.images, batch.groups)
+    captions = model.encode_captions(batch.captions)
+    matrix = model.similarity(images[:size], captions[:size])
+    is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
+    offline = _offline_similarities(model, images, captions, size, batch.groups) if batch.groups > 1 else None
+    value = objective.loss(Similarities(matrix, is_positive, offline))
+    return value, model.auxiliary_loss(anchors, batch.captions[:size])
+
+
+def _encode_images(model: MatchingModel, images: Images, groups: int) -> tuple[Code, Code]:
+    """Codes of all groups, and of the anchors with what the auxiliary loss needs.
+
+    In one pass where images do not influence each other; a model with batch statistics gets each group by itself,
+    as in the official code, so that its statistics are those of anchors, negatives and companions in turn.
+    """
+    if not model.uses_batch_statistics:
+        codes = model.encode_images(images)
+        return codes, codes[: len(images) // groups]
+    size = len(images) // groups
+    parts = [model.encode_images(images[start : start + size]) for start in range(0, len(images), size)]
+    return concatenate(parts), parts[0]
+
+
+def _offline_similarities(
+    model: MatchingModel, images: Code, captions: Code, size: int, groups: int
+) -> OfflineSimilarities:
+    """The aligned pair lists of AOQ eqs. (3) to (5), in one call."""
+    anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
+    wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
+    wanted = wanted[: 2 if groups == 2 else 4]
+    image_rows = torch.cat([rows for rows, _ in wanted])
+    caption_rows = torch.cat([rows for _, rows in wanted])
+    return OfflineSimilarities(*model.pair_similarity(images[image_rows], captions[caption_rows]).split(size))

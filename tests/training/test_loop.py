@@ -1,0 +1,188 @@
+"""The loop: killed anywhere and resumed, it ends at the same weights; schedules; collapse; damaged files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import build_model
+from pipeline.config import AdapOffQuin, Online, Training
+from pipeline.embedding import similarity_matrix
+from pipeline.evaluation.retrieval import evaluate_similarity
+from pipeline.training import loop
+from pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
+from pipeline.training.collapse import CollapseDetector
+from pipeline.training.loop import Run, epoch_loss, learning_rate, train
+
+TRAINING = Training(
+    loss=AdapOffQuin(name="adapoffquin"),
+    epochs=4,
+    batch_size=10,
+    learning_rate=1e-2,
+    decay_epochs=(3,),
+    warmup=("sum", "online"),
+)
+OPTIONS = {
+    "vsepp": {"embedding_size": 8, "word_size": 5},
+    "vsrn": {"embedding_size": 8, "word_size": 5, "caption_hidden_size": 6, "caption_word_size": 5},
+    "scan": {"embedding_size": 8, "word_size": 5},
+}
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture
+def run_training(pairs, sampler, monkeypatch):
+    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+
+    def run(work: Path, name="vsepp", kill_at=None, training=TRAINING, sampler=sampler):
+        work.mkdir(exist_ok=True)
+        torch.manual_seed(3)
+        options = {**OPTIONS[name], "feature_size": 6, "vocabulary_size": 24}
+        model = build_model(name, **options)
+        steps = []
+
+        def progress(done, total, text):
+            steps.append(done)
+            if kill_at is not None and done >= kill_at:
+                raise KilledError
+
+        def validate(model):
+            return evaluate_similarity(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
+
+        settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress)
+        description = {"name": name, "options": options}
+        return train(model, description, pairs, sampler, training, validate, seed=5, run=settings), steps
+
+    return run
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, name):
+    whole, _ = run_training(tmp_path / "whole", name)
+    for kill_at in (1, 4, 7, 12):
+        cut = tmp_path / f"cut{kill_at}"
+        with pytest.raises(KilledError):
+            run_training(cut, name, kill_at=kill_at)
+        resumed, steps = run_training(cut, name)
+        assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+        assert resumed["dev_rsum_by_epoch"] == whole["dev_rsum_by_epoch"]
+        assert (cut / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+        assert kill_at < 5 or steps[0] > 4  # it did not start over
+        assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
+
+
+def lines(work):
+    return [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_metrics_say_what_is_promised(run_training, tmp_path):
+    result, _ = run_training(tmp_path)
+    steps = [line for line in lines(tmp_path) if "loss" in line]
+    offline = [line for line in steps if line["loss_name"] == "adapoffquin"]
+    assert {line["loss_name"] for line in steps} == {"sum", "online", "adapoffquin"}
+    for key in (
+        "online",
+        "offline",
+        "derived",
+        "weight_mean",
+        "weight_negative_share",
+        "offline_above_positive_share",
+        "collision_rate",
+        "learning_rate",
+        "steps_per_second",
+        "gradient_norm",
+        "collapsed",
+    ):
+        assert key in offline[0], key
+    dev = [line for line in lines(tmp_path) if "dev_rsum" in line]
+    assert [round(line["dev_rsum"], 3) for line in dev] == result["dev_rsum_by_epoch"]
+    assert result["metrics"]["rsum"] == pytest.approx(max(line["dev_rsum"] for line in dev))
+    assert offline[-1]["learning_rate"] == pytest.approx(1e-3)
+
+
+def test_the_best_weights_are_kept_and_load(run_training, pairs, tmp_path):
+    result, _ = run_training(tmp_path)
+    model = load_model(tmp_path / "model.safetensors")
+    metrics = evaluate_similarity(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
+    assert metrics == result["metrics"]
+
+
+def test_training_learns(run_training, tmp_path):
+    longer = TRAINING.model_copy(update={"epochs": 15, "decay_epochs": ()})
+    result, _ = run_training(tmp_path, training=longer)
+    assert result["metrics"]["rsum"] > result["dev_rsum_by_epoch"][0] + 30
+
+
+def test_schedules():
+    assert [epoch_loss(TRAINING, epoch).name for epoch in range(4)] == ["sum", "online", "adapoffquin", "adapoffquin"]
+    assert epoch_loss(TRAINING, 0).margin == 0.2
+    stepped = TRAINING.model_copy(update={"decay_epochs": (1, 3)})
+    assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
+
+
+def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
+    with pytest.raises(ValueError, match="'adapoffquin' draws from a negative table, and there is none"):
+        run_training(tmp_path, sampler=None, training=TRAINING.model_copy(update={"warmup": ()}))
+
+
+def test_a_loss_that_is_not_finite_is_an_error(run_training, pairs, tmp_path):
+    pairs.split.features[3] = np.nan
+    with pytest.raises(ValueError, match=r"the loss of epoch 0, step \d+ is nan; check the features"):
+        run_training(tmp_path, training=TRAINING.model_copy(update={"loss": Online(name="online"), "warmup": ()}))
+
+
+def test_a_damaged_checkpoint_says_what_to_do(run_training, tmp_path):
+    with pytest.raises(KilledError):
+        run_training(tmp_path, kill_at=8)
+    content = (tmp_path / "last.ckpt").read_bytes()
+    (tmp_path / "last.ckpt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"last.ckpt is damaged .* delete it to train this round from its start"):
+        run_training(tmp_path)
+
+
+def test_weights_files(tmp_path):
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+    path = tmp_path / "model.safetensors"
+    options = {**OPTIONS["vsepp"], "feature_size": 6, "vocabulary_size": 24}
+    save_model(path, model.state_dict(), {"name": "vsepp", "options": options})
+    first = path.read_bytes()
+    save_model(path, model.state_dict(), {"options": dict(reversed(options.items())), "name": "vsepp"})
+    assert path.read_bytes() == first
+    description, weights = read_weights(path)
+    assert description["name"] == "vsepp"
+    assert weights.keys() == model.state_dict().keys()
+    path.write_bytes(first[: len(first) // 2])
+    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+        load_model(path)
+    save_model(path, model.state_dict(), {"name": "vsepp", "options": {**options, "embedding_size": 9}})
+    with pytest.raises(ValueError, match="do not fit the 'vsepp' they describe"):
+        load_model(path)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load_model(tmp_path / "none.safetensors")
+
+
+def test_states_are_tensors_and_primitives(tmp_path):
+    save_state(tmp_path / "state", {"a": torch.arange(3), "b": [1, "x", 2.5]})
+    assert load_state(tmp_path / "state")["b"] == [1, "x", 2.5]
+    save_state(tmp_path / "state", {"path": Path("x")})
+    with pytest.raises(ValueError, match="damaged"):
+        load_state(tmp_path / "state")
+
+
+def test_the_plateau_is_named_once(caplog):
+    caplog.set_level(logging.WARNING)
+    detector = CollapseDetector()
+    flat = [detector.observe("online", 51.3, 51.2, steps=50) for _ in range(10)]
+    assert flat == [False] * 5 + [True] * 5
+    assert caplog.text.count("plateau") == 1
+    assert 'warmup = ["sum"]' in caplog.text
+    assert not detector.observe("online", 40.0, 51.2, steps=50)
+    assert not detector.observe("online", 51.2, 51.2, steps=50)

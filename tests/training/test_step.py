@@ -1,0 +1,145 @@
+"""One training step against the official AOQ step, and against its parts done one by one."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from models import MODELS, build_model
+from models.base import Captions, Images
+from models.official import from_official, our_weights
+from pipeline.config import AdapOffQuin, OffTri
+from pipeline.losses import LOSSES
+from pipeline.training.loop import make_objective, take_step
+from pipeline.training.step import GROUPS, Batch, forward, read_batch
+
+PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
+
+
+def ours(case, prefix):
+    """Golden tensors below `prefix` under our parameter names, with the golden key of each."""
+    named = {}
+    for part, kind in PARTS.items():
+        keys = case.keys(f"{prefix}{part}.")
+        for key in keys:
+            official = key.removeprefix(f"{prefix}{part}.")
+            for name in our_weights({official: case[key]}, kind):
+                if name.endswith("num_batches_tracked") and not official.endswith("num_batches_tracked"):
+                    continue
+                named[name] = key
+    return named
+
+
+def official_batch(case):
+    def captions(suffix):
+        return case[f"in/captions{suffix}"], case[f"in/lengths{suffix}"]
+
+    suffixes = ("", "hn", "hn2")
+    longest = max(int(captions(suffix)[1].max()) for suffix in suffixes)
+    words = [torch.nn.functional.pad(captions(s)[0], (0, longest - captions(s)[0].shape[1])) for s in suffixes]
+    lengths = torch.cat([captions(suffix)[1] for suffix in suffixes])
+    images = torch.cat([case[f"in/images{suffix}"] for suffix in suffixes])
+    rows = torch.arange(len(case["in/images"]))
+    return Batch(Images(images), Captions(torch.cat(words), lengths), rows, groups=3)
+
+
+@pytest.mark.parametrize("variant", ["coco", "coco_dedup", "f30k", "f30k_dedup"])
+def test_equals_the_official_step(golden, variant):
+    """Losses, gradients, clipping, Adam and BatchNorm buffers of one whole step.
+
+    The official optimizer holds the captioner's parameters twice, so they are clipped and stepped twice; the
+    deduplicated case is what `train` does.
+    """
+    case = golden(f"aoq_train_step_{variant}")
+    config = case.meta["config"]
+    found = from_official([case.weights(part) for part in PARTS], config["opt"])
+    model = build_model(found.name, **found.options)
+    model.load_state_dict(found.weights)
+    model.train()
+    parameters = list(model.parameters())
+    if not config["dedupe"]:
+        parameters += list(model.captioner.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns of the official duplicates
+        optimizer = torch.optim.Adam(parameters, lr=config["opt"]["learning_rate"], foreach=False)
+    objective = make_objective(AdapOffQuin(name="adapoffquin", mask_positives=False))
+    batch = official_batch(case)
+
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    value, auxiliary = forward(model, batch, objective)
+    case.check("out/retrieval_loss", value.total)
+    case.check("out/caption_loss", auxiliary)
+    (value.total + auxiliary).backward()
+    gradients = dict(model.named_parameters())
+    for name, key in ours(case, "out/grad/").items():
+        case.check(key, gradients[name].grad.reshape(case[key].shape))
+    model.load_state_dict(before)  # forward moved the buffers; the step below moves them again
+
+    figures = take_step(model, optimizer, parameters, batch, objective, 2.0)
+    assert figures["loss"] == pytest.approx(case["out/total_loss"].item(), abs=1e-3)
+    assert figures["gradient_norm"] == pytest.approx(case["out/total_norm"].item(), rel=1e-4)
+    clipped = ours(case, "out/clipped_grad/")
+    after = model.state_dict()
+    for name, key in ours(case, "out/after/").items():
+        expected = case[key].reshape(after[name].shape)
+        if name not in clipped:
+            torch.testing.assert_close(after[name], expected, rtol=1e-5, atol=1e-5)
+            continue
+        case.check(clipped[name], gradients[name].grad.reshape(case[clipped[name]].shape))
+        certain = case[clipped[name]].reshape(expected.shape).abs() > 1e-4  # Adam's first step is +-lr elsewhere
+        torch.testing.assert_close(after[name][certain], expected[certain], rtol=0, atol=2e-6)
+
+
+def slow_forward(model, pairs, draw, objective):
+    """Every pair encoded and scored by itself."""
+
+    def score(image, caption):
+        one = np.array([image]), np.array([caption])
+        codes = model.encode_images(pairs.images(one[0])), model.encode_captions(pairs.captions(one[1]))
+        return model.pair_similarity(*codes)[0]
+
+    from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+
+    matrix = torch.stack([torch.stack([score(i, c) for c in draw.captions]) for i in draw.images])
+    lists = [
+        torch.stack([score(i, c) for i, c in zip(images, captions, strict=True)])
+        for images, captions in [
+            (draw.images, draw.offline_captions),
+            (draw.offline_images, draw.captions),
+            (draw.offline_images, draw.offline_captions),
+            (draw.own_images, draw.own_captions),
+        ]
+    ]
+    rows = torch.from_numpy(draw.images.astype(np.int64))
+    offline = OfflineSimilarities(*lists[: 2 if objective.kind.offline == "anchors" else 4])
+    return objective.loss(Similarities(matrix, positive_pairs(rows, mask_positives=True), offline)).total
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "loss", [AdapOffQuin(name="adapoffquin"), OffTri(name="offtri")], ids=["quintuplet", "triplet"]
+)
+def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
+    torch.manual_seed(0)
+    small = {"embedding_size": 8, "word_size": 5}
+    model = build_model(name, feature_size=6, vocabulary_size=24, **small).eval()  # eval: no batch statistics
+    objective = make_objective(loss)
+    draw = sampler.draw(np.arange(0, 48, 7, dtype=np.int32), np.random.default_rng(3))
+    batch = read_batch(pairs, draw.groups[: GROUPS[objective.kind.offline]])
+    assert len(batch.images) == GROUPS[objective.kind.offline] * len(draw.captions)
+    with torch.no_grad():
+        value, _ = forward(model, batch, objective)
+        torch.testing.assert_close(value.total, slow_forward(model, pairs, draw, objective), rtol=1e-4, atol=1e-4)
+
+
+def test_losses_draw_no_more_than_they_use():
+    assert {name: GROUPS[kind.offline] for name, kind in LOSSES.items()} == {
+        "sum": 1,
+        "online": 1,
+        "offtri": 2,
+        "offquin": 3,
+        "adapoffquin": 3,
+    }
