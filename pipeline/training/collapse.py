@@ -7,20 +7,24 @@ import logging
 logger = logging.getLogger(__name__)
 
 NEAR = 0.02
+GAP = 0.02
 PATIENCE = 300
 """Steps on the plateau before anything is said: a start is often flat for a while."""
 
 
 class CollapseDetector:
-    """Warns once when the loss stays within 2 % of what equal similarities would cost."""
+    """Warns once when the loss stays within 2 % of what equal similarities cost and positives do not stand out.
+
+    The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
+    """
 
     def __init__(self) -> None:
         self._steps = 0
         self._warned = False
 
-    def observe(self, loss_name: str, loss: float, plateau: float, steps: int) -> bool:
-        """Tell it the mean loss of the last `steps` steps and their plateau; True while collapsed."""
-        if abs(loss - plateau) > NEAR * plateau:
+    def observe(self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int) -> bool:
+        """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed."""
+        if abs(loss - plateau) > NEAR * plateau or gap > GAP:
             self._steps, self._warned = 0, False
             return False
         self._steps += steps

@@ -156,7 +156,9 @@ class _Trainer:
                 f"the loss of epoch {self.state.epoch}, step {self.state.step} is {line['loss']}; check the features "
                 "with `aoq data check`, then try a lower learning rate."
             )
-        collapsed = self._collapse.observe(loss.name, line["retrieval_loss"], line["plateau"], window.steps)
+        collapsed = self._collapse.observe(
+            loss.name, line["retrieval_loss"], line["plateau"], gap=line["positive_gap"], steps=window.steps
+        )
         about = {"epoch": self.state.epoch, "loss_name": loss.name, "collapsed": collapsed}
         rate = learning_rate(self._training, self.state.epoch)
         speed = round(window.steps_per_second, 3)

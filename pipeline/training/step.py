@@ -56,7 +56,11 @@ def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
 
 
 def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:
-    """The loss on the batch's similarities and the model's auxiliary loss on the anchors."""
+    """The loss on the batch's similarities and the model's auxiliary loss on the anchors.
+
+    The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a model that finds
+    all pairs equally similar.
+    """
     size = len(batch.image_rows)
     images, anchors = _encode_images(model, batch.images, batch.groups)
     captions = model.encode_captions(batch.captions)
@@ -64,6 +68,8 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     offline = _offline_similarities(model, images, captions, size, batch.groups) if batch.groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
+    gap = (matrix.diagonal().mean() - matrix.mean()).detach()
+    value = LossValue(value.total, {**value.figures, "positive_gap": gap})
     return value, model.auxiliary_loss(anchors, batch.captions[:size])
 
 

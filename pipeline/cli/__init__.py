@@ -1,0 +1,40 @@
+"""The `aoq` command: look at tables, artefacts and data."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from pipeline.cli.artifacts import explain, gc, status, verify
+from pipeline.cli.checkpoint import import_checkpoint
+from pipeline.cli.data import data
+from pipeline.cli.inspect import inspect
+from pipeline.cli.results import results
+from pipeline.settings import log_to_console, read_project_settings
+
+
+class _Group(click.Group):
+    """Mistakes of input end as one line and exit code 1; bugs keep their traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError, ImportError) as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aoq")
+def main() -> None:
+    """Offline hard negatives for image-text retrieval: look at what the pipeline made.
+
+    Things are made by Luigi: luigi --module tasks SecondRound --experiment NAME
+    """
+    read_project_settings()
+    log_to_console()
+
+
+for command in (inspect, results, status, explain, verify, gc, data, import_checkpoint):
+    main.add_command(command)

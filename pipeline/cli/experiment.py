@@ -1,0 +1,47 @@
+"""The experiment arguments that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from pipeline.settings import configured_path
+from pipeline.stages import Chain, plan
+
+
+def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take EXPERIMENT, --override, --data-root and --artifact-root, and call the command with the chain."""
+
+    @click.argument("experiment")
+    @click.option("--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4")
+    @click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg.")
+    @click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg.")
+    @wraps(command)
+    def with_chain(experiment: str, override: str, data_root: str, artifact_root: str, **options: Any) -> Any:
+        chain = plan(
+            experiment,
+            override=override,
+            data_root=configured_path("data_root", data_root),
+            artifact_root=configured_path("artifact_root", artifact_root),
+        )
+        return command(chain, **options)
+
+    return with_chain
+
+
+def all_stages(chain: Chain) -> dict[str, Any]:
+    """The chain's artefacts with those of its teacher before them, by a name that says whose they are."""
+    stages: dict[str, Any] = {}
+    if chain.teacher:
+        stages |= {f"{chain.teacher.experiment.name} {stage}": a for stage, a in _table_stages(chain.teacher).items()}
+    return stages | dict(chain.stages)
+
+
+def _table_stages(chain: Chain) -> dict[str, Any]:
+    """What it takes to make the chain's table."""
+    if chain.teacher:
+        return _table_stages(chain.teacher)
+    return {stage: a for stage, a in chain.stages.items() if stage not in ("control", "second_round", "evaluation")}

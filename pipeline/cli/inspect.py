@@ -1,0 +1,116 @@
+"""`aoq inspect`: the top-h list of an image or a caption."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Literal
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.cli.experiment import experiment_chain
+from pipeline.stages import Chain
+
+if TYPE_CHECKING:
+    from pipeline.data.folder import Split
+    from pipeline.mining.inspection import Inspection, Positive
+
+
+@click.command()
+@experiment_chain
+@click.option("--image", help="An image, by row or by id.")
+@click.option("--caption", type=int, help="A caption, by row (0 is the first line).")
+@click.option(
+    "--direction",
+    type=click.Choice(["i2t", "t2i"]),
+    help="Which lists: an image's captions (i2t) or a caption's images (t2i). Default: those of what you name.",
+)
+@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many negatives.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def inspect(
+    chain: Chain,
+    image: str | None,
+    caption: int | None,
+    direction: Literal["i2t", "t2i"] | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Show the hardest negatives of an image or a caption in EXPERIMENT's table, beside its own positives.
+
+    `--image X --direction t2i` shows the lists of the image's captions, `--caption N --direction i2t` that of the
+    caption's image.
+    """
+    from pipeline.data.folder import open_split
+    from pipeline.embedding import EmbeddingStore
+    from pipeline.mining.inspection import inspect_anchor
+    from pipeline.mining.table import read_table
+
+    if (image is None) == (caption is None):
+        raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW")
+    owner = chain.table_owner
+    if not chain.table.exists():
+        name = owner.experiment.name
+        raise ValueError(f"{name} has no table yet; run: luigi --module tasks HardNegatives --experiment {name}")
+    table = read_table(chain.table.path / "table")
+    split = open_split(owner.folder, owner.experiment.dataset.train)
+    embeddings = owner["embeddings"]
+    store = EmbeddingStore.open(embeddings.path) if embeddings.exists() else None
+    chosen, anchors = _anchors(split, image, caption, direction)
+    found = [inspect_anchor(table, split, chosen, anchor, top, store) for anchor in anchors]
+    if as_json:
+        click.echo(json.dumps([one.as_json() for one in found], indent=1, ensure_ascii=False))
+        return
+    for one in found:
+        _show(one)
+
+
+def _anchors(
+    split: Split, image: str | None, caption: int | None, direction: Literal["i2t", "t2i"] | None
+) -> tuple[Literal["i2t", "t2i"], list[int]]:
+    if caption is not None:
+        if not 0 <= caption < split.caption_count:
+            raise ValueError(f"caption {caption}: the split has captions 0 to {split.caption_count - 1}.")
+        return (direction or "t2i"), [int(split.image_of[caption]) if direction == "i2t" else caption]
+    row = _image_row(split, str(image))
+    if direction == "t2i":
+        return "t2i", split.captions_of[row].tolist()
+    return "i2t", [row]
+
+
+def _image_row(split: Split, image: str) -> int:
+    if image in split.ids:
+        return split.ids.index(image)
+    if not image.isdecimal() or int(image) >= split.image_count:
+        raise ValueError(
+            f"image {image!r} is neither an id nor a row; rows are 0 to {split.image_count - 1}, "
+            f"ids look like {split.ids[0]!r}."
+        )
+    return int(image)
+
+
+def _show(one: Inspection) -> None:
+    console = Console()
+    of = f"image {one.anchor} ({escape(one.image_id)})"
+    if one.direction == "t2i":
+        of = f"caption {one.anchor} “{escape(one.text)}”, of image {escape(one.image_id)}"
+    console.print(f"[bold]{of}[/bold], {one.direction}", highlight=False)
+    console.print("its own:", style="green")
+    for positive in one.positives:
+        console.print(f"  {_place(positive, one.h)}  {escape(positive.text)}", highlight=False, style="green")
+    table = Table("rank", "score", "row", "image", "caption", "", box=None, header_style="bold")
+    for negative in one.negatives:
+        marks = [negative.duplicate] if negative.duplicate else []
+        marks += ["above a positive"] if negative.above_positive else []
+        row = (str(negative.rank), f"{negative.score:.4f}", str(negative.row), escape(negative.image_id))
+        table.add_row(*row, escape(negative.text), f"[yellow]{', '.join(marks)}[/]")
+    console.print(table)
+    console.print()
+
+
+def _place(positive: Positive, h: int) -> str:
+    if positive.score is None:
+        return "?"
+    place = f"would be rank {positive.rank}" if positive.rank else f"would be beyond rank {h}"
+    return f"{positive.score:.4f}  {place}"

@@ -1,0 +1,216 @@
+"""One function a stage: read the upstream artefacts, call what computes, fill the work directory."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models import build_model
+from models.base import EmbeddingModel, MatchingModel
+from pipeline.artifact import Artifact, Build
+from pipeline.config import Training
+from pipeline.data.batches import PairData
+from pipeline.data.check import check_folder
+from pipeline.data.demo import write_demo_world
+from pipeline.data.folder import open_split, split_fingerprint
+from pipeline.data.tokens import TokenisedCaptions
+from pipeline.data.vocabulary import Vocabulary
+from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
+from pipeline.engine import Engine
+from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from pipeline.mining.mine import mine
+from pipeline.mining.sampler import Sampler
+from pipeline.mining.table import read_table
+from pipeline.progress import show_progress
+from pipeline.stages import Chain, control_training
+from pipeline.training.checkpoint import load_model, read_weights, save_model
+from pipeline.training.loop import Run, train
+
+logger = logging.getLogger(__name__)
+
+MOST_PROBLEMS = 5
+
+
+def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
+    demo = chain.experiment.dataset.demo
+    assert demo is not None  # only experiments on the demo have this stage
+    build.clear()
+    write_demo_world(build.directory, images=demo.images, dev_images=demo.dev_images, seed=demo.seed)
+
+
+def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
+    """The vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
+    build.clear()
+    config, folder = chain.experiment.dataset, chain.folder
+    problems = [problem for problem in check_folder(folder) if problem.severity == "error"]
+    if problems:
+        shown = "\n".join(f"  {problem}" for problem in problems[:MOST_PROBLEMS])
+        more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
+    roles = {"train": config.train, "dev": config.dev}
+    splits = {role: open_split(folder, name) for role, name in roles.items()}
+    if config.vocabulary is not None:
+        vocabulary = Vocabulary.load(chain.data_root / config.vocabulary)
+    else:
+        chosen = [open_split(folder, name).captions for name in config.vocabulary_splits]
+        vocabulary = Vocabulary.build(
+            [caption for captions in chosen for caption in captions], min_count=config.min_count
+        )
+    vocabulary.save(build.directory / "vocabulary.json")
+    for role, split in splits.items():
+        TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
+    build.notes["fingerprint"] = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    build.notes["counts"] = {
+        role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
+    }
+    build.notes["vocabulary_size"] = len(vocabulary)
+    build.notes["feature_size"] = int(splits["train"].features.shape[2])
+
+
+def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
+    """The teacher: trained, or imported weights that fit the data, with their dev recalls."""
+    experiment = chain.experiment
+    if experiment.first_round is not None:
+        _train(chain, experiment.first_round, None, build, engine)
+        return
+    path = chain.data_root / str(experiment.teacher_weights)
+    description, weights = read_weights(path)
+    dev, expected = open_pairs(chain, "dev"), model_options(chain)
+    wrong = {
+        name: (description["options"].get(name), value)
+        for name, value in expected.items()
+        if description["options"].get(name) != value
+    }
+    if description["name"] != experiment.model.name or wrong:
+        found = "; ".join(f"{name} is {theirs} there and {ours} here" for name, (theirs, ours) in wrong.items())
+        raise ValueError(
+            f"{path} holds a {description['name']!r}, the experiment a {experiment.model.name!r}; {found}. "
+            "Set [model] to the file's options, and [dataset] vocabulary to the one it was trained with."
+        )
+    save_model(build.directory / "model.safetensors", weights, description)
+    device = engine.torch_device()
+    similarity = similarity_matrix(load_model(path).to(device), dev, device)
+    build.notes["metrics"] = evaluate_similarity(similarity, dev.split.image_of)
+
+
+def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
+    _train(chain, control_training(chain.experiment.second_round), None, build, engine)
+
+
+def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
+    table = None if chain.experiment.second_round.loss.name == "online" else chain.table
+    _train(chain, chain.experiment.second_round, table, build, engine)
+
+
+def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    model = load_model(chain["first_round"].path / "model.safetensors").to(device)
+    assert isinstance(model, EmbeddingModel)  # the config refuses to mine with any other
+    with show_progress("embeddings") as report:
+        write_embeddings(model, open_pairs(chain, "train"), build.directory, device, report)
+
+
+def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
+    engine.torch_device()
+    mining = chain.experiment.mining
+    assert mining is not None  # stages.plan gave the chain this stage
+    store = EmbeddingStore.open(chain["embeddings"].path)
+    split = open_split(chain.folder, chain.experiment.dataset.train)
+    teacher = chain["first_round"].manifest()
+    provenance = {
+        "dataset": _fingerprint(chain),
+        "teacher": {
+            "experiment": chain.experiment.name,
+            "model": chain.experiment.model.name,
+            "weights_sha256": teacher["files"]["model.safetensors"]["sha256"],
+        },
+        "tool": "aoq",
+        "tool_version": build.tool_version,
+    }
+    with show_progress("mining") as report:
+        mine(
+            store.images,
+            store.captions,
+            split.image_of,
+            h_captions=mining.h_captions,
+            h_images=mining.h_images,
+            search=mining.search,
+            provenance=provenance,
+            work=build.directory / "shards",
+            output=build.directory / "table",
+            progress=lambda done, total: report(done, total, "shards"),
+        )
+    (build.directory / "shards").rmdir()
+
+
+def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
+    """Metrics of the second round on the evaluation split, fused with the ensemble's other members."""
+    device = engine.torch_device()
+    options = chain.experiment.evaluation
+    scores = []
+    for member in (chain, *chain.members):
+        model = load_model(member["second_round"].path / "model.safetensors").to(device)
+        pairs = _open_pairs(member, chain.folder, options.split)
+        scores.append(similarity_matrix(model, pairs, device))
+    metrics = evaluate_similarity(ensemble(scores), pairs.split.image_of, folds=options.folds)
+    build.notes["metrics"] = metrics
+    np.save(build.directory / "similarity.npy", ensemble(scores))
+
+
+def open_pairs(chain: Chain, role: str) -> PairData:
+    """The train or dev split with the captions that the dataset stage tokenised."""
+    config = chain.experiment.dataset
+    split = open_split(chain.folder, {"train": config.train, "dev": config.dev}[role])
+    tokens = TokenisedCaptions.load(chain["dataset"].path / f"{role}_tokens.npz")
+    return PairData(split, tokens, config.max_regions)
+
+
+def _open_pairs(chain: Chain, folder: Path, name: str) -> PairData:
+    """Any split of the folder, tokenised with the chain's own vocabulary."""
+    split = open_split(folder, name)
+    vocabulary = Vocabulary.load(chain["dataset"].path / "vocabulary.json")
+    return PairData(split, TokenisedCaptions.build(split.captions, vocabulary), chain.experiment.dataset.max_regions)
+
+
+def _fingerprint(chain: Chain) -> str:
+    return str(chain["dataset"].manifest()["fingerprint"]["train"])
+
+
+def model_options(chain: Chain) -> dict[str, Any]:
+    """What builds the experiment's model: its section, and the sizes that follow from the data."""
+    dataset = chain["dataset"].manifest()
+    sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
+    return {**chain.experiment.model.model_dump(exclude={"name"}), **sizes}
+
+
+def _train(chain: Chain, training: Training, table: Artifact | None, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    seed = chain.experiment.seed
+    torch.manual_seed(seed)  # the one place: initial weights and dropout follow from it
+    train_pairs, dev_pairs = open_pairs(chain, "train"), open_pairs(chain, "dev")
+    name, options = chain.experiment.model.name, model_options(chain)
+    sampler = None
+    if table is not None:
+        negatives = read_table(table.path / "table", dataset=_fingerprint(chain))
+        split = train_pairs.split
+        sampling = chain.experiment.sampling.model_dump()
+        sampler = Sampler(negatives, split.image_of, split.captions_of, **sampling)
+
+    def validate(model: MatchingModel) -> dict[str, float]:
+        return evaluate_similarity(similarity_matrix(model, dev_pairs, device), dev_pairs.split.image_of)
+
+    with show_progress(f"{chain.experiment.name} {training.loss.name}") as report:
+        build.notes |= train(
+            build_model(name, **options),
+            {"name": name, "options": options},
+            train_pairs,
+            sampler,
+            training,
+            validate,
+            seed=seed,
+            run=Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report),
+        )

@@ -1,0 +1,78 @@
+"""The luigi.cfg sections of ours, and the project's luigi.cfg wherever the command is given."""
+
+from __future__ import annotations
+
+import configparser
+import logging
+from pathlib import Path
+from typing import Any
+
+import luigi
+from luigi.configuration import get_config
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the class)
+    """Relative paths start at the project's folder, wherever the command is given."""
+
+    data_root: luigi.Parameter = luigi.Parameter(default="data")
+    artifact_root: luigi.Parameter = luigi.Parameter(default="artifacts")
+    runs_root: luigi.Parameter = luigi.Parameter(default="runs")
+
+
+class engine(luigi.Config):  # noqa: N801
+    device: luigi.Parameter = luigi.Parameter(default="auto")
+    threads: luigi.IntParameter = luigi.IntParameter(default=0)
+    checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
+    tensorboard: luigi.BoolParameter = luigi.BoolParameter(default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+
+
+def configured_path(option: str, chosen: str = "") -> Path:
+    """The folder [paths] names; a path chosen on the command line starts at the current directory, as typed."""
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return PROJECT / Path(getattr(paths(), option)).expanduser()
+
+
+def runs_root(artifact_root: str = "") -> Path:
+    """Where the readable links go: into an artifact root chosen on the command line, else where [paths] says."""
+    return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
+
+
+def read_project_settings() -> None:
+    """Take from the project's luigi.cfg what no other luigi.cfg has set.
+
+    Luigi looks into the current directory only, and without its settings it would wait for a scheduler that is not
+    there, fork after torch has computed (a deadlock), and exit 0 when a task failed.
+    """
+    config = get_config()
+    own = configparser.ConfigParser()
+    own.read(PROJECT / "luigi.cfg", encoding="utf-8")
+    for section in own.sections():
+        for option, value in own.items(section):
+            if not config.has_option(section, option):
+                config.set(section, option, value)
+
+
+def log_to_console() -> None:
+    """Our lines and Luigi's warnings on stderr; errors as one line, their traceback in the work directory."""
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for name in ("luigi", "luigi-interface", "filelock", "faiss.loader"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _OneLine(logging.Formatter):
+    """A traceback says little to who named a wrong file; its last line does."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
+        error = ei[1]
+        return (
+            f"error: {error}" if isinstance(error, (ValueError, OSError, ImportError)) else super().formatException(ei)
+        )

@@ -1,0 +1,165 @@
+"""The chain of artefacts an experiment consists of, and what each stage's key is made of.
+
+Imports nothing heavy: the whole chain is planned before anything runs. A stage's version is raised when its code
+changes results; `tests/test_stages.py` pins the keys so that a changed default is noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipeline.artifact import Artifact, file_sha256
+from pipeline.config import Experiment, Training, load_experiment, online_version
+from pipeline.data.folder import split_fingerprint
+
+VERSIONS = {
+    "world": 1,
+    "dataset": 1,
+    "first_round": 1,
+    "embeddings": 1,
+    "hard_negatives": 1,
+    "second_round": 1,
+    "evaluation": 1,
+}
+TABLELESS = ("sum", "online")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Every artefact of one experiment, by stage, in the order they are made; with the experiment itself.
+
+    The `control` is the second round's student, schedule and seed on the online loss alone: a first round, and the
+    teacher's own where that has the same schedule.
+    """
+
+    experiment: Experiment
+    data_root: Path
+    folder: Path
+    """The precomp folder the experiment reads."""
+    stages: Mapping[str, Artifact]
+    teacher: Chain | None = None
+    members: tuple[Chain, ...] = ()
+    """The ensemble's other experiments."""
+
+    def __getitem__(self, stage: str) -> Artifact:
+        if stage not in self.stages:
+            owner = f"; its table comes from teacher {self.experiment.teacher!r}" if self.teacher else ""
+            raise ValueError(
+                f"experiment {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}{owner}."
+            )
+        return self.stages[stage]
+
+    @property
+    def table_owner(self) -> Chain:
+        """The chain whose table the second round draws from: the teacher's, or this one."""
+        return self.teacher.table_owner if self.teacher else self
+
+    @property
+    def table(self) -> Artifact:
+        return self.table_owner["hard_negatives"]
+
+
+def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
+    """The chain of the experiment `name`; its data must be there, nothing else."""
+    return _Planner(data_root, artifact_root).plan(load_experiment(name, override), asked=(name,))
+
+
+def control_training(training: Training) -> Training:
+    """The same schedule with the online loss in place of the offline one."""
+    return training.model_copy(update={"loss": online_version(training.loss)})
+
+
+def run_name(experiment: str, override: str = "") -> str:
+    """The folder below `runs/` for an experiment, and one of its own for each override of it."""
+    name = Path(experiment).stem
+    return f"{name}@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}" if override else name
+
+
+@dataclass(frozen=True)
+class _Planner:
+    data_root: Path
+    root: Path
+
+    def plan(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain:
+        """`asked` are the experiments that led here, to notice teachers in a circle."""
+        data = experiment.dataset
+        stages: dict[str, Artifact] = {}
+        if data.demo is not None:
+            stages["world"] = self._artifact("world", _values(data.demo))
+            folder = stages["world"].path
+        else:
+            folder = self.data_root / str(data.folder)
+        stages["dataset"] = dataset = self._dataset(experiment, folder, tuple(stages.values()))
+        teacher = self._teacher(experiment, asked)
+        shared = {"model": _values(experiment.model), "max_regions": data.max_regions, "seed": experiment.seed}
+        if experiment.mining is not None:
+            stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
+            stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
+            stages["hard_negatives"] = self._artifact("hard_negatives", _values(experiment.mining), embeddings)
+        table = teacher.table if teacher else stages["hard_negatives"]
+        online = {**shared, "training": _values(control_training(experiment.second_round))}
+        stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
+        if experiment.second_round.loss.name not in TABLELESS:
+            student = {"training": _values(experiment.second_round), "sampling": _values(experiment.sampling)}
+            stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)
+        members = self._members(experiment, asked)
+        scored = [stages["second_round"], *(member["second_round"] for member in members)]
+        stages["evaluation"] = self._artifact("evaluation", self._evaluation(experiment, folder), *scored)
+        return Chain(experiment, self.data_root, folder, stages, teacher, members)
+
+    def _artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
+        return Artifact(self.root, stage, VERSIONS[stage], ingredients, upstream)
+
+    def _dataset(self, experiment: Experiment, folder: Path, world: tuple[Artifact, ...]) -> Artifact:
+        data = experiment.dataset
+        vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
+        if data.vocabulary is not None:
+            vocabulary = {"sha256": self._sha256("[dataset] vocabulary", data.vocabulary)}
+        splits = {"train": data.train, "dev": data.dev}
+        if not world:
+            splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
+        return self._artifact("dataset", {"splits": splits, "vocabulary": vocabulary}, *world)
+
+    def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
+        if experiment.first_round is not None:
+            return {**shared, "training": _values(experiment.first_round)}
+        weights = self._sha256("teacher_weights", str(experiment.teacher_weights))
+        return {"model": shared["model"], "max_regions": shared["max_regions"], "weights_sha256": weights}
+
+    def _sha256(self, option: str, name: str) -> str:
+        path = self.data_root / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{option}: {path} does not exist; the path starts at the data root.")
+        return file_sha256(path)
+
+    def _teacher(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain | None:
+        if experiment.teacher is None:
+            return None
+        if experiment.teacher in asked:
+            raise ValueError(f"teachers in a circle: {' -> '.join((*asked, experiment.teacher))}")
+        return self.plan(load_experiment(experiment.teacher), (*asked, experiment.teacher))
+
+    def _members(self, experiment: Experiment, asked: tuple[str, ...]) -> tuple[Chain, ...]:
+        chains = []
+        for name in experiment.evaluation.ensemble:
+            member = load_experiment(name)
+            if member.evaluation.ensemble:
+                raise ValueError(f"[evaluation] ensemble of {asked[-1]!r} names {name!r}, an ensemble itself.")
+            chains.append(self.plan(member, (name,)))
+        return tuple(chains)
+
+    def _evaluation(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
+        options = _values(experiment.evaluation)
+        known = (experiment.dataset.train, experiment.dataset.dev)
+        content = None if options["split"] in known else split_fingerprint(folder, options["split"])
+        return {**options, "content": content}
+
+
+def _values(section: BaseModel) -> dict[str, Any]:
+    return section.model_dump(mode="json")

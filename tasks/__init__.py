@@ -1,0 +1,27 @@
+"""The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
+
+from pipeline.settings import log_to_console, read_project_settings
+from tasks.stages import (
+    Control,
+    Dataset,
+    DemoWorld,
+    Embeddings,
+    Evaluation,
+    FirstRound,
+    HardNegatives,
+    SecondRound,
+)
+
+read_project_settings()
+log_to_console()
+
+__all__ = [
+    "Control",
+    "Dataset",
+    "DemoWorld",
+    "Embeddings",
+    "Evaluation",
+    "FirstRound",
+    "HardNegatives",
+    "SecondRound",
+]

@@ -1,0 +1,84 @@
+"""Dataset, FirstRound, Embeddings, HardNegatives, SecondRound, Evaluation: what each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import luigi
+
+from tasks.base import ArtifactTask
+
+
+class DemoWorld(ArtifactTask):
+    """The generated world, as a precomp folder."""
+
+    stage = "world"
+
+
+class Dataset(ArtifactTask):
+    """The checked folder's vocabulary and tokenised captions."""
+
+    stage = "dataset"
+
+    def requires(self) -> Iterator[luigi.Task]:
+        if "world" in self.chain.stages:
+            yield self.stage_task(DemoWorld)
+
+
+class FirstRound(ArtifactTask):
+    """The teacher, trained on the batch's own negatives."""
+
+    stage = "first_round"
+
+    def requires(self) -> luigi.Task:
+        return self.stage_task(Dataset)
+
+
+class Embeddings(ArtifactTask):
+    """The teacher's embeddings of every training image and caption."""
+
+    stage = "embeddings"
+
+    def requires(self) -> luigi.Task:
+        return self.stage_task(FirstRound)
+
+
+class HardNegatives(ArtifactTask):
+    """The negative table: the top-h of every training image and caption."""
+
+    stage = "hard_negatives"
+
+    def requires(self) -> luigi.Task:
+        return self.stage_task(Embeddings)
+
+
+class Control(ArtifactTask):
+    """The second round's student and schedule on the online loss: what round two must beat."""
+
+    stage = "control"
+
+    def requires(self) -> luigi.Task:
+        return self.stage_task(Dataset)
+
+
+class SecondRound(ArtifactTask):
+    """The student, trained from scratch on the table, its own teacher's or another experiment's."""
+
+    stage = "second_round"
+
+    def requires(self) -> Iterator[luigi.Task]:
+        yield self.stage_task(Dataset)
+        if self.artifact.upstream[1:]:
+            teacher = self.chain.experiment.teacher
+            yield self.stage_task(HardNegatives, **({"experiment": teacher, "override": ""} if teacher else {}))
+
+
+class Evaluation(ArtifactTask):
+    """The second round's metrics on the evaluation split, alone or in an ensemble."""
+
+    stage = "evaluation"
+
+    def requires(self) -> Iterator[luigi.Task]:
+        yield self.stage_task(SecondRound)
+        for member in self.chain.experiment.evaluation.ensemble:
+            yield self.stage_task(SecondRound, experiment=member, override="")

@@ -1,0 +1,204 @@
+"""What users type and what they see."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.cli.artifacts import _delete
+from pipeline.data.folder import open_split
+from pipeline.embedding import EmbeddingStore
+from pipeline.mining.table import read_table
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
+
+
+def only(root, stage):
+    return next(path.parent for path in (root / stage).glob("*/MANIFEST.json"))
+
+
+def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
+    shown = json.loads(aoq("inspect", TINY, "--image", "3", "--top", "5", "--json").stdout)[0]
+    table = read_table(only(mined, "hard_negatives") / "table")
+    split = open_split(only(mined, "world"), "train")
+    assert shown["direction"] == "i2t"
+    assert [negative["row"] for negative in shown["negatives"]] == table.i2t.negative_ids[3, :5].tolist()
+    assert [negative["rank"] for negative in shown["negatives"]] == [1, 2, 3, 4, 5]
+    for negative in shown["negatives"]:
+        assert negative["text"] == split.captions[negative["row"]]
+        assert negative["image_id"] == split.ids[split.image_of[negative["row"]]]
+    store = EmbeddingStore.open(only(mined, "embeddings"))
+    for positive in shown["positives"]:
+        assert positive["score"] == pytest.approx(float(store.images[3] @ store.captions[positive["row"]]), abs=1e-6)
+        above = int((table.i2t.scores[3] >= np.float32(positive["score"])).sum())
+        assert positive["rank"] == (None if above == table.i2t.h else above + 1)
+
+
+def test_inspect_takes_rows_ids_captions_and_directions(aoq, mined):
+    split = open_split(only(mined, "world"), "train")
+    by_row = aoq("inspect", TINY, "--image", "4", "--json").stdout
+    assert aoq("inspect", TINY, "--image", split.ids[4], "--json").stdout == by_row
+    caption = int(split.captions_of[4][1])
+    assert aoq("inspect", TINY, "--caption", caption, "--direction", "i2t", "--json").stdout == by_row
+    every = json.loads(aoq("inspect", TINY, "--image", "4", "--direction", "t2i", "--json").stdout)
+    assert [one["anchor"] for one in every] == split.captions_of[4].tolist()
+    alone = json.loads(aoq("inspect", TINY, "--caption", caption, "--json").stdout)
+    assert alone == [one for one in every if one["anchor"] == caption]
+    assert alone[0]["text"] == split.captions[caption]
+
+
+def test_inspect_for_people(aoq):
+    shown = aoq("inspect", TINY, "--image", "3", "--top", "4")
+    assert shown.exit_code == 0
+    assert "would be" in shown.stdout
+    assert "rank" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--image", "60"], "rows are 0 to 59"),
+        (["--image", "nowhere.jpg"], "neither an id nor a row"),
+        (["--caption", "300"], "captions 0 to 299"),
+        ([], "name one anchor"),
+        (["--image", "1", "--caption", "1"], "name one anchor"),
+    ],
+)
+def test_inspect_says_what_is_wrong(aoq, arguments, message):
+    shown = aoq("inspect", TINY, *arguments)
+    assert shown.exit_code != 0
+    assert message in shown.stderr
+
+
+def test_inspect_before_mining_names_the_command(aoq, tmp_path):
+    shown = aoq("inspect", TINY, "--image", "1", root=tmp_path)
+    assert shown.exit_code == 1
+    assert "luigi --module tasks HardNegatives" in shown.stderr
+
+
+def test_status_tells_done_from_missing_and_unfinished(aoq, mined):
+    lines = {line.split()[0]: line for line in aoq("status", TINY).stdout.splitlines() if line.strip()}
+    assert " done " in lines["hard_negatives"]
+    assert " missing " in lines["second_round"]
+
+
+def test_explain_names_the_difference_to_the_nearest(aoq):
+    there = aoq("explain", TINY, "hard_negatives").stdout
+    assert '"h_captions": 20' in there
+    assert "It is there" in there
+    other = aoq("explain", TINY, "hard_negatives", "--override", "mining.h_images=7").stdout
+    assert "ingredients.h_images: 7 here, 8 there" in other
+    teacher = aoq("explain", TINY, "embeddings", "--override", "first_round.epochs=3").stdout
+    assert "upstream.first_round" in teacher
+    wrong = aoq("explain", TINY, "nothing")
+    assert wrong.exit_code == 1
+    assert "has stages" in wrong.stderr
+
+
+def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
+    assert "artefacts are whole" in aoq("verify", TINY).stdout
+    copy = tmp_path / "copy"
+    shutil.copytree(mined, copy, symlinks=True)
+    table = only(copy, "hard_negatives") / "table" / "i2t.parquet"
+    table.write_bytes(table.read_bytes()[:-1] + b"x")
+    manifest = only(copy, "embeddings") / "MANIFEST.json"
+    manifest.write_text(manifest.read_text().replace('"started"', '"begun"'))
+    found = aoq("verify", TINY, root=copy)
+    assert found.exit_code == 1
+    assert "i2t.parquet was changed" in found.stderr
+    assert "made from another copy of embeddings" in found.stderr
+
+
+def test_results_shows_what_is_made(aoq):
+    shown = aoq("results", TINY).stdout
+    assert "round one" in shown
+    assert "not made yet" in shown
+
+
+def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(mined, root, symlinks=True)
+    made = len(list(root.glob("*/*/MANIFEST.json")))
+    assert "nothing to free" in aoq("gc", root=root).stdout
+    (root / "runs" / "tiny" / "hard_negatives").unlink()
+    listed = aoq("gc", root=root).stdout
+    assert "1 of" in listed
+    assert len(list(root.glob("*/*/MANIFEST.json"))) == made
+    assert "freed" in aoq("gc", "--delete", root=root).stdout
+    assert not list(root.glob("hard_negatives/*/MANIFEST.json"))
+    assert len(list(root.glob("*/*/MANIFEST.json"))) == made - 1
+    unfinished = root / "first_round" / ".abc.work"
+    unfinished.mkdir()
+    assert "nothing to free" in aoq("gc", root=root).stdout
+    aoq("gc", "--delete", "--unfinished", root=root)
+    assert not unfinished.exists()
+
+
+def test_gc_leaves_alone_what_is_being_worked_on(tmp_path):
+    from filelock import FileLock
+
+    work = tmp_path / ".key.work"
+    work.mkdir()
+    with FileLock(tmp_path / ".key.lock"):
+        assert not _delete(work)
+    assert work.is_dir()
+    assert _delete(work)
+    assert not work.exists()
+
+
+def test_data_check(aoq, mined, tmp_path):
+    world = only(mined, "world")
+    assert aoq("data", "check", world, root=None).exit_code == 0
+    broken = tmp_path / "broken"
+    shutil.copytree(world, broken)
+    features = np.load(broken / "train_ims.npy")
+    features[7, 2, 1] = np.nan
+    np.save(broken / "train_ims.npy", features)
+    lines = (broken / "dev_caps.txt").read_text().splitlines()
+    lines[4] = ""
+    (broken / "dev_caps.txt").write_text("\n".join(lines) + "\n")
+    found = aoq("data", "check", broken, root=None)
+    assert found.exit_code == 1
+    assert "train_ims.npy" in found.stdout
+    assert "dev_caps.txt:5" in found.stdout
+
+
+def test_import_checkpoint_writes_weights_that_load(aoq, golden_file, tmp_path):
+    from pipeline.training.checkpoint import load_model
+
+    output = tmp_path / "vsrn.safetensors"
+    done = aoq("import-checkpoint", golden_file("ckpt_aoq_vsrn_f30k.pth.tar"), output, root=None)
+    assert done.exit_code == 0, done.stderr
+    assert "variant = f30k" in done.stdout
+    assert type(load_model(output)).__name__ == "VSRN"
+    again = aoq("import-checkpoint", golden_file("ckpt_aoq_vsrn_f30k.pth.tar"), output, root=None)
+    assert again.exit_code == 1
+    assert "--force" in again.stderr
+
+
+def test_import_refuses_a_hostile_file_and_runs_nothing(aoq, tmp_path):
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    bad = tmp_path / "bad.pth.tar"
+    bad.write_bytes(pickle.dumps({"model": Hostile()}))
+    refused = aoq("import-checkpoint", bad, tmp_path / "out.safetensors", root=None)
+    assert refused.exit_code == 1
+    assert "error: " in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_errors_are_one_line(aoq):
+    shown = aoq("status", "demmo")
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("error: unknown experiment 'demmo'; known are ")
+    assert shown.stderr.count("\n") == 1

@@ -1,0 +1,48 @@
+"""Batches: every caption once an epoch, orders that can be asked for again, tensors of the right rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
+from pipeline.data.folder import Split
+from pipeline.data.tokens import TokenisedCaptions
+
+
+@pytest.mark.parametrize(("captions", "batch", "steps"), [(10, 5, 2), (11, 5, 2), (12, 5, 3), (5, 8, 1), (1, 8, 0)])
+def test_a_last_pair_alone_is_left_out(captions, batch, steps):
+    assert steps_per_epoch(captions, batch) == steps
+
+
+def test_orders_are_permutations_of_their_own():
+    first, again, other, seeded = (epoch_order(50, seed=s, epoch=e) for s, e in [(1, 0), (1, 0), (1, 1), (2, 0)])
+    assert sorted(first.tolist()) == list(range(50))
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != other.tolist() != seeded.tolist() != first.tolist()
+
+
+def test_steps_draw_by_numbers_of_their_own():
+    draws = {tuple(step_rng(seed=s, epoch=e, step=t).random(3)) for s in (0, 1) for e in (0, 1) for t in (0, 1)}
+    assert len(draws) == 8
+    assert tuple(step_rng(seed=1, epoch=1, step=0).random(3)) in draws
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tensors_hold_the_rows_asked_for(dtype):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(5, 4, 3)).astype(dtype)
+    mask = rng.random((5, 4)) < 0.5
+    boxes = rng.random((5, 4, 4)).astype(np.float32)
+    image_of = np.array([0, 1, 2, 3, 4, 4], dtype=np.int32)
+    tokens = TokenisedCaptions(np.arange(18, dtype=np.int32) + 1, np.arange(0, 19, 3))
+    split = Split("train", features, ["a"] * 6, image_of, list("abcde"), boxes, mask)
+    images = PairData(split, tokens, max_regions=3).images(np.array([3, 0, 3]))
+    assert images.features.dtype == torch.float32
+    np.testing.assert_array_equal(images.features.numpy(), features[[3, 0, 3], :3].astype(np.float32))
+    np.testing.assert_array_equal(images.mask.numpy(), mask[[3, 0, 3], :3])
+    np.testing.assert_array_equal(images.boxes.numpy(), boxes[[3, 0, 3], :3])
+    captions = PairData(split, tokens).captions(np.array([5, 1]))
+    assert captions.words.tolist() == [[16, 17, 18], [4, 5, 6]]
+    assert captions.lengths.tolist() == [3, 3]

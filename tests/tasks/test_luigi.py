@@ -1,0 +1,183 @@
+"""The chain under Luigi: from any directory, with real exit codes, once, and again after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import luigi as luigi_package
+import pytest
+
+import tasks
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
+ROOT = TINY.parent.parent
+
+
+def manifests(root):
+    return {path.parent.parent.name: json.loads(path.read_text()) for path in root.glob("*/*/MANIFEST.json")}
+
+
+def weights(root):
+    return {stage: m["final_weights_sha256"] for stage, m in manifests(root).items() if "final_weights_sha256" in m}
+
+
+def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, tmp_path):
+    first = luigi("SecondRound", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    made = manifests(tmp_path / "artifacts")
+    assert set(made) == {"world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round"}
+    links = tmp_path / "artifacts" / "runs" / "tiny"
+    assert (links / "hard_negatives" / "table" / "i2t.parquet").is_file()
+    assert not (tmp_path / "artifacts" / "hard_negatives" / "shards").exists()
+    started = time.monotonic()
+    again = luigi("SecondRound", cwd=tmp_path)
+    assert again.returncode == 0
+    assert time.monotonic() - started < 20
+    assert manifests(tmp_path / "artifacts") == made
+
+
+def test_changing_h_mines_again_but_trains_no_teacher(luigi, tmp_path):
+    assert luigi("HardNegatives").returncode == 0
+    before = weights(tmp_path / "artifacts")
+    changed = luigi("HardNegatives", "--override", "mining.h_captions=10")
+    assert changed.returncode == 0
+    assert weights(tmp_path / "artifacts") == before
+    assert len(list((tmp_path / "artifacts" / "hard_negatives").glob("*/MANIFEST.json"))) == 2
+    assert len(list((tmp_path / "artifacts" / "embeddings").glob("*/MANIFEST.json"))) == 1
+    assert "first_round of" not in changed.stderr
+
+
+def test_a_student_reuses_its_teachers_table(luigi, tmp_path, monkeypatch):
+    assert luigi("HardNegatives").returncode == 0
+    student = tmp_path / "student.toml"
+    text = TINY.read_text()
+    first, second = text.index("[first_round]"), text.index("[second_round]")
+    text = f'teacher = "{TINY}"\n' + text[:first] + text[second:]
+    student.write_text(text.replace('"vsepp"', '"scan"'))
+    made = luigi("SecondRound", experiment=student)
+    assert made.returncode == 0, made.stderr
+    root = tmp_path / "artifacts"
+    assert {path.name: len(list(path.glob("*/MANIFEST.json"))) for path in root.iterdir() if path.name != "runs"} == {
+        "world": 1,
+        "dataset": 1,
+        "first_round": 1,
+        "embeddings": 1,
+        "hard_negatives": 1,
+        "second_round": 1,
+    }
+    refused = luigi("FirstRound", experiment=student)
+    assert refused.returncode != 0
+    assert "has stages" in refused.stderr
+    assert "teacher" in refused.stderr
+
+
+def start(command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def wait_for(condition, seconds=120):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came to the point where it was to be killed"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "first_round/.*.work/metrics.jsonl",
+        "first_round/.*.work/last.ckpt",
+        "embeddings/.*.work",
+        "hard_negatives/.*.work",
+        "second_round/.*.work/last.ckpt",
+    ],
+)
+def test_kill_9_and_run_again_ends_at_the_same_weights(command, luigi, tmp_path, point, whole):
+    root = tmp_path / "cut"
+    running = start(command("SecondRound", root=root))
+    wait_for(lambda: list(root.glob(point)))
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    again = luigi("SecondRound", root=root)
+    assert again.returncode == 0, again.stderr
+    assert weights(root) == whole
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights of an uninterrupted run."""
+    root = tmp_path_factory.mktemp("whole")
+    arguments = ["SecondRound", "--experiment", str(TINY), "--artifact-root", str(root), "--engine-threads", "1"]
+    program = Path(os.sys.executable).parent / "luigi"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([program, "--module", "tasks", *arguments], cwd=ROOT, env=environment, check=True, timeout=300)
+    return weights(root)
+
+
+def test_two_runs_at_once_make_each_artefact_once(command, tmp_path):
+    both = [start(command("HardNegatives", "--override", override)) for override in ("", "mining.h_captions=9")]
+    for running in both:
+        assert running.wait(timeout=300) == 0
+    root = tmp_path / "artifacts"
+    counts = {stage: len(list(root.glob(f"{stage}/*/MANIFEST.json"))) for stage in ("first_round", "hard_negatives")}
+    assert counts == {"first_round": 1, "hard_negatives": 2}
+
+
+def processes_of(session):
+    shown = subprocess.run(["ps", "-o", "pid=,stat=", "-s", str(session)], capture_output=True, text=True, check=False)
+    return [line for line in shown.stdout.splitlines() if "Z" not in line.split()[1]]
+
+
+def test_no_orphan_survives_sigterm(command, tmp_path):
+    running = start(command("FirstRound", "--override", "first_round.epochs=2000"))
+    wait_for(lambda: list((tmp_path / "artifacts").glob("first_round/.*.work/metrics.jsonl")))
+    assert len(processes_of(running.pid)) > 1
+    running.terminate()
+    running.wait(timeout=30)
+    wait_for(lambda: not processes_of(running.pid), seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["SecondRound", "--override", "seed=-1"], "seed"),
+        (["SecondRound", "--override", "mining.h_captions=100000"], "needs at least"),
+        (["SecondRound", "--override", "mining.top=3"], "allowed keys"),
+    ],
+)
+def test_mistakes_end_with_a_clear_line_and_a_code(luigi, arguments, message):
+    failed = luigi(*arguments)
+    assert failed.returncode in (30, 35, 40)
+    assert message in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_an_unknown_experiment_and_missing_data(luigi, tmp_path):
+    failed = luigi("SecondRound", experiment="demmo")
+    assert failed.returncode != 0
+    assert "known are" in failed.stderr
+    failed = luigi("SecondRound", "--data-root", str(tmp_path), experiment="f30k_vsrn")
+    assert failed.returncode != 0
+    assert "f30k_precomp" in failed.stderr
+
+
+def test_parameter_names_do_not_clash_with_luigis():
+    for task in tasks.__all__:
+        names = set(getattr(tasks, task).get_param_names(include_significant=True))
+        core = {name for name, _ in luigi_package.interface.core.get_params()}
+        assert not names & {*core, "module", "help", "h", "workers", "lock", "version"}
+
+
+def test_every_task_has_its_producer():
+    from pipeline import produce
+
+    for task in tasks.__all__:
+        assert callable(getattr(produce, f"produce_{getattr(tasks, task).stage}"))

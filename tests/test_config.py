@@ -1,0 +1,147 @@
+"""Experiments: every shipped one loads, and every mistake is one clear error."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from models import MODELS
+from pipeline.config import Experiment, known_experiments, load_experiment
+from pipeline.losses import LOSSES
+from pipeline.mining.sampler import STRATEGIES
+from pipeline.mining.search import SEARCHES
+
+TEXT = """
+[dataset.demo]
+images = 100
+
+[model]
+name = "vsepp"
+
+[first_round]
+epochs = 3
+loss.name = "online"
+
+[mining]
+h_captions = 30
+h_images = 6
+
+[second_round]
+epochs = 3
+warmup = ["sum"]
+loss.name = "adapoffquin"
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_text(text=TEXT, override=""):
+        (tmp_path / "trial.toml").write_text(text)
+        return load_experiment("trial", override, configs=tmp_path)
+
+    return load_text
+
+
+@pytest.mark.parametrize("name", known_experiments())
+def test_shipped_experiments_load(name):
+    assert load_experiment(name).name == name
+
+
+def test_defaults_are_the_papers(load):
+    experiment = load()
+    loss = experiment.second_round.loss
+    assert (loss.margin_online, loss.margin_offline, loss.alpha, loss.beta) == (0.2, 0.0, 0.3, 1.5)
+    assert (experiment.second_round.batch_size, experiment.second_round.gradient_clip) == (128, 2.0)
+    assert (experiment.sampling.strategy, experiment.sampling.resample) == ("uniform", True)
+
+
+def test_overrides_change_values_and_replace_named_sections(load):
+    changed = load(override='seed=4, second_round.loss={name="online", margin=0.3}, mining.h_images=9')
+    assert (changed.seed, changed.mining.h_images, changed.mining.h_captions) == (4, 9, 30)
+    assert (changed.second_round.loss.name, changed.second_round.loss.margin) == ("online", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "h_images = 6",
+            "top_g = 6",
+            r"\[mining\] has unknown keys \['top_g'\]; allowed keys are \['h_captions', 'h_im",
+        ),
+        ('name = "vsepp"', 'name = "vsepp"\nsize = 3', r"\[model\] has unknown keys \['size'\].*'embedding_size'"),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name="adapoffquin", alfa=1}',
+            r"\[second_round.loss\] .*'alfa'.*'alpha'",
+        ),
+        ("[dataset.demo]", "speed = 1\n[dataset.demo]", r"the top level has unknown keys \['speed'\]"),
+        ("epochs = 3\nloss", 'epochs = "3"\nloss', r"first_round.epochs: .*integer \(got '3'\)"),
+        ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
+        ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan'"),
+        ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
+        ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
+        ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
+        ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
+        ('name = "vsepp"', 'name = "scan"', "name a `teacher`"),
+        ("[dataset.demo]\nimages = 100", "[dataset]", "name either `folder`"),
+        ("[model]", "[model", "not TOML"),
+        ("[first_round]", 'teacher = "x"\n[first_round]', "unknown keys"),
+    ],
+)
+def test_mistakes_are_named(load, old, new, message):
+    assert old in TEXT
+    with pytest.raises(ValueError, match=message) as raised:
+        load(TEXT.replace(old, new, 1))
+    assert "trial.toml" in str(raised.value)
+
+
+def test_two_sources_of_the_table_are_refused(load):
+    with pytest.raises(ValueError, match=r"exactly one of .* got \['teacher', 'first_round'\]"):
+        load('teacher = "demo"\n' + TEXT)
+
+
+def test_an_unknown_experiment_lists_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown experiment 'demmo'; known are \[.*'demo'"):
+        load_experiment("demmo")
+
+
+def test_a_bad_override_shows_a_good_one(load):
+    with pytest.raises(ValueError, match=r"override 'seed' is not .* such as `seed=1"):
+        load(override="seed")
+
+
+def options_of(section):
+    kinds = {}
+    for kind in section:
+        kinds[kind.model_fields["name"].annotation.__args__[0]] = set(kind.model_fields) - {"name"}
+    return kinds
+
+
+def sections(owner, field):
+    annotation = owner.model_fields[field]
+    return annotation.annotation.__args__
+
+
+def test_every_model_has_a_section_with_its_options():
+    configured = options_of(sections(Experiment, "model"))
+    assert configured.keys() == MODELS.keys()
+    for name, model in MODELS.items():
+        given = set(inspect.signature(model).parameters) - {"feature_size", "vocabulary_size"}
+        assert configured[name] == given, name
+
+
+def test_every_loss_has_a_section_with_its_numbers():
+    configured = options_of(sections(Experiment.model_fields["second_round"].annotation, "loss"))
+    assert configured.keys() == LOSSES.keys()
+    for name, kind in LOSSES.items():
+        numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
+        assert configured[name] - {"mask_positives"} == numbers, name
+
+
+def test_searches_and_strategies_are_those_of_the_config():
+    mining = Experiment.model_fields["mining"].annotation.__args__[0]
+    assert set(mining.model_fields["search"].annotation.__args__) == SEARCHES.keys()
+    sampling = Experiment.model_fields["sampling"].annotation
+    assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()

@@ -1,0 +1,89 @@
+"""Scoring and storing a split: tiles and interruptions leave no trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from models import MODELS, build_model
+from pipeline import embedding
+from pipeline.data.batches import PairData
+from pipeline.data.folder import Split
+from pipeline.data.tokens import TokenisedCaptions
+from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def pairs():
+    rng = np.random.default_rng(0)
+    image_of = rng.permutation(np.repeat(np.arange(9, dtype=np.int32), 3))
+    lengths = rng.integers(3, 10, 27)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = TokenisedCaptions(rng.integers(1, 20, offsets[-1]).astype(np.int32), offsets)
+    features = rng.normal(size=(9, 4, 5)).astype(np.float32)
+    return PairData(Split("train", features, ["a"] * 27, image_of, [str(i) for i in range(9)]), tokens)
+
+
+def small_model(name):
+    torch.manual_seed(0)
+    return build_model(name, feature_size=5, vocabulary_size=20, embedding_size=6, word_size=4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_matrix_is_every_pair_whatever_the_tiles(pairs, name, monkeypatch):
+    model = small_model(name)
+    whole = similarity_matrix(model, pairs, CPU)
+    for size in ("BATCH", "TILE_IMAGES", "TILE_CAPTIONS"):
+        monkeypatch.setattr(embedding, size, 4)
+    np.testing.assert_allclose(similarity_matrix(model, pairs, CPU), whole, atol=1e-6)
+    with torch.no_grad():
+        for image in (0, 8):
+            for caption in (0, 13, 26):
+                codes = [
+                    model.encode_images(pairs.images(np.array([image]))),
+                    model.encode_captions(pairs.captions(np.array([caption]))),
+                ]
+                assert model.pair_similarity(*codes).item() == pytest.approx(whole[image, caption], abs=1e-5)
+
+
+class StopError(Exception):
+    pass
+
+
+def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
+    model = small_model("vsepp")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    write_embeddings(model, pairs, whole, CPU)
+    seen = []
+
+    def stop(done, total, text):
+        seen.append(done)
+        if len(seen) == 4:
+            raise StopError
+
+    with pytest.raises(StopError):
+        write_embeddings(model, pairs, cut, CPU, stop)
+    seen = [*seen, "again"]
+    write_embeddings(model, pairs, cut, CPU, lambda done, total, text: seen.append(done))
+    assert seen == [4, 8, 9, 13, "again", 17, 21, 25, 29, 33, 36]
+    assert sorted(path.name for path in cut.iterdir()) == ["captions.npy", "images.npy"]
+    for name in ("images.npy", "captions.npy"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    store = EmbeddingStore.open(cut)
+    assert isinstance(store.images, np.memmap)
+    scores = store.images @ store.captions.T
+    np.testing.assert_allclose(scores, similarity_matrix(model, pairs, CPU), atol=1e-6)
+
+
+def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):
+    model = small_model("vsepp")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"images 0 to 8 is not finite"):
+        write_embeddings(model, pairs, tmp_path, CPU)

@@ -1,0 +1,67 @@
+"""Imports point one way, and what is loaded before a fork loads neither torch nor faiss."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+ROWS = [
+    ["models"],
+    ["pipeline.config", "pipeline.artifact", "pipeline.engine", "pipeline.progress", "pipeline.losses"],
+    ["pipeline.data"],
+    ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
+    ["pipeline.training"],
+    ["pipeline.stages", "pipeline.settings"],
+    ["pipeline.produce"],
+    ["tasks", "pipeline.cli"],
+]
+
+
+def row_of(module):
+    for number, row in enumerate(ROWS):
+        if any(module == name or module.startswith(f"{name}.") for name in row):
+            return number
+    return None
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+SOURCES = sorted(path for folder in ("models", "pipeline", "tasks") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_imports_one_below_it(path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    own = row_of(module)
+    assert own is not None or module == "pipeline", f"{module} has no row in the map"
+    for imported in imports_of(path):
+        row = row_of(imported)
+        assert row is None or own is None or row <= own, f"{module} imports {imported}, which is below it"
+
+
+def test_models_import_torch_only():
+    allowed = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "re", "typing"}
+    allowed |= {"jaxtyping", "torch", "models"}
+    for path in (ROOT / "models").glob("*.py"):
+        found = {name.split(".")[0] for name in imports_of(path)}
+        assert found <= allowed, f"{path.name}: {found - allowed}"
+
+
+@pytest.mark.parametrize("module", ["tasks", "pipeline.cli"])
+def test_scheduling_imports_neither_torch_nor_faiss(module):
+    """Luigi forks after importing tasks; a parent that has computed with either would hang its children."""
+    code = f"import sys, {module}; print([m for m in ('torch', 'faiss') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,125 @@
+"""Stages on files of a user's own: an imported teacher, a table of other data, features that are not numbers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import build_model
+from pipeline import produce
+from pipeline.data.demo import write_demo_world
+from pipeline.engine import Engine
+from pipeline.mining.table import read_table
+from pipeline.stages import plan
+from pipeline.training.checkpoint import read_weights, save_model
+
+SMALL = {"embedding_size": 16, "word_size": 8, "bidirectional": False}
+EXPERIMENT = """
+dataset.folder = "{folder}"
+model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
+{teacher}
+second_round = {{epochs = 1, batch_size = 16, loss.name = "offtri"}}
+"""
+ENGINE = Engine(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    write_demo_world(root / "one", images=40, dev_images=12, seed=0)
+    write_demo_world(root / "two", images=40, dev_images=12, seed=1)
+    return root
+
+
+@pytest.fixture
+def make(data_root, tmp_path):
+    """Plan an experiment from its parts and run its stages in turn."""
+
+    def run(name, stages, folder="one", teacher="", root=data_root):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(EXPERIMENT.format(folder=folder, teacher=teacher))
+        chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
+        for stage in stages:
+            with chain[stage].building() as build:
+                if build is not None:
+                    getattr(produce, f"produce_{stage}")(chain, build, ENGINE)
+        return chain
+
+    return run
+
+
+OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = 9, h_images = 4}'
+IMPORTED = 'teacher_weights = "teacher.safetensors"\nmining = {h_captions = 9, h_images = 4}'
+MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
+
+
+def test_every_stage_records_where_it_comes_from(make):
+    chain = make("own", [*MINING, "second_round", "evaluation"], teacher=OWN)
+    table = read_table(chain.table.path / "table")
+    weights = chain["first_round"].manifest()["files"]["model.safetensors"]["sha256"]
+    assert table.manifest["teacher"] == {"experiment": "own", "model": "vsepp", "weights_sha256": weights}
+    assert table.manifest["dataset"] == chain["dataset"].manifest()["fingerprint"]["train"]
+    metrics = chain["evaluation"].manifest()["metrics"]
+    assert metrics == chain["second_round"].manifest()["metrics"]
+    scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
+    assert scores.shape == (12, 60)
+
+
+def test_an_imported_teacher_mines(make, data_root):
+    chain = make("own", ["dataset"], teacher=OWN)
+    sizes = {key: chain["dataset"].manifest()[key] for key in ("feature_size", "vocabulary_size")}
+    options = {**SMALL, **sizes}
+    model = build_model("vsepp", **options)
+    save_model(data_root / "teacher.safetensors", model.state_dict(), {"name": "vsepp", "options": options})
+    mined = make("imported", MINING, teacher=IMPORTED)
+    assert "rsum" in mined["first_round"].manifest()["metrics"]
+    _, weights = read_weights(mined["first_round"].path / "model.safetensors")
+    assert weights.keys() == model.state_dict().keys()
+    other = {**options, "vocabulary_size": options["vocabulary_size"] + 1}
+    save_model(
+        data_root / "teacher.safetensors",
+        build_model("vsepp", **other).state_dict(),
+        {"name": "vsepp", "options": other},
+    )
+    with pytest.raises(ValueError, match=r"vocabulary_size is \d+ there and \d+ here.* Set \[model\]"):
+        make("wrong", MINING, teacher=IMPORTED)
+
+
+def test_a_table_mined_on_other_data_is_refused(make, tmp_path):
+    make("own", MINING, teacher=OWN)
+    student = f'teacher = "{tmp_path / "own.toml"}"'
+    with pytest.raises(ValueError, match="mined on other training data"):
+        make("student", ["dataset", "second_round"], folder="two", teacher=student)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: spoil_feature(folder, np.nan), r"train_ims\.npy.*aoq data check|aoq data check"),
+        (lambda folder: spoil_feature(folder, np.inf), r"aoq data check"),
+        (lambda folder: (folder / "train_caps.txt").write_bytes(b"\xff\xfe\n" * 200), "aoq data check"),
+        (lambda folder: cut_caption(folder), "aoq data check|captions"),
+    ],
+    ids=["nan", "inf", "bytes", "counts"],
+)
+def test_broken_folders_stop_at_the_dataset(make, data_root, tmp_path, spoil, message):
+    root = tmp_path / "spoilt"
+    shutil.copytree(data_root / "one", root / "one")
+    spoil(root / "one")
+    with pytest.raises(ValueError, match=message):
+        make("broken", ["dataset"], teacher=OWN, root=root)
+    assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
+
+
+def spoil_feature(folder: Path, value: float) -> None:
+    features = np.load(folder / "train_ims.npy")
+    features[5, 1, 2] = value
+    np.save(folder / "train_ims.npy", features)
+
+
+def cut_caption(folder: Path) -> None:
+    path = folder / "train_caps.txt"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")

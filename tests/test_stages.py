@@ -1,0 +1,142 @@
+"""What keys are made of: only what shapes a stage; and pinned, so that a changed default does not go unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.stages import plan, run_name
+
+TINY = str(Path(__file__).parent / "tiny.toml")
+
+
+def keys(override="", name=TINY):
+    chain = plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
+    return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+
+def changed(override):
+    before, after = keys(), keys(override)
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+def test_keys_are_pinned():
+    """A key that moves without being meant to orphans everybody's artefacts; raise the stage's version if it is."""
+    assert keys() == {
+        "world": "c4df4f632be70931",
+        "dataset": "ba15880af6510fba",
+        "first_round": "de7d5fadfb4ce52d",
+        "embeddings": "2cfdbab49cc71483",
+        "hard_negatives": "b7169494d82c2ed9",
+        "control": "ca686e98bbe0c924",
+        "second_round": "6689a52888dd719f",
+        "evaluation": "882564a308bc418d",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("mining.h_images=7", {"hard_negatives", "second_round", "evaluation"}),
+        ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
+        ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
+        ('sampling.strategy="normal"', {"second_round", "evaluation"}),
+        ("first_round.epochs=5", {"first_round", "embeddings", "hard_negatives", "second_round", "evaluation"}),
+        ("evaluation.folds=2", {"evaluation"}),
+        (
+            "seed=1",
+            {"first_round", "embeddings", "hard_negatives", "control", "second_round", "evaluation"},
+        ),
+        (
+            "dataset.demo.seed=1",
+            {
+                "world",
+                "dataset",
+                "first_round",
+                "embeddings",
+                "hard_negatives",
+                "control",
+                "second_round",
+                "evaluation",
+            },
+        ),
+    ],
+)
+def test_only_what_shapes_a_stage_changes_its_key(override, stages):
+    assert changed(override) == stages
+
+
+def test_a_teacher_with_the_controls_schedule_is_the_control():
+    same = "second_round={epochs=2, batch_size=16, learning_rate=1e-2, warmup=['sum'], loss={name='offtri'}}"
+    made = keys(same)
+    assert made["control"] == made["first_round"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    data = tmp_path / "data" / "small"
+    data.mkdir(parents=True)
+    for split in ("train", "dev"):
+        np.save(data / f"{split}_ims.npy", np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32))
+        (data / f"{split}_caps.txt").write_text("".join(f"a dog {n}\n" for n in range(8)))
+    return data
+
+
+def student(tmp_path, text):
+    path = tmp_path / "student.toml"
+    path.write_text(text)
+    return str(path)
+
+
+EXPERIMENT = """
+dataset.folder = "small"
+model.name = "vsepp"
+mining = {h_captions = 4, h_images = 2}
+second_round = {epochs = 2, loss.name = "adapoffquin"}
+"""
+
+
+def planned(tmp_path, text):
+    return plan(student(tmp_path, text), data_root=tmp_path / "data", artifact_root=tmp_path / "artifacts")
+
+
+def test_keys_follow_the_datas_content_not_its_place(folder, tmp_path):
+    text = EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}'
+    before = planned(tmp_path, text)["first_round"].key
+    moved = tmp_path / "elsewhere" / "data"
+    moved.parent.mkdir()
+    folder.parent.rename(moved)
+    after = plan(student(tmp_path, text), data_root=moved, artifact_root=tmp_path)["first_round"].key
+    assert after == before
+    (moved / "small" / "train_caps.txt").write_text("".join(f"a cat {n}\n" for n in range(8)))
+    assert plan(student(tmp_path, text), data_root=moved, artifact_root=tmp_path)["first_round"].key != before
+
+
+def test_missing_files_are_named(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"teacher_weights: .*none\.safetensors does not exist"):
+        planned(tmp_path, 'teacher_weights = "none.safetensors"' + EXPERIMENT)
+    with pytest.raises(FileNotFoundError, match=r"vocabulary: .*v\.json does not exist"):
+        planned(
+            tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\ndataset.vocabulary = "v.json"'
+        )
+    (folder / "dev_ims.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"dev_ims\.npy"):
+        planned(tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}')
+
+
+def test_teachers_in_a_circle_are_refused(folder, tmp_path):
+    path = tmp_path / "student.toml"
+    text = f'teacher = "{path}"\ndataset.folder = "small"\nmodel.name = "vsepp"\n'
+    with pytest.raises(ValueError, match="teachers in a circle"):
+        planned(tmp_path, text + 'second_round = {epochs = 2, loss.name = "adapoffquin"}')
+
+
+def test_runs_have_a_folder_for_each_override():
+    assert run_name("f8k_scan") == "f8k_scan"
+    assert run_name("configs/own.toml") == "own"
+    assert (
+        run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
+        == "f8k_scan@seed=1,second_round.loss.name=offtri"
+    )
