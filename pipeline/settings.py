@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import logging
 from pathlib import Path
-from typing import Any
 
 import luigi
 from luigi.configuration import get_config
@@ -69,10 +68,10 @@ def log_to_console() -> None:
 
 
 class _OneLine(logging.Formatter):
-    """A traceback says little to who named a wrong file; its last line does."""
+    """A traceback says little to who named a wrong file, and its last line all; bugs keep theirs."""
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  (logging's name)
-        error = ei[1]
-        return (
-            f"error: {error}" if isinstance(error, (ValueError, OSError, ImportError)) else super().formatException(ei)
-        )
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, (ValueError, OSError, ImportError)):
+            return f"{self.formatTime(record, self.datefmt)} error: {error}"
+        return super().format(record)

@@ -35,6 +35,10 @@ class ArtifactTask(luigi.Task):
         default="", significant=False, description="where artefacts are kept; default [paths] in luigi.cfg"
     )
 
+    def __init__(self, *arguments: object, **parameters: object) -> None:
+        super().__init__(*arguments, **parameters)  # type: ignore[no-untyped-call]
+        _ = self.artifact  # a mistake in the experiment ends here, before anything is scheduled
+
     @cached_property
     def chain(self) -> Chain:
         return plan(

@@ -50,12 +50,8 @@ def exact_negatives(
 
     `positives` lists the candidate ids of each anchor. Order: score falling, then id rising.
     """
+    require_candidates(h, positives, len(candidates), option="h")
     most = positives.most
-    if h + most > len(candidates):
-        raise ValueError(
-            f"h={h} needs at least {h + most} candidates (each anchor has up to {most} positives), "
-            f"got {len(candidates)}; lower it to at most {len(candidates) - most}."
-        )
     ids = np.empty((len(anchors), h), dtype=np.int32)
     scores = np.empty((len(anchors), h), dtype=np.float32)
     error = _rounding_bound(anchors, candidates)
@@ -77,6 +73,16 @@ def exact_negatives(
     owners = np.repeat(np.arange(len(anchors)), np.diff(positives.offsets))
     own = rescore_pairs(anchors[owners], candidates, positives.ids)
     return ids, scores, np.minimum.reduceat(own, positives.offsets[:-1])
+
+
+def require_candidates(h: int, positives: Positives, candidates: int, *, option: str) -> None:
+    """Every anchor must have h negatives."""
+    most = positives.most
+    if h + most > candidates:
+        raise ValueError(
+            f"h={h} needs at least {h + most} candidates (each anchor has up to {most} positives), "
+            f"got {candidates}; lower `{option}` to at most {candidates - most}."
+        )
 
 
 def rescore(

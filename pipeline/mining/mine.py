@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int32
 
 from pipeline.artifact import write_atomically
-from pipeline.mining.exact import Positives, exact_negatives
+from pipeline.mining.exact import Positives, exact_negatives, require_candidates
 from pipeline.mining.search import SEARCHES
 from pipeline.mining.table import (
     DIRECTIONS,
@@ -76,6 +76,8 @@ def mine(
             h_images,
         ),
     }
+    for option, (_, candidates, positives, h) in zip(("h_captions", "h_images"), sides.values(), strict=True):
+        require_candidates(h, positives, len(candidates), option=f"mining.{option}")
     work.mkdir(parents=True, exist_ok=True)
     shards = [
         Shard(

@@ -69,7 +69,7 @@ def test_the_candidates_may_all_be_needed():
 
 def test_more_negatives_than_candidates_is_refused():
     vectors = np.eye(6, dtype=np.float32)
-    with pytest.raises(ValueError, match=r"h=5 needs at least 7 candidates .* lower it to at most 4"):
+    with pytest.raises(ValueError, match=r"h=5 needs at least 7 candidates .* lower `h` to at most 4"):
         exact_negatives(vectors, vectors, positives_of([[0, 1]] * 6), h=5, search=SEARCHES["faiss-flat"])
 
 
