@@ -12,14 +12,13 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     model_validator,
 )
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib
+    pass
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -223,88 +222,3 @@ class Experiment(Section):
         if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
             raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
         return self
-
-
-def known_experiments(configs: Path = CONFIGS) -> list[str]:
-    return sorted(path.stem for path in configs.glob("*.toml"))
-
-
-def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment:
-    """The experiment in `configs/<name>.toml`, or in the TOML file `name`.
-
-    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
-    """
-    path = Path(name) if name.endswith(".toml") else configs / f"{name}.toml"
-    if not path.is_file():
-        raise ValueError(
-            f"unknown experiment {name!r}; known are {known_experiments(configs)}, or give the path of a .toml file."
-        )
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
-    if override:
-        _merge(content, _parse_override(override))
-    try:
-        return Experiment.model_validate({"name": path.stem, **content})
-    except ValidationError as error:
-        raise ValueError(f"{path}: {_explain(error)}") from None
-
-
-def _parse_override(override: str) -> dict[str, Any]:
-    try:
-        return dict(tomllib.loads(f"override = {{{override}}}")["override"])
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(
-            f"override {override!r} is not the inside of a TOML inline table, "
-            f'such as `seed=1, second_round.loss.name="offtri"`: {error}'
-        ) from None
-
-
-def _merge(content: dict[str, Any], override: dict[str, Any]) -> None:
-    for key, value in override.items():
-        if isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value:
-            _merge(content[key], value)
-        else:  # a section that gets a new `name` is another kind of thing: its old options go
-            content[key] = value
-
-
-def _explain(error: ValidationError) -> str:
-    """One sentence per problem, with the section as the user writes it and the keys it allows."""
-    unknown: dict[tuple[str, ...], list[str]] = {}
-    sentences = []
-    for problem in error.errors():
-        place = tuple(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            unknown.setdefault(place[:-1], []).append(place[-1])
-            continue
-        written = ".".join(_without_tags(place)) or "the file"
-        given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-        sentences.append(f"{written}: {problem['msg'].removeprefix('Value error, ')}{given}")
-    for place, keys in unknown.items():
-        section = f"[{'.'.join(_without_tags(place))}]" if place else "the top level"
-        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(place)}")
-    return "; ".join(sentences)
-
-
-def _without_tags(place: tuple[str, ...]) -> list[str]:
-    """pydantic's location less the union tags it puts in: ("model", "scan", "size") -> model.size."""
-    return [part for before, part in zip(("", *place), place, strict=False) if before not in ("model", "loss")]
-
-
-def _allowed_keys(place: tuple[str, ...]) -> list[str]:
-    section: type[BaseModel] = Experiment
-    for part in place:
-        if part in section.model_fields:
-            choices = _sections_in(section.model_fields[part].annotation)
-            if len(choices) == 1:
-                section = choices[0]
-            continue
-        section = next(choice for choice in choices if get_args(choice.model_fields["name"].annotation) == (part,))
-    return sorted(section.model_fields)
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for argument in get_args(annotation) for section in _sections_in(argument)]

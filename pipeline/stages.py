@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
-from pipeline.config import Experiment, Training, load_experiment, online_version
+from pipeline.config import Experiment, Training, online_version
 from pipeline.data.folder import split_fingerprint
+from pipeline.experiments import load_experiment
 
 VERSIONS = {
     "world": 1,

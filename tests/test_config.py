@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from models import MODELS
-from pipeline.config import Experiment, known_experiments, load_experiment
+from pipeline.config import Experiment
+from pipeline.experiments import known_experiments, load_experiment
 from pipeline.losses import LOSSES
 from pipeline.mining.sampler import STRATEGIES
 from pipeline.mining.search import SEARCHES

@@ -13,7 +13,14 @@ ROOT = Path(__file__).parent.parent
 
 ROWS = [
     ["models"],
-    ["pipeline.config", "pipeline.artifact", "pipeline.engine", "pipeline.progress", "pipeline.losses"],
+    [
+        "pipeline.config",
+        "pipeline.experiments",
+        "pipeline.artifact",
+        "pipeline.engine",
+        "pipeline.progress",
+        "pipeline.losses",
+    ],
     ["pipeline.data"],
     ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
     ["pipeline.training"],

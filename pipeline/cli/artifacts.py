@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pipeline.artifact import MANIFEST, Artifact, file_sha256
 from pipeline.cli.experiment import all_stages, experiment_chain
-from pipeline.config import known_experiments
+from pipeline.experiments import known_experiments
 from pipeline.settings import configured_path, runs_root
 from pipeline.stages import Chain, plan
 

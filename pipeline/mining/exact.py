@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 SLACK = 32
 """How many candidates beyond h and the positives the first search asks for."""
-RESCORE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,10 @@ def rescore(
 ) -> Float32[np.ndarray, "anchors k"]:
     """Dot products in float64, rounded to float32: the same for a pair whatever else is computed with it."""
     scores = np.empty(ids.shape, dtype=np.float32)
-    rows = max(1, RESCORE_BYTES // (8 * ids.shape[1] * anchors.shape[1]))
-    for start in range(0, len(anchors), rows):
-        block = slice(start, start + rows)
-        products = np.multiply(anchors[block, None, :], candidates[ids[block]], dtype=np.float64)
-        scores[block] = products.sum(axis=2)  # along the contiguous axis: its order depends on D alone
+    for row, (anchor, proposed) in enumerate(zip(anchors, ids, strict=True)):  # one anchor's vectors fit the cache
+        products = candidates[proposed].astype(np.float64)
+        products *= anchor.astype(np.float64)
+        scores[row] = products.sum(axis=1)  # along the contiguous axis: its order depends on D alone
     return scores
 
 

@@ -34,10 +34,9 @@ def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, tmp_path):
     links = tmp_path / "artifacts" / "runs" / "tiny"
     assert (links / "hard_negatives" / "table" / "i2t.parquet").is_file()
     assert not (tmp_path / "artifacts" / "hard_negatives" / "shards").exists()
-    started = time.monotonic()
     again = luigi("SecondRound", cwd=tmp_path)
     assert again.returncode == 0
-    assert time.monotonic() - started < 20
+    assert " of " not in again.stderr  # no stage ran
     assert manifests(tmp_path / "artifacts") == made
 
 
@@ -52,7 +51,7 @@ def test_changing_h_mines_again_but_trains_no_teacher(luigi, tmp_path):
     assert "first_round of" not in changed.stderr
 
 
-def test_a_student_reuses_its_teachers_table(luigi, tmp_path, monkeypatch):
+def test_a_student_reuses_its_teachers_table(luigi, tmp_path):
     assert luigi("HardNegatives").returncode == 0
     student = tmp_path / "student.toml"
     text = TINY.read_text()
