@@ -72,8 +72,16 @@ class ArtifactTask(luigi.Task):
         except Exception:
             self._keep_traceback()
             raise
+        metrics = self.artifact.manifest().get("metrics")
+        best = f"  dev rsum {metrics['rsum']:.1f}" if metrics else ""
+        logger.info("%s of %s: done%s", self.stage, self.experiment, best)
         self.artifact.link(runs_root(self.artifact_root) / run_name(self.experiment, self.override) / self.stage)
 
     def _keep_traceback(self) -> None:
         if self.artifact.work.is_dir():
             (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+
+
+@ArtifactTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
+def _say_it_is_there(task: ArtifactTask) -> None:
+    logger.info("%s of %s is there: %s", task.stage, task.experiment, task.artifact.path)
