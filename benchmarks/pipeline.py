@@ -64,7 +64,7 @@ def make(experiment: str, data_root: str, artifact_root: str) -> None:
 
 def show_stages(chain: Chain) -> None:
     table = Table("stage", "seconds", "peak MB", title=chain.experiment.name, title_justify="left", box=None)
-    stages = {**(chain.table_owner.stages if chain.teacher else {}), **chain.stages}
+    stages = {**(chain.teacher.stages if chain.teacher else {}), **chain.stages}
     for stage, artifact in stages.items():
         if artifact.exists():
             manifest = artifact.manifest()
@@ -77,7 +77,7 @@ def show_step_cost(chain: Chain, steps: int) -> None:
     pairs = open_pairs(chain, "train")
     split, training = pairs.split, chain.experiment.second_round
     sampling = chain.experiment.sampling.model_dump()
-    sampler = Sampler(read_table(chain.table.path / "table"), split.image_of, split.captions_of, **sampling)
+    sampler = Sampler(read_table(chain["hard_negatives"].path / "table"), split.image_of, split.captions_of, **sampling)
     losses: dict[str, Loss] = {"online": online_version(training.loss), training.loss.name: training.loss}
     seconds: dict[str, list[float]] = {name: [] for name in losses}
     parts = {}

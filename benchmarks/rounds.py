@@ -59,8 +59,7 @@ def main(
         chain = plan(
             experiment, override=chosen, artifact_root=configured_path("artifact_root", artifact_root), **roots
         )
-        owner = chain.table_owner if stage == "first_round" else chain
-        return dict(owner[stage].manifest()["metrics"])
+        return dict(chain[stage].manifest()["metrics"])
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(train, [job for some in arms.values() for job in some]))

@@ -102,7 +102,7 @@ def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
-    table = None if chain.experiment.second_round.loss.name == "online" else chain.table
+    table = None if chain.experiment.second_round.loss.name == "online" else chain["hard_negatives"]
     _train(chain, chain.experiment.second_round, table, build, engine)
 
 

@@ -48,22 +48,16 @@ class Chain:
     members: tuple[Chain, ...] = ()
     """The ensemble's other experiments."""
 
+    def owner(self, stage: str) -> Chain:
+        """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
+        if stage in self.stages:
+            return self
+        if self.teacher is None:
+            raise ValueError(f"experiment {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
+        return self.teacher.owner(stage)
+
     def __getitem__(self, stage: str) -> Artifact:
-        if stage not in self.stages:
-            owner = f"; its table comes from teacher {self.experiment.teacher!r}" if self.teacher else ""
-            raise ValueError(
-                f"experiment {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}{owner}."
-            )
-        return self.stages[stage]
-
-    @property
-    def table_owner(self) -> Chain:
-        """The chain whose table the second round draws from: the teacher's, or this one."""
-        return self.teacher.table_owner if self.teacher else self
-
-    @property
-    def table(self) -> Artifact:
-        return self.table_owner["hard_negatives"]
+        return self.owner(stage).stages[stage]
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -103,7 +97,7 @@ class _Planner:
             stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _values(experiment.mining), embeddings)
-        table = teacher.table if teacher else stages["hard_negatives"]
+        table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
         online = {**shared, "training": _values(control_training(experiment.second_round))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
         if experiment.second_round.loss.name not in TABLELESS:

@@ -68,7 +68,7 @@ class ArtifactTask(luigi.Task):
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.experiment, self.artifact.path)
-                    produce(self.chain, build, Engine(**settings.param_kwargs))
+                    produce(self.chain.owner(self.stage), build, Engine(**settings.param_kwargs))
         except Exception:
             self._keep_traceback()
             raise

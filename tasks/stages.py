@@ -69,8 +69,7 @@ class SecondRound(ArtifactTask):
     def requires(self) -> Iterator[luigi.Task]:
         yield self.stage_task(Dataset)
         if self.artifact.upstream[1:]:
-            teacher = self.chain.experiment.teacher
-            yield self.stage_task(HardNegatives, **({"experiment": teacher, "override": ""} if teacher else {}))
+            yield self.stage_task(HardNegatives)
 
 
 class Evaluation(ArtifactTask):

@@ -58,7 +58,7 @@ MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 
 def test_every_stage_records_where_it_comes_from(make):
     chain = make("own", [*MINING, "second_round", "evaluation"], teacher=OWN)
-    table = read_table(chain.table.path / "table")
+    table = read_table(chain["hard_negatives"].path / "table")
     weights = chain["first_round"].manifest()["files"]["model.safetensors"]["sha256"]
     assert table.manifest["teacher"] == {"experiment": "own", "model": "vsepp", "weights_sha256": weights}
     assert table.manifest["dataset"] == chain["dataset"].manifest()["fingerprint"]["train"]

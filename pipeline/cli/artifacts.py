@@ -24,7 +24,7 @@ from pipeline.stages import Chain, plan
 @experiment_chain
 def status(chain: Chain) -> None:
     """What of EXPERIMENT is made, half made, or missing."""
-    table = Table("stage", "state", "made", "took", "size", "key", box=None, header_style="bold")
+    table = Table("stage", "state", "made", "took", "size", "key", box=None, pad_edge=False, header_style="bold")
     for column in table.columns:
         column.no_wrap = True
     for name, artifact in all_stages(chain).items():
@@ -38,7 +38,7 @@ def status(chain: Chain) -> None:
                 f"{size / 1e6:.1f} MB",
             )
         elif artifact.work.is_dir():
-            row = ("[yellow]unfinished[/]", "", "", "")
+            row = ("[yellow]begun[/]", "", "", "")
         else:
             row = ("[dim]missing[/]", "", "", "")
         table.add_row(name, *row, artifact.key)

@@ -49,13 +49,12 @@ def inspect(
 
     if (image is None) == (caption is None):
         raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW")
-    owner = chain.table_owner
-    if not chain.table.exists():
-        name = owner.experiment.name
+    if not chain["hard_negatives"].exists():
+        name = chain.experiment.name
         raise ValueError(f"{name} has no table yet; run: luigi --module tasks HardNegatives --experiment {name}")
-    table = read_table(chain.table.path / "table")
-    split = open_split(owner.folder, owner.experiment.dataset.train)
-    embeddings = owner["embeddings"]
+    table = read_table(chain["hard_negatives"].path / "table")
+    split = open_split(chain.folder, chain.experiment.dataset.train)
+    embeddings = chain["embeddings"]
     store = EmbeddingStore.open(embeddings.path) if embeddings.exists() else None
     chosen, anchors = _anchors(split, image, caption, direction)
     found = [inspect_anchor(table, split, chosen, anchor, top, store) for anchor in anchors]

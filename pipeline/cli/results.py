@@ -20,14 +20,12 @@ ROUNDS = {"first_round": "round one", "control": "control", "second_round": "rou
 @experiment_chain
 def results(chain: Chain) -> None:
     """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone."""
-    rows: list[tuple[str, Artifact]] = []
-    if chain.teacher:
-        rows.append((chain.table_owner.experiment.name, chain.table_owner["first_round"]))
-    rows += [(title, chain.stages[stage]) for stage, title in ROUNDS.items() if stage in chain.stages]
-    table = Table(box=None, header_style="bold")
+    rows = [(title, chain[stage]) for stage, title in ROUNDS.items()]
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in [f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]:
         table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("model", no_wrap=True)
     table.add_column("loss", no_wrap=True)
     for title, artifact in rows:
         table.add_row(title, *_figures(artifact))
@@ -39,9 +37,11 @@ def results(chain: Chain) -> None:
 
 def _figures(artifact: Artifact) -> list[str]:
     if not artifact.exists():
-        return [""] * (2 * len(K) + 1) + ["not made yet"]
+        return [""] * (2 * len(K) + 2) + ["missing"]
     manifest: dict[str, Any] = artifact.manifest()
     metrics = manifest["metrics"]
     recalls = [f"{metrics[f'{direction}_r{k}']:.1f}" for direction in ("i2t", "t2i") for k in K]
-    training = artifact.recipe["ingredients"].get("training")
-    return [*recalls, f"{metrics['rsum']:.1f}", training["loss"]["name"] if training else "imported"]
+    ingredients = artifact.recipe["ingredients"]
+    training = ingredients.get("training")
+    how = [ingredients["model"]["name"], training["loss"]["name"] if training else "imported"]
+    return [*recalls, f"{metrics['rsum']:.1f}", *how]

@@ -117,7 +117,7 @@ def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
 def test_results_shows_what_is_made(aoq):
     shown = aoq("results", TINY).stdout
     assert "round one" in shown
-    assert "not made yet" in shown
+    assert "missing" in shown
 
 
 def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):

@@ -71,10 +71,10 @@ def test_a_student_reuses_its_teachers_table(luigi, tmp_path):
         "hard_negatives": 1,
         "second_round": 1,
     }
-    refused = luigi("FirstRound", experiment=student)
-    assert refused.returncode != 0
-    assert "has stages" in refused.stderr
-    assert "teacher" in refused.stderr
+    teacher = luigi("HardNegatives", experiment=student)
+    assert teacher.returncode == 0
+    assert "hard_negatives" in teacher.stderr
+    assert "is there" in teacher.stderr
 
 
 def start(command):
