@@ -128,13 +128,13 @@ class Artifact:
         except OSError as error:
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
-            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT, None):  # numpy's short writes carry no number
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
             else:
                 raise
-            place = error.filename or self.work
+            reason, place = error.strerror or error, error.filename or self.work
             raise OSError(
-                error.errno, f"cannot write below {self.root}: {error.strerror} at {place}; {remedy}"
+                error.errno or errno.ENOSPC, f"cannot write below {self.root}: {reason} at {place}; {remedy}"
             ) from error
 
     def link(self, alias: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,21 +85,32 @@ def write_embeddings(
     for side, (count, encode) in sides.items():
         state, path = folder / f"{side}.progress.json", folder / f"{side}.npy"
         done = json.loads(state.read_text())["rows"] if state.is_file() else 0
-        store = np.load(path, mmap_mode="r+") if done else None
         for rows in _blocks(np.arange(done, count), STORE_ROWS):
             block = np.concatenate([encode(part).vectors.float().cpu().numpy() for part in _blocks(rows, BATCH)])
             if not np.isfinite(block).all():
                 raise ValueError(
                     f"the embedding of one of {side} {rows[0]} to {rows[-1]} is not finite; the model is broken."
                 )
-            if store is None:
-                store = np.lib.format.open_memmap(path, "w+", dtype=np.float32, shape=(count, block.shape[1]))
-            store[rows] = block
-            store.flush()
+            _write_rows(path, int(rows[0]), block, count)
             write_atomically(state, json.dumps({"rows": int(rows[-1]) + 1}).encode())
             progress(int(rows[-1]) + 1 + (total - count if side == "captions" else 0), total, side)
     for side in sides:
         (folder / f"{side}.progress.json").unlink(missing_ok=True)
+
+
+def _write_rows(path: Path, start: int, block: Float32[np.ndarray, "rows D"], count: int) -> None:
+    """Put rows into a (count, D) .npy that holds those before them.
+
+    Written as a file, not through a memory map: a full disk is an error then, not a killed process.
+    """
+    with path.open("r+b" if start else "w+b") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, block.shape[1])}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.seek(start * block.shape[1] * 4, os.SEEK_CUR)
+        file.write(block.astype("<f4").tobytes())
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:

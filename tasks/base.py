@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import traceback
+from contextlib import suppress
 from functools import cached_property
 from typing import ClassVar
 
@@ -78,7 +79,7 @@ class ArtifactTask(luigi.Task):
         self.artifact.link(runs_root(self.artifact_root) / run_name(self.experiment, self.override) / self.stage)
 
     def _keep_traceback(self) -> None:
-        if self.artifact.work.is_dir():
+        with suppress(OSError):  # the disk may be what failed
             (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
 
 
