@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import logging
+import sys
 from pathlib import Path
 
 import luigi
@@ -59,12 +60,22 @@ def log_to_console() -> None:
     root = logging.getLogger()
     if root.handlers:
         return
-    handler = logging.StreamHandler()
+    handler = _Stderr()
     handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     for name in ("luigi", "luigi-interface", "filelock", "faiss.loader"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _Stderr(logging.Handler):
+    """What sys.stderr is now: a progress bar stands in for it, so that lines go above the bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
 
 
 class _OneLine(logging.Formatter):

@@ -98,13 +98,15 @@ def _show(one: Inspection) -> None:
     console.print("its own:", style="green")
     for positive in one.positives:
         console.print(f"  {_place(positive, one.h)}  {escape(positive.text)}", highlight=False, style="green")
-    table = Table("rank", "score", "row", "image", "caption", "", box=None, header_style="bold")
+    table = Table("rank", "score", "row", "image", "caption", box=None, pad_edge=False, header_style="bold")
     for negative in one.negatives:
-        marks = [negative.duplicate] if negative.duplicate else []
-        marks += ["above a positive"] if negative.above_positive else []
-        row = (str(negative.rank), f"{negative.score:.4f}", str(negative.row), escape(negative.image_id))
-        table.add_row(*row, escape(negative.text), f"[yellow]{', '.join(marks)}[/]")
+        mark = f"[yellow]({negative.duplicate})[/] " if negative.duplicate else ""
+        above = "[red]▲[/]" if negative.above_positive else " "
+        row = (str(negative.rank), f"{negative.score:.4f}{above}", str(negative.row), escape(negative.image_id))
+        table.add_row(*row, mark + escape(negative.text))
     console.print(table)
+    if any(negative.above_positive for negative in one.negatives):
+        console.print("▲ at least as similar as one of its own", style="dim")
     console.print()
 
 
