@@ -66,8 +66,14 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 
 
 def control_training(training: Training) -> Training:
-    """The same schedule with the online loss in place of the offline one."""
-    return training.model_copy(update={"loss": online_version(training.loss)})
+    """The same schedule with the online loss in place of the offline one.
+
+    Warm-up epochs that are online anyway are no longer told apart, so that equal trainings have equal keys.
+    """
+    warmup = list(training.warmup)
+    while warmup and warmup[-1] == "online":
+        warmup.pop()
+    return training.model_copy(update={"loss": online_version(training.loss), "warmup": tuple(warmup)})
 
 
 def run_name(experiment: str, override: str = "") -> str:

@@ -11,7 +11,9 @@ import pytest
 from models import build_model
 from pipeline import produce
 from pipeline.data.demo import write_demo_world
+from pipeline.data.folder import open_split
 from pipeline.engine import Engine
+from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.table import read_table
 from pipeline.stages import plan
 from pipeline.training.checkpoint import read_weights, save_model
@@ -66,6 +68,20 @@ def test_every_stage_records_where_it_comes_from(make):
     assert metrics == chain["second_round"].manifest()["metrics"]
     scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
     assert scores.shape == (12, 60)
+
+
+def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
+    stages = [*MINING, "second_round", "evaluation"]
+    one = make("one_seed", stages, teacher=OWN)
+    two = make("two_seed", stages, teacher="seed = 1\n" + OWN)
+    both = make("both", ["evaluation"], teacher=f'evaluation.ensemble = ["{tmp_path / "two_seed.toml"}"]\n' + OWN)
+    scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
+    np.testing.assert_allclose(scores[2], (scores[0] + scores[1]) / 2, atol=1e-6)
+    image_of = open_split(both.folder, "dev").image_of
+    assert both["evaluation"].manifest()["metrics"] == evaluate_similarity(scores[2], image_of)
+    nested = f'evaluation.ensemble = ["{tmp_path / "both.toml"}"]\n' + OWN
+    with pytest.raises(ValueError, match="an ensemble itself"):
+        make("nested", [], teacher=nested)
 
 
 def test_an_imported_teacher_mines(make, data_root):

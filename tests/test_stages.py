@@ -69,8 +69,8 @@ def test_only_what_shapes_a_stage_changes_its_key(override, stages):
 
 
 def test_a_teacher_with_the_controls_schedule_is_the_control():
-    same = "second_round={epochs=2, batch_size=16, learning_rate=1e-2, warmup=['sum'], loss={name='offtri'}}"
-    made = keys(same)
+    same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
+    made = keys(same + ", first_round.epochs=3")
     assert made["control"] == made["first_round"]
 
 
