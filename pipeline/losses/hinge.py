@@ -12,6 +12,7 @@ NO_NEGATIVE = -1e4
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: float) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+, elementwise.
 
+    >>> import torch
     >>> hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
     tensor([0.1000, 0.0000])
     """
@@ -23,6 +24,7 @@ def hardest_negative(
 ) -> Float[Tensor, " anchors"]:
     """The highest similarity of each row that is not a positive's, VSE++; AOQ eq. (2).
 
+    >>> import torch
     >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
     tensor([0.3000, 0.4000])
     """
