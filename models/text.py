@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from models.base import Captions
+from models.recurrence import GRU
 
 
 class TextEncoder(nn.Module):
@@ -20,21 +21,31 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, word_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.recurrence = nn.GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
+        self.recurrence = GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
 
     def last(self, captions: Captions) -> Float[Tensor, "captions size"]:
         """The state at the last word (of the backward direction: at the first)."""
-        _, states = self.recurrence(self._pack(captions))
+        _, states = self.recurrence(self._embed(captions, _packed_places(captions)))
         return states.mean(0) if self.recurrence.bidirectional else states[0]
 
     def states(self, captions: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
         """The state at every word, zero at padding, and the mask of real words."""
-        packed, _ = self.recurrence(self._pack(captions))
-        states, lengths = pad_packed_sequence(packed, batch_first=True)
+        places = _packed_places(captions)
+        states = self.recurrence(self._embed(captions, places))[0].data
         if self.recurrence.bidirectional:
-            states = torch.stack(states.chunk(2, dim=-1)).mean(0)
-        return states, (torch.arange(states.shape[1]) < lengths.unsqueeze(1)).to(states.device)
+            states = torch.add(*states.chunk(2, dim=1)) / 2
+        mask = (torch.arange(len(places.batch_sizes)) < captions.lengths.cpu().unsqueeze(1)).to(states.device)
+        padded = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, places.data, states)
+        return padded.view(*mask.shape, -1), mask
 
-    def _pack(self, captions: Captions) -> PackedSequence:
-        words = self.embedding(captions.words)
-        return pack_padded_sequence(words, captions.lengths.cpu(), batch_first=True, enforce_sorted=False)
+    def _embed(self, captions: Captions, places: PackedSequence) -> PackedSequence:
+        longest = len(places.batch_sizes)
+        return PackedSequence(self.embedding(captions.words[:, :longest].flatten()[places.data]), *places[1:])
+
+
+def _packed_places(captions: Captions) -> PackedSequence:
+    """Where each packed word stands in the captions, padded to the longest. Packing places is cheap, vectors is not."""
+    lengths = captions.lengths.cpu()
+    longest = int(lengths.max())
+    grid = torch.arange(len(lengths) * longest, device=captions.words.device).view(-1, longest)
+    return pack_padded_sequence(grid, lengths, batch_first=True, enforce_sorted=False)
