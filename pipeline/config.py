@@ -100,39 +100,37 @@ class SCAN(Section):
 Model = Annotated[VSEpp | VSRN | SCAN, Field(discriminator="name")]
 
 
-class Sum(Section):
+class _OnlineLoss(Section):
+    margin: Margin = 0.2
+    mask_positives: bool = True
+
+
+class Sum(_OnlineLoss):
     name: Literal["sum"]
-    margin: Margin = 0.2
-    mask_positives: bool = True
 
 
-class Online(Section):
+class Online(_OnlineLoss):
     name: Literal["online"]
-    margin: Margin = 0.2
+
+
+class _OfflineLoss(Section):
+    margin_online: Margin = 0.2
+    margin_offline: Margin = 0.0
     mask_positives: bool = True
 
 
-class OffTri(Section):
+class OffTri(_OfflineLoss):
     name: Literal["offtri"]
-    margin_online: Margin = 0.2
-    margin_offline: Margin = 0.0
-    mask_positives: bool = True
 
 
-class OffQuin(Section):
+class OffQuin(_OfflineLoss):
     name: Literal["offquin"]
-    margin_online: Margin = 0.2
-    margin_offline: Margin = 0.0
-    mask_positives: bool = True
 
 
-class AdapOffQuin(Section):
+class AdapOffQuin(_OfflineLoss):
     name: Literal["adapoffquin"]
-    margin_online: Margin = 0.2
-    margin_offline: Margin = 0.0
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
-    mask_positives: bool = True
 
 
 Loss = Annotated[Sum | Online | OffTri | OffQuin | AdapOffQuin, Field(discriminator="name")]
@@ -141,7 +139,7 @@ WarmUp = Literal["sum", "online"]
 
 def online_version(loss: Loss, name: WarmUp = "online") -> Sum | Online:
     """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
-    margin = loss.margin if isinstance(loss, (Sum, Online)) else loss.margin_online
+    margin = loss.margin if isinstance(loss, _OnlineLoss) else loss.margin_online
     section = Sum if name == "sum" else Online
     return section.model_validate({"name": name, "margin": margin, "mask_positives": loss.mask_positives})
 
