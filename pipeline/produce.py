@@ -46,7 +46,8 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     """The vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
-    problems = [problem for problem in check_folder(folder) if problem.severity == "error"]
+    used = sorted({config.train, config.dev, *config.vocabulary_splits})
+    problems = [problem for problem in check_folder(folder, used) if problem.severity == "error"]
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:MOST_PROBLEMS])
         more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""

@@ -130,6 +130,13 @@ def test_broken_folders_stop_at_the_dataset(make, data_root, tmp_path, spoil, me
     assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
 
 
+def test_a_broken_split_that_is_not_used_does_not_matter(make, data_root, tmp_path):
+    root = tmp_path / "spare"
+    shutil.copytree(data_root / "one", root / "one")
+    (root / "one" / "test_caps.txt").write_text("no images\n")
+    make("spare", ["dataset"], teacher=OWN, root=root)
+
+
 def spoil_feature(folder: Path, value: float) -> None:
     features = np.load(folder / "train_ims.npy")
     features[5, 1, 2] = value

@@ -40,12 +40,13 @@ class Problem:
         return f"{self.severity}: {self.file}{where}: {self.message}"
 
 
-def check_folder(folder: Path) -> list[Problem]:
-    """All problems of all splits; of each kind in each file the first MOST_OF_A_KIND and the number of the others.
+def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Problem]:
+    """All problems of all splits, or of those chosen; of each kind in each file the first MOST_OF_A_KIND, and how
+    many more there are.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
-    splits = find_splits(folder)
+    splits = find_splits(folder) if chosen is None else chosen
     if not splits:
         return [Problem(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]
     examinations = [_examine(folder, split) for split in splits]
