@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
 import click
 import numpy as np
 import torch
