@@ -11,12 +11,12 @@ import torch
 
 from models import build_model
 from models.base import EmbeddingModel, MatchingModel
-from pipeline.artifact import Artifact, Build
+from pipeline.artifact import Artifact, Build, file_sha256
 from pipeline.config import Training
 from pipeline.data.batches import PairData
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
-from pipeline.data.folder import open_split, split_fingerprint
+from pipeline.data.folder import open_split, present_files, split_fingerprint
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
@@ -65,6 +65,9 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     for role, split in splits.items():
         TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
     build.notes["fingerprint"] = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    build.notes["folder_sha256"] = {
+        path.name: file_sha256(path) for name in used for path in present_files(folder, name).values()
+    }
     build.notes["counts"] = {
         role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
     }

@@ -10,6 +10,7 @@ import pytest
 
 from models import build_model
 from pipeline import produce
+from pipeline.cli.artifacts import changed_data
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split
 from pipeline.engine import Engine
@@ -135,6 +136,18 @@ def test_a_broken_split_that_is_not_used_does_not_matter(make, data_root, tmp_pa
     shutil.copytree(data_root / "one", root / "one")
     (root / "one" / "test_caps.txt").write_text("no images\n")
     make("spare", ["dataset"], teacher=OWN, root=root)
+
+
+def test_a_change_that_keys_do_not_see_is_found_by_hashing(make, data_root, tmp_path):
+    root = tmp_path / "changed"
+    shutil.copytree(data_root / "one", root / "one")
+    chain = make("changed", ["dataset"], teacher=OWN, root=root)
+    assert changed_data(chain) == []
+    features = np.load(root / "one" / "train_ims.npy")
+    features[5, 1, 2] += 1
+    np.save(root / "one" / "train_ims.npy", features)
+    (sentence,) = changed_data(chain)
+    assert "train_ims.npy is not the file that was read" in sentence
 
 
 def spoil_feature(folder: Path, value: float) -> None:

@@ -72,7 +72,7 @@ def explain(chain: Chain, stage: str) -> None:
 @click.command()
 @experiment_chain
 def verify(chain: Chain) -> None:
-    """Hash every file of EXPERIMENT's artefacts, and check that each was made from the upstream that is there."""
+    """Hash every file of EXPERIMENT's artefacts and of its dataset, and check that each was made from what is there."""
     problems, checked = [], 0
     for name, artifact in all_stages(chain).items():
         if not artifact.exists():
@@ -81,6 +81,7 @@ def verify(chain: Chain) -> None:
         checked += 1
         problems += [f"{name}: {sentence}" for sentence in artifact.changed_files()]
         problems += [f"{name}: {sentence}" for sentence in _other_upstream(artifact)]
+    problems += changed_data(chain)
     for sentence in problems:
         click.echo(sentence, err=True)
     if problems:
@@ -110,6 +111,21 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> No
         click.echo(f"{'deleted ' if delete else ''}{path}  {size / 1e6:.1f} MB")
     said = "freed" if delete else "could be freed: aoq gc --delete"
     click.echo(f"{len(listed)} of {len(made)} artefacts, {total / 1e6:.1f} MB {said}" if listed else "nothing to free")
+
+
+def changed_data(chain: Chain) -> list[str]:
+    """One sentence for each file of the dataset folder that is not what the dataset stage read.
+
+    Keys rest on a sample of the large arrays; this reads them whole.
+    """
+    if not chain["dataset"].exists():
+        return []
+    recorded = chain["dataset"].manifest().get("folder_sha256", {})
+    return [
+        f"dataset: {chain.folder / name} is not the file that was read; everything made from it is stale"
+        for name, sha256 in recorded.items()
+        if not (chain.folder / name).is_file() or file_sha256(chain.folder / name) != sha256
+    ]
 
 
 def _read_recipe(manifest: Path) -> dict[str, Any]:
