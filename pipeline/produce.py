@@ -26,7 +26,7 @@ from pipeline.mining.mine import mine
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import read_table
 from pipeline.progress import show_progress
-from pipeline.stages import Chain, control_training
+from pipeline.stages import TABLELESS, Chain, control_training
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
 
@@ -106,7 +106,7 @@ def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
-    table = None if chain.experiment.second_round.loss.name == "online" else chain["hard_negatives"]
+    table = None if chain.experiment.second_round.loss.name in TABLELESS else chain["hard_negatives"]
     _train(chain, chain.experiment.second_round, table, build, engine)
 
 

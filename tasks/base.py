@@ -69,6 +69,7 @@ class ArtifactTask(luigi.Task):
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.experiment, self.artifact.path)
+                    (build.directory / "error.txt").unlink(missing_ok=True)
                     produce(self.chain.owner(self.stage), build, Engine(**settings.param_kwargs))
         except Exception:
             self._keep_traceback()
