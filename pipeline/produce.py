@@ -148,7 +148,6 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
             output=build.directory / "table",
             progress=lambda done, total: report(done, total, "shards"),
         )
-    (build.directory / "shards").rmdir()
 
 
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:

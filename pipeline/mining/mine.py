@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +93,15 @@ def mine(
         for anchors, _, _, h in [sides[direction]]
         for start in range(0, len(anchors), shard_rows)
     ]
+    if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
+        shutil.rmtree(work)
+        return
     for done, shard in enumerate(shards):
         anchors, candidates, positives, _ = sides[shard.direction]
         mine_shard(shard, anchors, candidates, positives)
         progress(done + 1, len(shards))
     _write_table(output, shards, dict(provenance))
+    shutil.rmtree(work)
 
 
 def mine_shard(
@@ -144,8 +149,6 @@ def _write_table(output: Path, shards: list[Shard], provenance: dict[str, Any]) 
         write_lists(path, parts, {"format_version": FORMAT_VERSION, **provenance, **about})
         manifest["directions"][direction] = {**about, **_statistics(path)}
     write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    for shard in shards:
-        shard.output.unlink()
 
 
 def _statistics(path: Path) -> dict[str, Any]:

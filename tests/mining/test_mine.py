@@ -102,6 +102,15 @@ def test_an_interrupted_run_keeps_its_shards(world, tmp_path, monkeypatch):
     assert content_hash(again) == whole
 
 
+def test_a_table_whose_clean_up_was_cut_short_is_not_mined_again(world, tmp_path, monkeypatch):
+    folder = run(world, tmp_path)
+    whole = content_hash(folder)
+    (tmp_path / "shards").mkdir()
+    monkeypatch.setattr(mine_module, "exact_negatives", None)
+    assert content_hash(run(world, tmp_path)) == whole
+    assert not (tmp_path / "shards").exists()
+
+
 def test_a_damaged_shard_is_mined_again(world, tmp_path, caplog):
     whole = content_hash(run(world, tmp_path / "whole", shard_rows=8))
 
