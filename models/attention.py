@@ -1,11 +1,11 @@
-"""SCAN's cross attention (Lee et al., ECCV 2018): every query fragment attends to all fragments of the context.
+"""Cross attention between words and regions (Lee et al., ECCV 2018), without ever forming an attended vector.
 
-Nothing here forms an attended vector. With attention weights a over the context's fragments v, and a query q,
+With attention weights a over the context's fragments v, and a query q,
 
     cos(q, sum_k a_k v_k) = sum_k a_k <q, v_k> / (|q| sqrt(a^T G a)),     G_kl = <v_k, v_l>,
 
-so the region-word products and small Gram matrices are enough. The cosine does not see the scale of a, hence the
-softmax stays unnormalised; and a padded fragment, kept as a zero vector, adds nothing to either sum.
+so the word-region products and small Gram matrices are enough. Everything here works on a `Block`; of its axes
+(captions, words, images, regions), words are the queries of t2i and regions those of i2t.
 """
 
 from __future__ import annotations
@@ -17,45 +17,80 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.normalise import EPSILON, safe_norm
+from models.blocks import Block
+from models.normalise import l1_normalise, safe_norm
 
 Direction = Literal["t2i", "i2t"]
-Aggregation = Literal["Mean", "LogSumExp"]
+Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]
+Aggregation = Literal["LogSumExp", "Mean", "Max", "Sum"]
 
 SLOPE = 0.1
 FLOOR = 1e-37  # near the smallest normal float32: a squared norm below it is that of a zero vector
-LARGEST_TEMPERATURE = 40.0  # exp(2 * 40) times some hundred regions squared is still a float32
+QUERY = {"t2i": 1, "i2t": 3}
+CONTEXT = {"t2i": 3, "i2t": 1}
 
 
-def paired_cosine(
-    queries: Float[Tensor, "pairs Q D"], contexts: Float[Tensor, "pairs K D"], *, temperature: float
-) -> Float[Tensor, "pairs Q"]:
-    """The cosine of each query and what it attends to, for aligned pairs; 0 for a zero query.
+def attention(
+    block: Block, *, direction: Direction, temperature: float, normalisation: Normalisation = "clipped_l2norm"
+) -> Float[Tensor, "C W I R"]:
+    """The weight of every context fragment for every query: they sum to 1 over the real context.
 
-    a_qk ~ exp(temperature * x_qk), x = LeakyReLU(<q, v_k>) over its norm along the queries.
+    a = softmax over the context of temperature * x, where x are the products normalised along the queries.
     """
-    products = torch.bmm(queries, contexts.transpose(1, 2))
-    clipped = F.leaky_relu(products, SLOPE)
-    weights = (clipped * (temperature / (safe_norm(clipped, 1) + EPSILON))).exp()
-    numerator = (weights * products).sum(2)
-    square = (torch.bmm(weights, torch.bmm(contexts, contexts.transpose(1, 2))) * weights).sum(2)
-    return numerator * square.masked_fill(square <= FLOOR, torch.inf).rsqrt() / safe_norm(queries).squeeze(-1)
+    products = normalise_products(block, direction=direction, normalisation=normalisation)
+    return masked_softmax(temperature * products, block.mask(CONTEXT[direction]), CONTEXT[direction])
+
+
+def normalise_products(block: Block, *, direction: Direction, normalisation: Normalisation) -> Float[Tensor, "C W I R"]:
+    """SCAN's `raw_feature_norm`: products clipped (LeakyReLU 0.1), or normalised along the queries, or both."""
+    products, query = block.products, QUERY[direction]
+    if normalisation == "softmax":
+        return masked_softmax(products, block.mask(query), query)
+    if normalisation.startswith("clipped"):
+        products = F.leaky_relu(products, SLOPE)
+    if normalisation.endswith("l2norm"):
+        # No epsilon: the products of a query alone are 1 or -1 to the last bit, and what is alike stays so (BFAN).
+        return products / safe_norm(products, query)
+    return l1_normalise(products, query) if normalisation.endswith("l1norm") else products
+
+
+def attended_cosine(
+    block: Block, weights: Float[Tensor, "C W I R"], *, direction: Direction
+) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
+    """The cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
+    context = CONTEXT[direction]
+    numerator = (weights * block.products).sum(context)
+    through_gram = block.through_region_gram(weights) if direction == "t2i" else block.through_word_gram(weights)
+    square = (weights * through_gram).sum(context)
+    norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.region_norm
+    return numerator * square.masked_fill(square <= FLOOR, torch.inf).rsqrt() / norm
 
 
 def aggregate(
-    cosines: Float[Tensor, "*axes"],
-    mask: Bool[Tensor, "*axes"],
+    values: Float[Tensor, "C W_or_I I_or_R"],
+    block: Block,
     *,
-    dim: int,
+    direction: Direction,
     aggregation: Aggregation,
-    temperature: float,
-) -> Float[Tensor, "*fewer"]:
-    """One number for all queries of a pair: their mean, or log(sum exp(temperature * cosine)) / temperature.
+    temperature: float = 1.0,
+) -> Float[Tensor, "C I"]:
+    """One number for all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
+    dim, mask = (1, block.word_mask) if direction == "t2i" else (2, block.region_mask)
+    if mask is not None and direction == "t2i":
+        mask = mask.unsqueeze(2)
+    if aggregation in ("Mean", "Sum"):
+        total = values.sum(dim) if mask is None else values.masked_fill(~mask, 0).sum(dim)
+        if aggregation == "Sum":
+            return total
+        return total / (values.shape[dim] if mask is None else mask.sum(dim).clamp_min(1))
+    if mask is not None:  # where nothing is real, the zero vectors are compared: -inf has no gradient
+        values = values.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)
+    return values.amax(dim) if aggregation == "Max" else (temperature * values).logsumexp(dim) / temperature
 
-    >>> cosines, mask = torch.tensor([[0.2, 0.4, 9.0]]), torch.tensor([[True, True, False]])
-    >>> aggregate(cosines, mask, dim=1, aggregation="Mean", temperature=6.0)
-    tensor([0.3000])
-    """
-    if aggregation == "Mean":
-        return cosines.masked_fill(~mask, 0).sum(dim) / mask.sum(dim).clamp_min(1)
-    return (temperature * cosines).masked_fill(~mask, -torch.inf).logsumexp(dim) / temperature
+
+def masked_softmax(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:
+    """softmax(x) along `dim` over the entries whose mask is True; 0 elsewhere."""
+    if mask is None:
+        return x.softmax(dim)
+    # Not -inf: fragments without any real context would be NaN.
+    return x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim).masked_fill(~mask, 0)

@@ -18,7 +18,7 @@ class Images:
 
     features: Float[Tensor, "images regions features"]
     mask: Bool[Tensor, "images regions"] | None = None
-    boxes: Float[Tensor, "images regions 4"] | None = None
+    boxes: Float[Tensor, "images regions coordinates"] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -61,12 +61,13 @@ class Code:
     """What a model keeps of N images or captions.
 
     `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
-    `mask` (N, fragments) is True at real fragments. `context` (N, ...) is whatever the auxiliary loss needs, and
-    `context_mask` is True at its real fragments.
+    `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one vector an item besides.
+    `context` (N, ...) is whatever the auxiliary loss needs, and `context_mask` is True at its real fragments.
     """
 
     vectors: Float[Tensor, "items ..."]
     mask: Bool[Tensor, "items fragments"] | None = None
+    pooled: Float[Tensor, "items P"] | None = None
     context: Float[Tensor, "items ..."] | None = None
     context_mask: Bool[Tensor, "items parts"] | None = None
 
@@ -77,6 +78,7 @@ class Code:
         return Code(
             self.vectors[rows],
             None if self.mask is None else self.mask[rows],
+            None if self.pooled is None else self.pooled[rows],
             None if self.context is None else self.context[rows],
             None if self.context_mask is None else self.context_mask[rows],
         )
@@ -93,7 +95,8 @@ def concatenate(codes: Sequence[Code]) -> Code:
         real = code.mask if code.mask is not None else code.vectors.new_ones(code.vectors.shape[:2]).bool()
         vectors.append(F.pad(code.vectors, (0, 0, 0, missing)))
         masks.append(F.pad(real, (0, missing), value=False))
-    return Code(torch.cat(vectors), torch.cat(masks))
+    pooled = [code.pooled for code in codes if code.pooled is not None]
+    return Code(torch.cat(vectors), torch.cat(masks), torch.cat(pooled) if pooled else None)
 
 
 class MatchingModel(nn.Module, ABC):
@@ -106,6 +109,10 @@ class MatchingModel(nn.Module, ABC):
     similarity_range: tuple[float, float] = (-1.0, 1.0)
     uses_batch_statistics: bool = False
     """True if training mode mixes the images of a batch (BatchNorm): anchors and companions then go apart."""
+    needs_boxes: bool = False
+    """True if `Images.boxes` must be there."""
+    takes_masks: bool = True
+    """False if every image must have all its regions."""
 
     @abstractmethod
     def encode_images(self, images: Images) -> Code: ...
@@ -124,6 +131,14 @@ class MatchingModel(nn.Module, ABC):
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
         """A further loss on matched pairs (VSRN's captioner), already weighted; None for models without one."""
         return None
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before the first step of each epoch of a training, counted from 0."""
+        return
+
+    def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
+        """Called once a training step with the anchors and their matrix, for models that watch its distribution."""
+        return
 
 
 class EmbeddingModel(MatchingModel):

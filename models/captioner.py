@@ -11,8 +11,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from models.base import Captions
 from models.regions import count
 
-END = 2
-
 
 class Captioner(nn.Module):
     """Describes an image word by word, each step fed the true previous word and attending with the last state."""
@@ -121,4 +119,5 @@ def caption_labels(
     position = torch.arange(steps + 1, device=words.device)
     labels = labels.masked_fill(position >= lengths.unsqueeze(1), 0)
     cut = (lengths >= max_length).unsqueeze(1) & (position == max_length - 1)
-    return labels.masked_fill(cut, END), position[:-1] < lengths.unsqueeze(1)
+    end = words.gather(1, lengths.unsqueeze(1) - 1)
+    return torch.where(cut, end, labels), position[:-1] < lengths.unsqueeze(1)

@@ -19,6 +19,11 @@ def l2_normalise(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*ax
     return x / (safe_norm(x, dim) + EPSILON)
 
 
+def l1_normalise(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*axes"]:
+    """x / (sum |x| + 1e-8) along `dim`."""
+    return x / (x.abs().sum(dim, keepdim=True) + EPSILON)
+
+
 def safe_norm(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*kept"]:
     """|x| along `dim` (kept as 1), but 1 for a zero vector, where the square root has no gradient."""
     square = (x * x).sum(dim, keepdim=True)

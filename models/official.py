@@ -1,21 +1,34 @@
-"""Weights of the official implementations (VSE++, SCAN, VSRN, AOQ-VSRN) under our names."""
+"""Weights of the official implementations under our names, with the options that they were trained with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-State = Mapping[str, Tensor]
-Options = Mapping[str, object]
+from models import build_model
+from models.official_options import Options, State, Told, our_options
+from models.official_recognition import recognise
 
-# In the order of the official list of state dicts.
+MOST_NAMES = 8
+
+_GLOBAL = [
+    (r"embedding_local\.0\.(.*)", r"local.\1"),
+    (r"embedding_local\.1\.(.*)", r"local_norm.\1"),
+    (r"embedding_global\.0\.(.*)", r"whole.\1"),
+    (r"embedding_global\.1\.(.*)", r"whole_norm.\1"),
+    (r"embedding_common\.0\.(.*)", r"common.\1"),
+]
 RENAMES: dict[str, list[tuple[str, str]]] = {
     "image": [
         (r"fc\.(weight|bias)", r"project.\1"),
+        (r"fc\.weight_g", r"project.parametrizations.weight.original0"),
+        (r"fc\.weight_v", r"project.parametrizations.weight.original1"),
+        (r"fc_att\.(.*)", r"position_query.\1"),
+        (r"position_embedding\.weight", r"block_embedding.weight"),
         (r"Rs_GCN_1\.(.*)", r"reasoning.0.\1"),
         (r"Rs_GCN_2\.(.*)", r"reasoning.1.\1"),
         (r"Rs_GCN_3\.(.*)", r"reasoning.2.\1"),
@@ -26,7 +39,10 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"img_rnn\.(.*)", r"recurrence.\1"),
         (r"bn\.(.*)", r"norm.\1"),
     ],
-    "text": [(r"embed\.weight", "text.embedding.weight"), (r"rnn\.(.*)", r"text.recurrence.\1")],
+    "text": [
+        (r"embed\.(?:glove\.)?weight", "text.embedding.weight"),
+        (r"(?:cap_)?rnn\.(.*)", r"text.recurrence.\1"),
+    ],
     "captioner": [
         (r"encoder\.vid2hid\.(.*)", r"captioner.project.\1"),
         (r"encoder\.rnn\.(.*)", r"captioner.recurrence.\1"),
@@ -36,112 +52,105 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"decoder\.rnn\.(.*)_l0", r"captioner.cell.\1"),
         (r"decoder\.out\.(.*)", r"captioner.predict.\1"),
     ],
+    "similarity": [
+        *((rf"v_global_w\.{theirs}", rf"pool_image.{ours}") for theirs, ours in _GLOBAL),
+        *((rf"t_global_w\.{theirs}", rf"pool_caption.{ours}") for theirs, ours in _GLOBAL),
+        (r"sim_tranloc_w\.(.*)", r"local_similarity.\1"),
+        (r"sim_tranglo_w\.(.*)", r"global_similarity.\1"),
+        (r"sim_eval_w\.(.*)", r"score.\1"),
+        (r"SGR_module\.(\d)\.graph_query_w\.(.*)", r"reasoning.\1.query.\2"),
+        (r"SGR_module\.(\d)\.graph_key_w\.(.*)", r"reasoning.\1.key.\2"),
+        (r"SGR_module\.(\d)\.sim_graph_w\.(.*)", r"reasoning.\1.output.\2"),
+        (r"SAF_module\.attn_sim_w\.(.*)", r"gate.\1"),
+        (r"SAF_module\.bn\.(.*)", r"norm.\1"),
+    ],
 }
 
 
 @dataclass(frozen=True)
 class OfficialModel:
-    """An official checkpoint as ours: `build_model(name, **options).load_state_dict(weights)`."""
+    """An official checkpoint as ours: `build_model(name, **options).load_state_dict(weights)`.
+
+    `evidence` is what it was recognised by; `assumed` are the official options that nobody gave, at their defaults.
+    """
 
     name: str
     options: dict[str, object]
     weights: dict[str, Tensor]
+    evidence: str = ""
+    assumed: dict[str, object] = field(default_factory=dict)
 
 
-def from_official(parts: Sequence[State], options: Options) -> OfficialModel:
-    """Recognise official state dicts (image encoder, text encoder, and VSRN's captioner if there is one).
+def from_official(parts: Sequence[State], options: Options, name: str | None = None) -> OfficialModel:
+    """Official state dicts as our model: image encoder, text encoder, and a captioner or similarity encoder if any.
 
-    `options` are the official command-line options. The state dicts of VSE++, SCAN, BFAN and NAAF may have the
-    same names and shapes, so there the options decide.
+    `options` are the official command-line options. The weights of VSE++, SCAN, BFAN and NAAF may have the same names
+    and shapes; there the options decide, or `name`. Raises unless the model takes exactly these weights.
     """
-    if len(parts) not in (2, 3):
-        raise ValueError(f"An official model has 2 or 3 parts (image, text, captioner), got {len(parts)}.")
-    if "Rs_GCN_1.theta.weight" in parts[0]:
-        name, ours = "vsrn", _vsrn_options(parts, options)
-    elif {"fc.weight", "fc.bias"} == set(parts[0]) and len(parts) == 2:
-        name, ours = _fragments_or_global(parts[1], options)
-    else:
-        raise ValueError(
-            "These are not the weights of VSE++, SCAN, VSRN or AOQ-VSRN on precomputed regions; the parts begin "
-            f"with {[sorted(part)[:4] for part in parts]}."
-        )
+    recognised, evidence = recognise(parts, options, name)
+    kinds = ("image", "text", "captioner" if recognised == "vsrn" else "similarity")
     weights: dict[str, Tensor] = {}
-    for part, kind in zip(parts, RENAMES, strict=False):
+    origin: dict[str, str] = {}
+    for part, kind in zip(parts, kinds, strict=False):
         weights |= our_weights(part, kind)
-    shapes = {
-        "feature_size": weights["project.weight"].shape[1],
-        "vocabulary_size": weights["text.embedding.weight"].shape[0],
-        "embedding_size": weights["project.weight"].shape[0],
-        "word_size": weights["text.embedding.weight"].shape[1],
-    }
-    return OfficialModel(name, {**shapes, **ours}, weights)
+        origin |= {_our_name(key, kind) or key: f"{key} ({kind})" for key in part}
+    told = Told(options)
+    ours = our_options(recognised, weights, told)
+    if recognised == "naaf":
+        weights |= _thresholds(told)
+    _check_weights(recognised, ours, weights, origin)
+    return OfficialModel(recognised, ours, weights, evidence, told.assumed)
 
 
 def our_weights(part: State, kind: str) -> dict[str, Tensor]:
-    """One official state dict ("image", "text" or "captioner") under our names.
+    """One official state dict (a key of `RENAMES`) under our names.
 
     1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
     """
-    ours = {_our_name(key, kind): value.squeeze(-1) if value.ndim == 3 else value for key, value in part.items()}
+    names = {key: _our_name(key, kind) for key in part}
+    placeless = [key for key, name in names.items() if name is None]
+    if placeless:
+        raise ValueError(f"These official {kind} weights have no place in our models: {_listed(placeless)}.")
+    ours = {str(names[key]): value.squeeze(-1) if value.ndim == 3 else value for key, value in part.items()}
     for key in list(ours):
         if key.endswith("running_mean"):
             ours.setdefault(key.replace("running_mean", "num_batches_tracked"), torch.tensor(0))
     return ours
 
 
-def _our_name(key: str, kind: str) -> str:
+def _our_name(key: str, kind: str) -> str | None:
     name = key
     for pattern, replacement in RENAMES[kind]:
         name = re.sub(f"^{pattern}$", replacement, name)
-    if name == key:
-        raise ValueError(f"The official {kind} weight {key!r} has no place in our models.")
-    return name
+    return None if name == key else name
 
 
-def _vsrn_options(parts: Sequence[State], options: Options) -> dict[str, object]:
-    _expect(options, "VSRN", measure="cosine", rnn_type="gru")
-    found: dict[str, object] = {
-        "variant": "f30k" if "bn.weight" in parts[0] else "coco",
-        "normalise_axis": "regions",
-        "absolute": bool(options.get("use_abs", False)),
-        "normalise_images": not options.get("no_imgnorm", False),
-        "caption_weight": 1.0 if len(parts) == 3 else 0.0,
+def _check_weights(name: str, options: Mapping[str, object], weights: State, origin: Mapping[str, str]) -> None:
+    """What a strict load would find, all of it at once; `origin` are the official names."""
+    with torch.device("meta"):  # shapes are enough, and cost nothing
+        expected = build_model(name, **options).state_dict()  # type: ignore[arg-type]
+    shapes = {key: (tuple(weights[key].shape), tuple(expected[key].shape)) for key in expected if key in weights}
+    problems = {
+        "missing (our names)": [key for key in expected if key not in weights],
+        "without a place": [origin.get(key, key) for key in weights if key not in expected],
+        "of another shape": [f"{origin.get(key, key)} is {a}, not {b}" for key, (a, b) in shapes.items() if a != b],
     }
-    if len(parts) == 3:
-        found["caption_hidden_size"] = parts[2]["encoder.vid2hid.weight"].shape[0]
-        found["caption_word_size"] = parts[2]["decoder.embedding.weight"].shape[1]
-        found["caption_bidirectional"] = "encoder.rnn.weight_ih_l0_reverse" in parts[2]
-        found["caption_max_length"] = options.get("max_len", 60)
-        found["caption_dropout"] = options.get("input_dropout_p", 0.2)
-    return found
+    found = [f"{what}: {_listed(names)}" for what, names in problems.items() if names]
+    if found:
+        raise ValueError(f"These are not the weights of one whole {name}; {'; '.join(found)}.")
 
 
-def _fragments_or_global(text: State, options: Options) -> tuple[str, dict[str, object]]:
-    found: dict[str, object] = {"bidirectional": "rnn.weight_ih_l0_reverse" in text}
-    if {"cross_attn", "raw_feature_norm", "agg_func"} <= set(options):
-        _expect(options, "SCAN", raw_feature_norm="clipped_l2norm", no_imgnorm=False, no_txtnorm=False)
-        _expect_one_of(options, "SCAN", agg_func=["Mean", "LogSumExp"], cross_attn=["t2i", "i2t"])
-        found["direction"], found["aggregation"] = options["cross_attn"], options["agg_func"]
-        found["temperature"] = options.get("lambda_softmax")
-        found["temperature_lse"] = options.get("lambda_lse", 6.0)
-        return "scan", found
-    if "measure" in options and "focal_type" not in options:
-        _expect(options, "VSE++", measure="cosine", use_abs=False, no_imgnorm=False)
-        return "vsepp", found
-    raise ValueError(
-        "These weights fit VSE++, SCAN, BFAN and NAAF alike, and the options do not say which: SCAN's have "
-        "'cross_attn', 'raw_feature_norm' and 'agg_func', VSE++'s have 'measure'; "
-        f"found {sorted(options)}. BFAN and NAAF have no model here."
-    )
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _expect(options: Options, model: str, **values: object) -> None:
-    _expect_one_of(options, model, **{key: [value] for key, value in values.items()})
-
-
-def _expect_one_of(options: Options, model: str, **values: Sequence[object]) -> None:
-    for key, allowed in values.items():
-        if key in options and options[key] not in allowed:
-            raise ValueError(
-                f"The official {model} was trained with {key}={options[key]!r}; ours supports {list(allowed)}."
-            )
+def _thresholds(told: Told) -> dict[str, Tensor]:
+    """What NAAF has learnt besides its weights: the official code keeps it among the options."""
+    statistics = [told.number(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
+    return {
+        "threshold": torch.tensor(told.number("thres", 0.0)),
+        "safe_threshold": torch.tensor(told.number("thres_safe", 0.0)),
+        "alpha": torch.tensor(told.number("alpha", 2.0)),
+        "statistics": torch.tensor(statistics),
+    }

@@ -14,11 +14,14 @@ from models.recurrence import GRU
 class TextEncoder(nn.Module):
     """Word embeddings, then a GRU over each caption's own length; two directions are averaged.
 
-    Captions come in any order of lengths, and padding never enters the GRU.
+    Captions come in any order of lengths, and padding never enters the GRU. `dropout` is that of word embeddings.
     """
 
-    def __init__(self, vocabulary_size: int, *, word_size: int, embedding_size: int, bidirectional: bool) -> None:
+    def __init__(
+        self, vocabulary_size: int, *, word_size: int, embedding_size: int, bidirectional: bool, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.embedding = nn.Embedding(vocabulary_size, word_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         self.recurrence = GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
@@ -40,7 +43,8 @@ class TextEncoder(nn.Module):
 
     def _embed(self, captions: Captions, places: PackedSequence) -> PackedSequence:
         longest = len(places.batch_sizes)
-        return PackedSequence(self.embedding(captions.words[:, :longest].flatten()[places.data]), *places[1:])
+        words = self.dropout(self.embedding(captions.words[:, :longest].flatten()[places.data]))
+        return PackedSequence(words, *places[1:])
 
 
 def _packed_places(captions: Captions) -> PackedSequence:

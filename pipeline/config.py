@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
+from pipeline.model_sections import Model, Section
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+TABLE_SOURCES = ("teacher", "teacher_weights", "first_round")
+
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
 def _list_of(item: Any) -> Any:
     return Annotated[tuple[item, ...], Field(strict=False)]  # TOML's arrays are lists
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class DemoWorld(Section):
@@ -61,43 +47,6 @@ class Dataset(Section):
         if (self.folder is None) == (self.demo is None):
             raise ValueError("name either `folder` (a precomp folder below the data root) or a [dataset.demo] section")
         return self
-
-
-class VSEpp(Section):
-    name: Literal["vsepp"]
-    embedding_size: PositiveInt = 1024
-    word_size: PositiveInt = 300
-    bidirectional: bool = False
-
-
-class VSRN(Section):
-    name: Literal["vsrn"]
-    embedding_size: PositiveInt = 2048
-    word_size: PositiveInt = 300
-    variant: Literal["coco", "f30k"] = "coco"
-    normalise_axis: Literal["regions", "features"] = "regions"
-    absolute: bool = False
-    normalise_images: bool = True
-    caption_weight: Annotated[float, Field(ge=0.0)] = 1.0
-    caption_hidden_size: PositiveInt = 512
-    caption_word_size: PositiveInt = 300
-    caption_max_length: Annotated[int, Field(ge=3)] = 60
-    caption_dropout: Fraction = 0.2
-    caption_bidirectional: bool = False
-
-
-class SCAN(Section):
-    name: Literal["scan"]
-    embedding_size: PositiveInt = 1024
-    word_size: PositiveInt = 300
-    direction: Literal["t2i", "i2t"] = "t2i"
-    aggregation: Literal["Mean", "LogSumExp"] = "LogSumExp"
-    temperature: PositiveFloat | None = None
-    temperature_lse: PositiveFloat = 6.0
-    bidirectional: bool = True
-
-
-Model = Annotated[VSEpp | VSRN | SCAN, Field(discriminator="name")]
 
 
 class _OnlineLoss(Section):
@@ -186,8 +135,28 @@ class Evaluation(Section):
     split: str = "dev"
     folds: PositiveInt = 1
     """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""
-    ensemble: _list_of(str) = ()  # type: ignore[valid-type]
-    """Further experiments whose second-round similarities are averaged with this one's."""
+
+
+class Members(Section):
+    members: Annotated[tuple[str, ...], Field(strict=False, min_length=2)]
+    """Experiments, each with an override after `@` if need be: "f30k_vsrn", "f30k_vsrn@seed=1"."""
+    weights: Annotated[tuple[PositiveFloat, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Members:
+        if self.weights is not None and len(self.weights) != len(self.members):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none")
+        if len(set(self.members)) < len(self.members):
+            raise ValueError(f"a member stands twice among {list(self.members)}; give it a larger weight instead")
+        return self
+
+
+class Ensemble(Section):
+    """An experiment that trains nothing: the weighted mean of the similarities of several second rounds."""
+
+    name: str
+    ensemble: Members
+    evaluation: Evaluation = Evaluation()
 
 
 class Experiment(Section):
@@ -199,15 +168,35 @@ class Experiment(Section):
     """An experiment whose negative table this one trains on, instead of rounds one of its own."""
     teacher_weights: str | None = None
     """Weights of `aoq import-checkpoint`, relative to the data root, in place of a first round."""
+    weights: str | None = None
+    """Such weights in place of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
     mining: Mining | None = None
     sampling: Sampling = Sampling()
-    second_round: Training
+    second_round: Training | None = None
     evaluation: Evaluation = Evaluation()
+
+    @property
+    def student(self) -> Training:
+        """The second round of an experiment that has one."""
+        if self.second_round is None:
+            raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
+        return self.second_round
+
+    @model_validator(mode="after")
+    def _trains_or_not(self) -> Experiment:
+        training = [key for key in (*TABLE_SOURCES, "mining", "second_round") if getattr(self, key) is not None]
+        if self.weights is not None and training:
+            raise ValueError(f"`weights` stand in place of all training; take out {training}")
+        if self.weights is None and self.second_round is None:
+            raise ValueError("give [second_round], or imported `weights` to evaluate")
+        return self
 
     @model_validator(mode="after")
     def _one_table(self) -> Experiment:
-        sources = [key for key in ("teacher", "teacher_weights", "first_round") if getattr(self, key) is not None]
+        if self.weights is not None:
+            return self
+        sources = [key for key in TABLE_SOURCES if getattr(self, key) is not None]
         if len(sources) != 1:
             raise ValueError(
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one) and "
@@ -215,8 +204,10 @@ class Experiment(Section):
             )
         if (self.mining is None) != (self.teacher is not None):
             raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
-        if self.teacher is None and self.model.name == "scan":
-            raise ValueError("[model] scan compares fragments, and a search index needs embeddings; name a `teacher`")
+        if self.teacher is None and not self.model.makes_embeddings:
+            raise ValueError(
+                f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
+            )
         if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
             raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
         return self

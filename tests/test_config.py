@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from models import MODELS
-from pipeline.config import Experiment
+from models.base import EmbeddingModel
+from pipeline.config import Ensemble, Experiment, Training
 from pipeline.experiments import known_experiments, load_experiment
 from pipeline.losses import LOSSES
 from pipeline.mining.sampler import STRATEGIES
@@ -80,7 +81,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("[dataset.demo]", "speed = 1\n[dataset.demo]", r"the top level has unknown keys \['speed'\]"),
         ("epochs = 3\nloss", 'epochs = "3"\nloss', r"first_round.epochs: .*integer \(got '3'\)"),
         ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
-        ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan'"),
+        ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
         ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
         ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
         ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
@@ -125,16 +126,73 @@ def sections(owner, field):
     return annotation.annotation.__args__
 
 
-def test_every_model_has_a_section_with_its_options():
-    configured = options_of(sections(Experiment, "model"))
-    assert configured.keys() == MODELS.keys()
-    for name, model in MODELS.items():
-        given = set(inspect.signature(model).parameters) - {"feature_size", "vocabulary_size"}
-        assert configured[name] == given, name
+def keywords_of(model):
+    """The keywords a constructor takes, and through its `**options` those of its base classes."""
+    found = {}
+    for kind in model.__mro__:
+        parameters = inspect.signature(kind.__init__).parameters
+        found = {name: parameter.default for name, parameter in parameters.items()} | found
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return {name: default for name, default in found.items() if default is not inspect.Parameter.empty}
+    raise AssertionError(model)
+
+
+def test_every_model_has_a_section_with_its_options_and_defaults():
+    kinds = sections(Experiment, "model")
+    assert options_of(kinds).keys() == MODELS.keys()
+    for kind in kinds:
+        name = kind.model_fields["name"].annotation.__args__[0]
+        section = kind(name=name).model_dump(exclude={"name"})
+        keywords = keywords_of(MODELS[name])
+        from_elsewhere = {"regions", "word_dropout"}  # the data says, and the model itself
+        assert section.keys() == keywords.keys() - from_elsewhere, name
+        assert section == {key: keywords[key] for key in section}, name
+
+
+def test_sections_know_which_models_can_be_searched():
+    for kind in sections(Experiment, "model"):
+        name = kind.model_fields["name"].annotation.__args__[0]
+        assert kind.makes_embeddings == issubclass(MODELS[name], EmbeddingModel), name
+
+
+ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'
+
+
+def test_an_ensemble_is_an_experiment_of_its_own(load):
+    loaded = load(ENSEMBLE + "weights = [1.0, 3.0]")
+    assert isinstance(loaded, Ensemble)
+    assert loaded.ensemble.weights == (1.0, 3.0)
+    assert load(ENSEMBLE, 'evaluation.split = "test"').evaluation.split == "test"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("weights = [1.0]", "1 weights for 2 members"),
+        ("weights = [1.0, 0.0]", r"ensemble.weights.1: .*greater than 0"),
+        (
+            "model.name = 'scan'",
+            r"\[ensemble\] has unknown keys \['model'\]; allowed keys are \['members', 'weights'\]",
+        ),
+        (
+            "[model]",
+            r"the top level has unknown keys \['model'\]; allowed keys are \['ensemble', 'evaluation', 'name'\]",
+        ),
+    ],
+)
+def test_a_wrong_ensemble_is_refused(load, more, message):
+    with pytest.raises(ValueError, match=message):
+        load(ENSEMBLE + more)
+
+
+def test_an_ensemble_has_several_different_members(load):
+    for members in ('["demo"]', '["demo", "demo"]'):
+        with pytest.raises(ValueError, match=r"at least 2 items|stands twice"):
+            load(f"[ensemble]\nmembers = {members}")
 
 
 def test_every_loss_has_a_section_with_its_numbers():
-    configured = options_of(sections(Experiment.model_fields["second_round"].annotation, "loss"))
+    configured = options_of(sections(Training, "loss"))
     assert configured.keys() == LOSSES.keys()
     for name, kind in LOSSES.items():
         numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}

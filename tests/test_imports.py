@@ -15,6 +15,7 @@ ROWS = [
     ["models"],
     [
         "pipeline.config",
+        "pipeline.model_sections",
         "pipeline.experiments",
         "pipeline.artifact",
         "pipeline.engine",

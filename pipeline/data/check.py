@@ -158,6 +158,8 @@ def _examine_geometry(examined: _Examination, rows: int, regions: int) -> None:
     if boxes is not None:
         bad = [start + row for start, block in _blocks(boxes) for row in np.flatnonzero(_has_bad_box(block))]
         message = "has a box outside [0, 1] or with x2 < x1 or y2 < y1; divide by the image's width and height"
+        if boxes.shape[2] > 4:
+            message = f"holds no grid blocks: {boxes.shape[2] // 2} whole numbers from 0, then as many shares in [0, 1]"
         examined.note(Problem(examined.paths["boxes.npy"].name, message, row=int(row)) for row in bad)
     mask = examined.attempt("mask.npy", lambda path: read_mask(path, rows, regions))
     if mask is not None:
@@ -166,11 +168,12 @@ def _examine_geometry(examined: _Examination, rows: int, regions: int) -> None:
         examined.note(Problem(examined.paths["mask.npy"].name, message, row=int(row)) for row in empty)
 
 
-def _has_bad_box(boxes: Float[np.ndarray, "rows regions 4"]) -> Bool[np.ndarray, " rows"]:
+def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:
     # Written so that NaN is bad too.
-    inside = (boxes >= 0.0) & (boxes <= 1.0)
-    ordered = boxes[..., 2:] >= boxes[..., :2]
-    return np.logical_not(inside.all(axis=(1, 2)) & ordered.all(axis=(1, 2)))
+    first, last = np.split(boxes, 2, axis=2)
+    is_share = (last >= 0.0) & (last <= 1.0)
+    is_low = (first >= 0.0) & (first <= last) if boxes.shape[2] == 4 else (first >= 0.0) & (first % 1 == 0)
+    return np.logical_not((is_share & is_low).all(axis=(1, 2)))
 
 
 def _thumb_problems(folder: Path, ids: Sequence[str]) -> Iterator[Problem]:

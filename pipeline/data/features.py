@@ -39,10 +39,14 @@ def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
     return features
 
 
-def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows regions 4"]:
-    """`{split}_boxes.npy`: x1, y1, x2, y2 of every region, as shares of the image's width and height."""
+def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows regions coordinates"]:
+    """`{split}_boxes.npy`: x1, y1, x2, y2 of every region, as shares of the image's width and height.
+
+    PFAN's own arrays are taken as they are: 2K numbers a region (K > 2), its grid blocks and their shares.
+    """
     boxes = open_array(path)
-    if boxes.shape != (rows, regions, 4) or boxes.dtype.kind != "f":
+    fits = boxes.shape[:2] == (rows, regions) and boxes.ndim == 3 and boxes.dtype.kind == "f"
+    if not fits or boxes.shape[2] < 4 or boxes.shape[2] % 2:
         raise ValueError(
             f"{path}: boxes need shape {(rows, regions, 4)} like the features and a float dtype; this array "
             f"has {boxes.shape} {boxes.dtype}. Write x1, y1, x2, y2 in [0, 1] a region, or remove the file."

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from pipeline.data.vocabulary import PAD, UNKNOWN, Vocabulary, tokenise
+from pipeline.data.vocabulary import PAD, Vocabulary, tokenise
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class TokenisedCaptions:
             ids = vocabulary.encode(tokenise(caption))
             if len(ids) == 2:
                 raise ValueError(f"caption {line} ({caption!r}) has no word; write one, or remove its line.")
-            if all(i == UNKNOWN for i in ids[1:-1]):
+            if all(i == vocabulary.unknown for i in ids[1:-1]):
                 unknown.append(line)
             words.extend(ids)
             offsets.append(len(words))

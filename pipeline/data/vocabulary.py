@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-PAD, START, END, UNKNOWN = range(4)
+PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PLAIN = re.compile(r"(?!.*(?:cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 ]|,(?= ))*\.?")
@@ -53,12 +53,12 @@ def _word_tokeniser() -> Any:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words in the order of their ids; the first four are `<pad>`, `<start>`, `<end>`, `<unk>`."""
+    """Words in the order of their ids: `<pad>`, then `<start>`, `<end>`, `<unk>` (in NAAF's files in another order)."""
 
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.words[:4] != SPECIAL_WORDS:
+        if self.words[:1] != SPECIAL_WORDS[:1] or set(self.words[:4]) != set(SPECIAL_WORDS):
             raise ValueError(f"a vocabulary starts with {SPECIAL_WORDS}; this one starts with {self.words[:4]}.")
         if len(self.index) != len(self.words):
             twice = [word for word, count in Counter(self.words).items() if count > 1]
@@ -81,6 +81,10 @@ class Vocabulary:
     def index(self) -> dict[str, int]:
         return {word: i for i, word in enumerate(self.words)}
 
+    @property
+    def unknown(self) -> int:
+        return self.index["<unk>"]
+
     def __len__(self) -> int:
         return len(self.words)
 
@@ -90,7 +94,8 @@ class Vocabulary:
         >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
         [1, 3, 4, 2]
         """
-        return [START, *(self.index.get(token, UNKNOWN) for token in tokens), END]
+        index, unknown = self.index, self.unknown
+        return [index["<start>"], *(index.get(token, unknown) for token in tokens), index["<end>"]]
 
     def save(self, path: Path) -> None:
         """Write the json that SCAN, BFAN and SGRAF read."""
@@ -121,9 +126,9 @@ def _words(content: Any) -> tuple[str, ...]:
     index, names, size = content["word2idx"], content["idx2word"], content["idx"]
     if not isinstance(index, dict) or not isinstance(names, dict):
         raise ValueError("word2idx and idx2word must both be objects.")
-    missing = [f"{word}={i}" for i, word in enumerate(SPECIAL_WORDS) if index.get(word) != i]
+    missing = [word for word in SPECIAL_WORDS if word not in index]
     if missing:
-        raise ValueError(f"word2idx lacks the special words {', '.join(missing)} (or gives them other ids).")
+        raise ValueError(f"word2idx lacks the special words {', '.join(missing)}.")
     words = tuple(sorted(index, key=lambda word: (str(type(index[word])), index[word])))
     if [index[word] for word in words] != list(range(len(words))) or size != len(words):
         raise ValueError(f"word2idx must hold 0 to idx - 1, each once; it has {len(words)} words, idx={size}.")

@@ -128,6 +128,8 @@ class _Trainer:
             group["lr"] = learning_rate(training, state.epoch)
         order = epoch_order(self._pairs.split.caption_count, seed=self._seed, epoch=state.epoch)
         self._model.train()
+        if state.step == 0:  # a resumed epoch has begun before
+            self._model.begin_epoch(state.epoch, training.epochs)
         window = Window()
         while state.step < self.steps:
             captions = order[state.step * training.batch_size :][: training.batch_size]

@@ -68,6 +68,7 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     offline = _offline_similarities(model, images, captions, size, batch.groups) if batch.groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
+    model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
     gap = (matrix.diagonal().mean() - matrix.mean()).detach()
     value = LossValue(value.total, {**value.figures, "positive_gap": gap})
     return value, model.auxiliary_loss(anchors, batch.captions[:size])

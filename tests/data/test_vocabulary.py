@@ -77,7 +77,7 @@ def _content(**changes: Any) -> dict[str, Any]:
         ([1], "this one has list"),
         ({"word2idx": {}}, "this one has ['word2idx']"),
         (_content(idx2word=[]), "both be objects"),
-        (_content(word2idx={"<pad>": 0, "<start>": 1, "a": 2}), "lacks the special words <end>=2, <unk>=3"),
+        (_content(word2idx={"<pad>": 0, "<start>": 1, "a": 2}), "lacks the special words <end>, <unk>"),
         (_content(idx=7), "6 words, idx=7"),
         (_content(word2idx=_content()["word2idx"] | {"b": 4}), "each once"),
         (_content(word2idx=_content()["word2idx"] | {"b": "5"}), "each once"),
@@ -89,6 +89,13 @@ def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ValueError, match=r"vocab\.json: .*" + re.escape(message)):
         Vocabulary.load(path)
+
+
+def test_naafs_order_of_special_words(tmp_path: Path) -> None:
+    index = {"<pad>": 0, "<unk>": 1, "<start>": 2, "<end>": 3, "dog": 4}
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps({"word2idx": index, "idx2word": {str(i): w for w, i in index.items()}, "idx": 5}))
+    assert Vocabulary.load(path).encode(["dog", "cat"]) == [2, 4, 1, 3]
 
 
 def test_words_must_start_with_the_special_ones_and_be_different() -> None:

@@ -1,18 +1,26 @@
-"""Small random worlds, and every registered model with random weights and statistics."""
+"""Small random worlds, every registered model with random weights and statistics, and definitions as loops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from models import MODELS, build_model
-from models.base import Captions, Images, MatchingModel
+from models.base import Captions, Code, EmbeddingModel, Images, MatchingModel
+from models.official import from_official
+from pipeline.losses.similarities import Similarities, positive_pairs
+from pipeline.losses.triplet import online_triplet, sum_triplet
 
-VOCABULARY, FEATURES = 30, 5
+VOCABULARY, FEATURES, REGIONS = 30, 5, 6
 SIZES = {"embedding_size": 8, "word_size": 6}
+PLACES = {"position_size": 4, "grid": 4}
+RAW = {"normalise_images": False, "normalise_captions": False}
 # Further options worth the contract tests; a new model is tested with its defaults.
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "vsepp": [{}, {"bidirectional": True}],
@@ -21,22 +29,42 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"variant": "f30k", "normalise_axis": "features", "caption_hidden_size": 7, "caption_word_size": 6},
     ],
     "scan": [
-        {"direction": direction, "aggregation": aggregation}
-        for direction in ("t2i", "i2t")
-        for aggregation in ("Mean", "LogSumExp")
+        {"direction": "t2i", "aggregation": "Mean"},
+        {"direction": "i2t", "aggregation": "LogSumExp"},
+        {"direction": "t2i", "aggregation": "Sum", "normalisation": "softmax", "weight_norm": True},
+        {"direction": "i2t", "aggregation": "Max", "normalisation": "clipped_l1norm", "bidirectional": False},
+        {"direction": "t2i", "aggregation": "LogSumExp", "normalisation": "l1norm", "weight_norm": True, **RAW},
+        {"direction": "i2t", "aggregation": "Mean", "normalisation": "clipped", **RAW},
+    ],
+    "bfan": [{"focal": "equal"}, {"focal": "prob"}],
+    "pfan": [
+        {"direction": "t2i", **PLACES},
+        {"direction": "i2t", "mask_padding": True, **PLACES},
+        {"direction": "t2i", "aggregation": "LogSumExp", "mask_padding": True, **PLACES},
+    ],
+    "sgr": [{"regions": REGIONS, "similarity_size": 7}, {"regions": REGIONS, "similarity_size": 4, "steps": 1}],
+    "saf": [{"regions": REGIONS, "similarity_size": 7}],
+    "naaf": [{}, {"alpha_schedule": "adaptive", **RAW}],
+    "imram": [
+        {"mode": "text", "steps": 2},
+        {"mode": "image", "steps": 3},
+        {"mode": "full", "steps": 1},
+        {"mode": "full", "steps": 3},
     ],
 }
 CASES = [(name, options) for name in MODELS for options in OPTIONS.get(name, [{}])]
+# Of statistics and thresholds; anything else lies in [-0.5, 0.5].
+RANGES = {"var": (0.5, 1.5), "threshold": (0.1, 0.4), "alpha": (1.0, 3.0), "statistics": (0.1, 0.9)}
 
 
 def randomise(model: MatchingModel, generator: torch.Generator) -> None:
-    """All weights and statistics non-trivial: fresh ones leave VSRN's graph layers out."""
+    """All weights and statistics non-trivial: fresh ones leave VSRN's graph layers and NAAF's thresholds out."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.uniform_(-0.6, 0.6, generator=generator)
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point():
-                low, high = (0.5, 1.5) if name.endswith("var") else (-0.5, 0.5)
+                low, high = next((value for end, value in RANGES.items() if name.endswith(end)), (-0.5, 0.5))
                 buffer.uniform_(low, high, generator=generator)
 
 
@@ -52,23 +80,46 @@ class Build:
     name: str
     options: dict[str, object]
 
+    @property
+    def takes_masks(self) -> bool:
+        return MODELS[self.name].takes_masks
+
+    def with_regions(self, regions: int) -> Build:
+        """The case for images of so many regions, if its model is built for a number."""
+        return replace(self, options={**self.options, "regions": regions}) if "regions" in self.options else self
+
     def __call__(self, seed: int = 0) -> MatchingModel:
         model = build_model(self.name, feature_size=FEATURES, vocabulary_size=VOCABULARY, **SIZES, **self.options)
         randomise(model, torch.Generator().manual_seed(seed))
         return model.eval()
 
 
-@pytest.fixture(params=CASES, ids=lambda case: "-".join([case[0], *map(str, case[1].values())]))
-def build(request: pytest.FixtureRequest) -> Build:
-    return Build(*request.param)
+def case_id(case: tuple[str, dict[str, object]]) -> str:
+    name, options = case
+    shown = {key: value for key, value in options.items() if key not in PLACES}
+    return "-".join(
+        [name, *(f"{value} {key}" if isinstance(value, bool) else str(value) for key, value in shown.items())]
+    )
+
+
+def fixture_of(fits: Callable[[type[MatchingModel]], bool]) -> Any:
+    """A fixture that runs its test for every case whose model fits."""
+    cases = [case for case in CASES if fits(MODELS[case[0]])]
+    return pytest.fixture(params=cases, ids=case_id)(lambda request: Build(*request.param))
+
+
+build = fixture_of(lambda model: True)
+build_masking = fixture_of(lambda model: model.takes_masks)
+build_unmasking = fixture_of(lambda model: not model.takes_masks)
+build_embedding = fixture_of(lambda model: issubclass(model, EmbeddingModel))
 
 
 @pytest.fixture
 def world(generator: torch.Generator) -> Callable[..., tuple[Images, Captions]]:
-    """(images, captions): region features, and 0-padded word ids in mixed order of lengths."""
+    """(images, captions): regions with boxes, and 0-padded word ids in mixed order of lengths."""
 
     def make(
-        images: int = 5, lengths: tuple[int, ...] = (4, 1, 7, 2, 4), regions: int = 6, masked: bool = False
+        images: int = 5, lengths: tuple[int, ...] = (4, 1, 7, 2, 4), regions: int = REGIONS, masked: bool = False
     ) -> tuple[Images, Captions]:
         features = torch.rand(images, regions, FEATURES, generator=generator)
         mask = torch.rand(images, regions, generator=generator) < 0.6 if masked else None
@@ -76,6 +127,124 @@ def world(generator: torch.Generator) -> Callable[..., tuple[Images, Captions]]:
             mask[torch.arange(images), torch.arange(images) % regions] = True
         words = torch.randint(1, VOCABULARY, (len(lengths), max(lengths)), generator=generator)
         words[torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1)] = 0
-        return Images(features, mask), Captions(words, torch.tensor(lengths))
+        corners = torch.rand(images, regions, 2, 2, generator=generator).sort(dim=2).values
+        return Images(features, mask, corners.flatten(2)), Captions(words, torch.tensor(lengths))
 
     return make
+
+
+@dataclass(frozen=True)
+class Official:
+    """The model of a golden case in eval mode, and what it makes of the case's images and captions."""
+
+    model: MatchingModel
+    images: Code
+    captions: Code
+
+    def matrix(self) -> Tensor:
+        return self.model.similarity(self.images, self.captions)
+
+    def pairs(self) -> tuple[Code, Code]:
+        """Every image with every caption as an aligned list, image by image."""
+        rows = torch.arange(len(self.images)).repeat_interleave(len(self.captions))
+        return self.images[rows], self.captions[torch.arange(len(self.captions)).repeat(len(self.images))]
+
+    def double(self) -> Official:
+        """The same embeddings in float64, as the official evaluations have them."""
+        images, captions = (
+            Code(code.vectors.double(), code.mask, None if code.pooled is None else code.pooled.double())
+            for code in (self.images, self.captions)
+        )
+        return Official(self.model.double(), images, captions)
+
+
+@pytest.fixture
+def official() -> Callable[..., Official]:
+    """Recognises the case's weights by the official options, and checks the embeddings."""
+
+    def load(case: Any, options: dict[str, object]) -> Official:
+        parts = [part for part in map(case.weights, ("img_enc", "txt_enc", "sim_enc")) if part]
+        found = from_official(parts, options)
+        model = build_model(found.name, **found.options).eval()
+        model.load_state_dict(found.weights)
+        images = model.encode_images(Images(case["in/images"], None, case.tensors.get("in/boxes")))
+        captions = model.encode_captions(Captions(case["in/captions"], case["in/lengths"]))
+        case.check("out/img_emb", images.vectors)
+        missing = case["out/cap_emb"].shape[1] - captions.vectors.shape[1]
+        case.check("out/cap_emb", F.pad(captions.vectors, (0, 0, 0, missing)))
+        assert torch.equal(captions.mask.sum(1), case["in/lengths"])
+        return Official(model, images, captions)
+
+    return load
+
+
+@pytest.fixture
+def triplet() -> Callable[..., Tensor]:
+    """VSE++'s loss as the official codes have it: margin 0.2, and only the diagonal is positive."""
+
+    def loss(similarity: Tensor, *, hardest: bool) -> Tensor:
+        diagonal = positive_pairs(torch.arange(len(similarity)), mask_positives=False)
+        return (online_triplet if hardest else sum_triplet)(Similarities(similarity, diagonal), margin=0.2).total
+
+    return loss
+
+
+def attention_by_loops(
+    queries: Tensor, contexts: Tensor, temperature: float, normalisation: str = "clipped_l2norm"
+) -> Tensor:
+    """Row q: how much query q attends to each context fragment. Products are normalised over the queries first."""
+    columns = [_normalised(torch.stack([q @ v for q in queries]), normalisation) for v in contexts]
+    rows = []
+    for q in range(len(queries)):
+        exponentials = [(temperature * column[q]).exp() for column in columns]
+        rows.append(torch.stack(exponentials) / sum(exponentials))
+    return torch.stack(rows)
+
+
+def _normalised(products: Tensor, normalisation: str) -> Tensor:
+    if normalisation == "softmax":
+        return products.exp() / sum(x.exp() for x in products)
+    if normalisation.startswith("clipped"):
+        products = torch.stack([x if x > 0 else 0.1 * x for x in products])
+    if normalisation.endswith("l2norm"):
+        norm = sum(x * x for x in products).sqrt()
+        return products / norm if norm > 0 else products
+    return products / (sum(x.abs() for x in products) + 1e-8) if normalisation.endswith("l1norm") else products
+
+
+def cosine_by_definition(a: Tensor, b: Tensor) -> Tensor:
+    return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
+
+
+def random_code(seed: int, items: int, fragments: int, *, size: int = 3, unit: bool = True) -> Code:
+    """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)
+    vectors = vectors / vectors.norm(dim=-1, keepdim=True) if unit else vectors
+    mask = torch.rand(items, fragments, generator=generator) < 0.7
+    mask[torch.arange(items), torch.randint(fragments, (items,), generator=generator)] = True
+    return Code(vectors.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+
+
+def each_pair(images: Code, captions: Code, similarity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The matrix, one pair at a time, of the real regions and the real words."""
+    rows = [
+        [similarity(regions[r], words[w]) for words, w in zip(captions.vectors, captions.mask, strict=True)]
+        for regions, r in zip(images.vectors, images.mask, strict=True)
+    ]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Definitions that several papers share, one pair and one fragment at a time; autograd goes through them."""
+
+    attention = staticmethod(attention_by_loops)
+    cosine = staticmethod(cosine_by_definition)
+    code = staticmethod(random_code)
+    each_pair = staticmethod(each_pair)
+
+
+@pytest.fixture(scope="session")
+def loops() -> Loops:
+    return Loops()

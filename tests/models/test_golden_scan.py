@@ -1,70 +1,45 @@
-"""SCAN against numbers of the official code."""
+"""SCAN and PFAN against numbers of the official codes: every normalisation, aggregation and direction; losses.
+
+PFAN has regions of its own, from packed arrays of blocks and shares, and compares as SCAN does.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch.testing import assert_close
 
-from models import SCAN, build_model
-from models.base import Captions, Code, Images
-from models.official import from_official
+from models import PFAN, SCAN
+from models.base import Code
 
 
-def supported(entries):
-    return [
-        entry
-        for entry in entries
-        if entry["raw_feature_norm"] == "clipped_l2norm" and entry["agg_func"] in ("Mean", "LogSumExp")
-    ]
-
-
-@pytest.mark.parametrize("name", ["scan_bigru"])
-def test_scan(golden, name):
+@pytest.mark.parametrize(
+    ("name", "kind"), [("scan_bigru", SCAN), ("scan_unigru", SCAN), ("scan_weightnorm_nonorm", SCAN), ("pfan", PFAN)]
+)
+def test_scores(golden, official, name, kind):
     case = golden(name)
-    entries = supported(case.meta["config"]["scores"])
-    assert len({(entry["cross_attn"], entry["agg_func"]) for entry in entries}) == 4
-    for entry in entries:
-        official = from_official([case.weights("img_enc"), case.weights("txt_enc")], entry)
-        assert official.name == "scan"
-        model = build_model(official.name, **official.options).eval()
-        model.load_state_dict(official.weights)
-        images = model.encode_images(Images(case["in/images"]))
-        captions = model.encode_captions(Captions(case["in/captions"], case["in/lengths"]))
-        case.check("out/img_emb", images.vectors)
-        words = captions.vectors.shape[1]
-        assert_close(captions.vectors, case["out/cap_emb"][:, :words], atol=1e-6, rtol=1e-5)
-        assert not case["out/cap_emb"][:, words:].any()
-        assert torch.equal(captions.mask.sum(1), case["out/cap_len"])
-
-        key = f"{entry['cross_attn']}/clipped_l2norm/{entry['agg_func']}{entry.get('suffix', '')}"
-        similarity = model.similarity(images, captions)
-        case.check(f"out/scores/{key}", similarity)
+    config, keys, double_keys = case.meta["config"], [], []
+    for entry in config["scores"]:
+        found = official(case, {**config["opt"], **entry})
+        assert type(found.model) is kind
+        key = f"{entry['cross_attn']}/{entry['raw_feature_norm']}/{entry['agg_func']}{entry.get('suffix', '')}"
+        keys.append(f"out/scores/{key}")
+        case.check(keys[-1], found.matrix())
+        case.check(keys[-1], found.model.pair_similarity(*found.pairs()).view_as(case[keys[-1]]))
         if "eval64" in entry:
-            double = model.double().similarity(as_double(images), as_double(captions))
-            case.check(f"out/scores_eval/{key}", double)
+            double_keys.append(f"out/scores_eval/{key}")
+            case.check(double_keys[-1], found.double().matrix())
+    assert sorted(keys) == case.keys("out/scores/")
+    assert sorted(double_keys) == case.keys("out/scores_eval/")
 
 
-def as_double(code):
-    return Code(code.vectors.double(), code.mask)
-
-
-def triplet(similarity, *, margin, hardest):
-    """VSE++'s hinge, summed over the batch and both directions."""
-    positive = similarity.diagonal()
-    off = ~torch.eye(len(similarity), dtype=torch.bool)
-    captions = (margin + similarity - positive.unsqueeze(1)).clamp_min(0) * off
-    images = (margin + similarity - positive.unsqueeze(0)).clamp_min(0) * off
-    return captions.amax(1).sum() + images.amax(0).sum() if hardest else captions.sum() + images.sum()
-
-
-def test_scan_loss_and_gradients(golden):
-    case = golden("scan_loss")
+@pytest.mark.parametrize(("name", "kind"), [("scan_loss", SCAN), ("pfan_loss", PFAN)])
+def test_losses_and_gradients(golden, triplet, name, kind):
+    case = golden(name)
     words = case["in/cap_emb"]
     mask = torch.arange(words.shape[1]) < case["in/lengths"].unsqueeze(1)
     for variant in case.meta["config"]["variants"]:
-        options, name = variant["opt"], variant["name"]
-        model = SCAN(
+        options, key = variant["opt"], variant["name"]
+        model = kind(
             feature_size=1,
             vocabulary_size=1,
             embedding_size=words.shape[2],
@@ -74,11 +49,10 @@ def test_scan_loss_and_gradients(golden):
             temperature=options["lambda_softmax"],
             temperature_lse=options["lambda_lse"],
         )
-        images = case["in/img_emb"].clone().requires_grad_()
-        captions = words.clone().requires_grad_()
-        similarity = model.similarity(Code(images), Code(captions, mask))
-        loss = triplet(similarity, margin=0.2, hardest=options["max_violation"])
-        case.check(f"out/{name}/loss", loss)
+        images, captions = (case[f"in/{side}_emb"].clone().requires_grad_() for side in ("img", "cap"))
+        loss = triplet(model.similarity(Code(images), Code(captions, mask)), hardest=options["max_violation"])
+        case.check(f"out/{key}/loss", loss)
         loss.backward()
-        case.check(f"out/{name}/grad/img_emb", images.grad)
-        case.check(f"out/{name}/grad/cap_emb", captions.grad)
+        case.check(f"out/{key}/grad/img_emb", images.grad)
+        case.check(f"out/{key}/grad/cap_emb", captions.grad)
+    assert len(case.keys("out/")) == 3 * len(case.meta["config"]["variants"])

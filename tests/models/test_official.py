@@ -3,30 +3,91 @@
 from __future__ import annotations
 
 import argparse
-import os
-import pickle
+import json
 
 import pytest
 import torch
 
 from models import build_model
-from models.official import from_official
-from pipeline.official import read_official_checkpoint
+from models.base import Captions, Images
+from models.official import from_official, our_weights
+from models.official_recognition import TELLING
+from pipeline.official import FROM_DATA, model_section, read_official_checkpoint
 
-SCAN_OPTIONS = {
-    "cross_attn": "i2t",
-    "raw_feature_norm": "clipped_l2norm",
-    "agg_func": "Mean",
-    "lambda_softmax": 4.0,
-    "lambda_lse": 5.0,
+MODELS = {
+    "ckpt_vsrn_f30k": "vsrn",
+    "ckpt_aoq_vsrn_f30k": "vsrn",
+    "ckpt_scan_bigru": "scan",
+    "ckpt_scan_bigru_zip": "scan",
+    "ckpt_bfan": "bfan",
+    "ckpt_pfan": "pfan",
+    "ckpt_sgraf_sgr": "sgr",
+    "ckpt_sgraf_saf": "saf",
+    "ckpt_naaf_glove": "naaf",
+    "ckpt_ncr": "sgr",
+    "ckpt_ncr_zip": "sgr",
+}
+SCORES = {
+    "scan": "out/scores/{cross_attn}/{raw_feature_norm}/{agg_func}",
+    "pfan": "out/scores/{cross_attn}/{raw_feature_norm}/{agg_func}",
+    "bfan": "out/scores/{focal_type}",
+    "naaf": "out/scores_test_f32/thres{thres_safe:g}",
+}
+OFFICIAL_NAMES = {
+    "temperature": "lambda_softmax",
+    "temperature_lse": "lambda_lse",
+    "direction": "cross_attn",
+    "aggregation": "agg_func",
+    "normalisation": "raw_feature_norm",
+    "focal": "focal_type",
+    "feature_size": "img_dim",
+    "vocabulary_size": "vocab_size",
+    "embedding_size": "embed_size",
+    "word_size": "word_dim",
+    "position_size": "position_embed_size",
+    "grid": "split_size",
+    "similarity_size": "sim_dim",
+    "steps": "sgr_step",
+    "caption_max_length": "max_len",
+    "absolute": "use_abs",
+}
+OWN_OPTIONS = {  # as far as they matter, what each official program saves
+    "vsepp": {"measure": "cosine", "use_abs": False, "no_imgnorm": False},
+    "scan": {
+        "cross_attn": "i2t",
+        "raw_feature_norm": "clipped_l2norm",
+        "agg_func": "Mean",
+        "lambda_softmax": 4.0,
+        "lambda_lse": 5.0,
+        "no_imgnorm": False,
+        "no_txtnorm": True,
+    },
+    "bfan": {"focal_type": "prob", "lambda_softmax": 20.0, "no_imgnorm": False, "no_txtnorm": False},
+    "naaf": {
+        "lambda_softmax": 20.0,
+        "alpha": 2.5,
+        "thres": 0.3,
+        "thres_safe": 0.0,
+        "mean_pos": 0.6,
+        "stnd_pos": 0.1,
+        "mean_neg": 0.3,
+        "stnd_neg": 0.05,
+        "no_imgnorm": False,
+        "no_txtnorm": False,
+    },
 }
 
 
 def parts(bidirectional=False):
-    """State dicts with the official names of VSE++ and SCAN."""
+    """State dicts with the names of VSE++, SCAN, BFAN and NAAF."""
     rnn = torch.nn.GRU(3, 4, bidirectional=bidirectional)
     text = {"embed.weight": torch.rand(9, 3)} | {f"rnn.{key}": value for key, value in rnn.state_dict().items()}
     return [{"fc.weight": torch.rand(4, 2), "fc.bias": torch.rand(4)}, text]
+
+
+def official_parts(case):
+    kinds = ["img_enc", "txt_enc", "sim_enc", "caption_model"]
+    return [part for part in map(case.weights, kinds) if part]
 
 
 def save(path, *, legacy=False, **content):
@@ -34,123 +95,226 @@ def save(path, *, legacy=False, **content):
     return path
 
 
-@pytest.mark.parametrize("name", ["ckpt_vsrn_f30k", "ckpt_aoq_vsrn_f30k"])
-def test_legacy_checkpoints(golden, golden_file, name):
-    """Old serialisation, Python 2 strings, GPU tags, GRU parameters as views, perhaps no batch counters."""
-    case = golden({"ckpt_vsrn_f30k": "vsrn_f30k", "ckpt_aoq_vsrn_f30k": "aoq_train_step_f30k"}[name])
-    read = read_official_checkpoint(golden_file(f"{name}.pth.tar"))
-    expected = [part for part in map(case.weights, ["img_enc", "txt_enc", "caption_model"]) if part]
-    assert read.name == "vsrn"
-    official = from_official(expected, case.meta["config"]["opt"])
-    assert read.options == official.options
-    assert read.weights.keys() == official.weights.keys()
-    for key, value in read.weights.items():
-        if "num_batches_tracked" not in key:
-            assert torch.equal(value, official.weights[key]), key
-        assert value.untyped_storage().nbytes() == value.nbytes, key
-    build_model(read.name, **read.options).load_state_dict(read.weights)
+@pytest.fixture(params=MODELS)
+def checkpoint(request, golden, golden_file):
+    """(its model's name, its networks, its `opt`, the case that has its weights)"""
+    path = golden_file(f"{request.param}.pth.tar")
+    described = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+    case = golden(described["weights_equal_case"])
+    return MODELS[request.param], read_official_checkpoint(path), described["opt"], case
+
+
+def test_all_golden_checkpoints_are_tested(golden_file):
+    assert {path.name.removesuffix(".pth.tar") for path in golden_file("").glob("ckpt_*.pth.tar")} == set(MODELS)
+
+
+def test_checkpoints_become_models_with_their_weights(checkpoint):
+    """Old and new serialisation, Python 2 strings, GPU tags, views of one storage, perhaps no batch counters."""
+    name, networks, opt, case = checkpoint
+    expected = from_official(official_parts(case), opt, name).weights
+    for index, read in enumerate(networks):
+        assert read.name == name
+        assert read.assumed == {}
+        build_model(read.name, **read.options).load_state_dict(read.weights)
+        assert read.weights.keys() == expected.keys()
+        for key, value in read.weights.items():
+            assert value.untyped_storage().nbytes() == value.nbytes, key
+            if "num_batches_tracked" not in key:
+                assert torch.equal(value, expected[key] + 0.01 * index), key
+
+
+def test_checkpoints_restore_their_options(checkpoint):
+    name, networks, opt, _ = checkpoint
+    for read in networks:
+        told = {key: opt[theirs] for key, theirs in OFFICIAL_NAMES.items() if key in read.options and theirs in opt}
+        if not any(key.startswith("captioner.") for key in read.weights):
+            told.pop("caption_max_length", None)
+        assert {key: read.options[key] for key in told} == told
+        assert read.options["normalise_images"] is not opt["no_imgnorm"]
+        if "bi_gru" in opt:
+            assert read.options["bidirectional"] is opt["bi_gru"]
+            assert read.options["weight_norm"] is (opt["precomp_enc_type"] == "weight_norm")
+        if name == "vsrn":
+            assert read.options["variant"] == opt["data_name"].removesuffix("_precomp")
+        if name == "naaf":
+            learnt = {"threshold": "thres", "safe_threshold": "thres_safe", "alpha": "alpha"}
+            assert {key: float(read.weights[key]) for key in learnt} == pytest.approx(
+                {key: opt[theirs] for key, theirs in learnt.items()}
+            )
+            statistics = [opt[key] for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
+            assert read.weights["statistics"].tolist() == pytest.approx(statistics)
+
+
+def test_checkpoints_score_as_officially(checkpoint):
+    name, networks, opt, case = checkpoint
+    key = SCORES.get(name, "out/scores").format(**opt)
+    if key not in case.tensors:
+        assert case.keys("out/"), "a case without scores in eval mode is one of training steps"
+        return
+    read = networks[0]
+    model = build_model(read.name, **read.options).eval()
+    model.load_state_dict(read.weights)
+    with torch.no_grad():
+        images = model.encode_images(Images(case["in/images"], boxes=case.tensors.get("in/boxes")))
+        captions = model.encode_captions(Captions(case["in/captions"], case["in/lengths"]))
+        case.check(key, model.similarity(images, captions))
+
+
+def test_options_are_those_of_a_model_section(checkpoint):
+    """All of them, so that an experiment's [model] can be compared with the file."""
+    for read in checkpoint[1]:
+        section = model_section(read).model_dump(exclude={"name"})
+        assert {key: value for key, value in read.options.items() if key not in FROM_DATA} == section
 
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_scan_and_vsepp_are_told_apart_by_options(tmp_path, legacy, bidirectional):
-    model = parts(bidirectional)
-    path = save(tmp_path / "scan", legacy=legacy, model=model, opt=argparse.Namespace(**SCAN_OPTIONS))
-    scan = read_official_checkpoint(path)
-    assert (scan.name, scan.options) == (
-        "scan",
-        {
-            "feature_size": 2,
-            "vocabulary_size": 9,
-            "embedding_size": 4,
-            "word_size": 3,
-            "bidirectional": bidirectional,
-            "direction": "i2t",
-            "aggregation": "Mean",
-            "temperature": 4.0,
-            "temperature_lse": 5.0,
-        },
-    )
-    path = save(tmp_path / "vsepp", legacy=legacy, model=model, opt=argparse.Namespace(measure="cosine"))
-    vsepp = read_official_checkpoint(path)
-    assert vsepp.name == "vsepp"
-    for read in (scan, vsepp):
-        build_model(read.name, **read.options).load_state_dict(read.weights)
+@pytest.mark.parametrize("name", OWN_OPTIONS)
+def test_equal_weights_are_told_apart_by_the_programs_own_options(tmp_path, name, bidirectional, legacy):
+    path = save(tmp_path / name, legacy=legacy, model=parts(bidirectional), opt=argparse.Namespace(**OWN_OPTIONS[name]))
+    (read,) = read_official_checkpoint(path)
+    assert (read.name, read.options["bidirectional"], read.assumed) == (name, bidirectional, {})
+    assert TELLING[name][0] in read.evidence
+    build_model(read.name, **read.options).load_state_dict(read.weights)
 
 
-def test_byte_string_keys(tmp_path):
-    """What Python 2 wrote, read by Python 3."""
-    as_bytes = [{key.encode(): value for key, value in part.items()} for part in parts()]
-    options = {key.encode(): value.encode() if isinstance(value, str) else value for key, value in SCAN_OPTIONS.items()}
-    read = read_official_checkpoint(save(tmp_path / "bytes", model=as_bytes, opt=options))
-    assert (read.name, read.options["direction"]) == ("scan", "i2t")
+def test_options_under_our_names():
+    scan = from_official(parts(), OWN_OPTIONS["scan"])
+    assert scan.options == {
+        "feature_size": 2,
+        "vocabulary_size": 9,
+        "embedding_size": 4,
+        "word_size": 3,
+        "bidirectional": False,
+        "normalise_images": True,
+        "normalise_captions": False,
+        "weight_norm": False,
+        "direction": "i2t",
+        "aggregation": "Mean",
+        "normalisation": "clipped_l2norm",
+        "temperature": 4.0,
+        "temperature_lse": 5.0,
+    }
+    naaf = from_official(parts(), OWN_OPTIONS["naaf"])
+    assert naaf.options["alpha"] == 2.5
+    assert naaf.weights["statistics"].tolist() == pytest.approx([0.6, 0.1, 0.3, 0.05])
+    assert float(naaf.weights["threshold"]) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("changes", "expected"),
     [
-        ({}, "do not say which"),
-        ({"focal_type": "equal", "measure": "cosine"}, "found \\['focal_type', 'measure'\\]. BFAN and NAAF"),
-        (SCAN_OPTIONS | {"raw_feature_norm": "softmax"}, "raw_feature_norm='softmax'; ours supports"),
-        (SCAN_OPTIONS | {"agg_func": "Max"}, "agg_func='Max'"),
-        ({"measure": "order"}, "measure='order'"),
+        ({"lambda_softmax": 9.0, "thres_safe": 0}, "scan"),
+        ({"lambda_softmax": 20.0, "thres_safe": 0}, "bfan"),
+        ({"lambda_softmax": 20.0, "thres_safe": 0.2}, "naaf"),
     ],
 )
-def test_options_that_we_cannot_follow(options, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        from_official(parts(), options)
+def test_values_tell_where_a_program_has_the_options_of_all(changes, expected):
+    everything = OWN_OPTIONS["scan"] | OWN_OPTIONS["bfan"] | OWN_OPTIONS["naaf"] | changes
+    found = from_official(parts(), everything)
+    assert found.name == expected
+    assert "--model" in found.evidence
+    for name in ("scan", "bfan", "naaf"):
+        assert from_official(parts(), everything, name).name == name
 
 
-def test_unknown_parts():
+@pytest.mark.parametrize("name", ["vsrn", "clip"])
+def test_a_name_that_the_weights_cannot_be(name):
+    with pytest.raises(ValueError, match=rf"cannot be '{name}'.*they fit vsepp, scan, bfan, naaf"):
+        from_official(parts(), OWN_OPTIONS["scan"], name)
+
+
+def test_options_that_point_to_several_models():
+    with pytest.raises(ValueError, match=r"do not say which.*they have measure and focal_type\. Name the model"):
+        from_official(parts(), {"focal_type": "equal", "measure": "cosine"})
+
+
+def test_weight_normalised_projections_are_not_vsepp(golden):
+    weighted, (_, text) = golden("scan_weightnorm_nonorm"), parts()
+    options = OWN_OPTIONS["scan"] | {"no_imgnorm": True}
+    found = from_official([weighted.weights("img_enc"), weighted.weights("txt_enc")], options)
+    assert (found.options["weight_norm"], found.options["normalise_images"]) == (True, False)
+    with pytest.raises(ValueError, match="they fit scan, bfan, naaf"):
+        from_official([weighted.weights("img_enc"), text], options, "vsepp")
+
+
+@pytest.mark.parametrize(
+    ("program", "changes", "complaint"),
+    [
+        ("scan", {"agg_func": "Median"}, "agg_func = 'Median'; ours supports LogSumExp, Mean, Max, Sum"),
+        ("scan", {"raw_feature_norm": "l3norm"}, "raw_feature_norm = 'l3norm'; ours supports clipped_l2norm"),
+        ("scan", {"cross_attn": "both"}, "cross_attn = 'both'; ours supports t2i, i2t"),
+        ("scan", {"lambda_softmax": "9"}, "lambda_softmax is '9', and should be a number"),
+        ("scan", {"lambda_softmax": 0.0}, r"temperature: .*greater than 0 \(got 0.0\)"),
+        ("bfan", {"focal_type": "sharp"}, "focal_type = 'sharp'; ours supports equal, prob"),
+        ("vsepp", {"measure": "order"}, "measure = 'order'; ours supports 'cosine' only"),
+        ("vsepp", {"use_abs": True}, "use_abs = True; ours supports False only"),
+    ],
+)
+def test_options_that_we_cannot_follow(tmp_path, program, changes, complaint):
+    path = save(tmp_path / "model_best.pth.tar", model=parts(), opt=OWN_OPTIONS[program] | changes)
+    with pytest.raises(ValueError, match=rf"model_best\.pth\.tar: It was trained with.*{complaint}|{complaint}"):
+        read_official_checkpoint(path)
+
+
+def test_parts_that_are_no_model_of_ours(golden):
     image, text = parts()
+    options = OWN_OPTIONS["scan"]
+    with pytest.raises(ValueError, match=r"a CNN on photographs.*precomputed"):
+        from_official([{"cnn.module.conv1.weight": torch.rand(1)} | image, text], OWN_OPTIONS["vsepp"])
+    with pytest.raises(ValueError, match="several GRU layers"):
+        from_official([image, text | {"rnn.weight_ih_l1": torch.rand(12, 4)}], options)
     with pytest.raises(ValueError, match="not the weights of VSE"):
-        from_official([{"cnn.conv1.weight": torch.rand(1)}, text], SCAN_OPTIONS)
-    with pytest.raises(ValueError, match=r"text weight 'embed\.glove\.weight' has no place"):
-        from_official([image, text | {"embed.glove.weight": torch.rand(9, 3)}], SCAN_OPTIONS)
+        from_official([{"linear.weight": torch.rand(4, 2)}, text], options)
     with pytest.raises(ValueError, match="2 or 3 parts"):
-        from_official([image], SCAN_OPTIONS)
+        from_official([image], options)
+    case = golden("sgraf_saf")
+    *encoders, similarity = official_parts(case)
+    average = {key: value for key, value in similarity.items() if not key.startswith("SAF_module")}
+    with pytest.raises(ValueError, match=r"neither an SGR_module nor a SAF_module.*AVE"):
+        from_official([*encoders, average], {"module_name": "AVE"})
 
 
-class Hostile:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
+def without(part, name):
+    return {key: value for key, value in part.items() if name not in key}
 
 
-@pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
-def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path, form):
-    path, trace = tmp_path / "model_best.pth.tar", tmp_path / "trace"
-    content = {"model": parts(), "opt": Hostile(trace)}
-    if form == "pickle":
-        path.write_bytes(pickle.dumps(content, protocol=2))
-    else:
-        save(path, legacy=form == "legacy", **content)
-    with pytest.raises(ValueError, match=r"was refused.*Get it from its authors"):
-        read_official_checkpoint(path)
-    assert not trace.exists()
+@pytest.mark.parametrize("name", ["vsrn_f30k", "sgraf_sgr", "pfan", "naaf_glove"])
+def test_missing_and_extra_weights_are_named(golden, name):
+    image, text, *third = official_parts(golden(name))
+    from_official([image, text, *third], {})
+    with pytest.raises(ValueError, match=r"missing \(our names\): text\.recurrence\.weight_hh_l0"):
+        from_official([image, without(text, "weight_hh_l0"), *third], {})
+    with pytest.raises(ValueError, match=r"project\.weight \(our name\) is missing"):
+        from_official([without(image, "fc.weight"), text, *third], {})
+    with pytest.raises(ValueError, match=r"official image weights have no place .*: fc2\.weight\.$"):
+        from_official([image | {"fc2.weight": torch.rand(2)}, text, *third], {})
 
 
-def test_files_that_are_no_checkpoints(tmp_path, golden_file):
-    path = tmp_path / "model_best.pth.tar"
-    with pytest.raises(FileNotFoundError, match=r"There is no checkpoint .*give the path"):
-        read_official_checkpoint(path)
-    with pytest.raises(ValueError, match="is a directory; give the path"):
-        read_official_checkpoint(tmp_path)
-    path.write_text("\n<!DOCTYPE html><html>quota exceeded</html>")
-    with pytest.raises(ValueError, match=r"is a web page.*download"):
-        read_official_checkpoint(path)
-    whole = save(tmp_path / "zip", model=parts(), opt=SCAN_OPTIONS).read_bytes()
-    legacy = golden_file("ckpt_vsrn_f30k.pth.tar").read_bytes()
-    for content in (b"", b"hello", whole[: len(whole) // 2], legacy[: len(legacy) // 2], legacy[:100]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"may be cut short.*download"):
-            read_official_checkpoint(path)
+@pytest.mark.parametrize("name", ["vsrn_f30k", "scan_bigru", "pfan"])
+def test_no_weight_may_be_missing_or_of_another_shape(golden, name):
+    complete, options = official_parts(golden(name)), {"cross_attn": "t2i", "agg_func": "Mean"}
+    for index, part in enumerate(complete):
+        for key, value in part.items():
+            if key.endswith("num_batches_tracked"):  # torch < 0.4.1 saved none
+                continue
+            for other in (without(part, key), part | {key: value.flatten()[:-1]}):
+                with pytest.raises(ValueError, match=r"\."):
+                    from_official([*complete[:index], other, *complete[index + 1 :]], options)
 
 
-@pytest.mark.parametrize("content", [[1, 2], {"model_A": [], "epoch": 3}, {"model": {"fc.weight": 1}}, {"model": [3]}])
-def test_containers_without_a_model(tmp_path, content):
-    torch.save(content, tmp_path / "other")
-    with pytest.raises(ValueError, match="needs a list of state dicts under 'model'"):
-        read_official_checkpoint(tmp_path / "other")
+def test_misplaced_weights_are_named():
+    image, text = parts()
+    with pytest.raises(ValueError, match=r"one whole scan; without a place: bn\.weight \(image\)\.$"):
+        from_official([image | {"bn.weight": torch.rand(4)}, text], OWN_OPTIONS["scan"])
+    many = {f"SGR_module.{step}.graph_key_w.weight": torch.rand(4, 4) for step in range(9)}
+    with pytest.raises(ValueError, match="and 1 more"):
+        our_weights({f"more.{key}": value for key, value in many.items()}, "similarity")
+
+
+def test_shapes_that_do_not_fit_together():
+    image, text = parts()
+    with pytest.raises(ValueError, match=r"of another shape: rnn\.weight_ih_l0 \(text\) is \(12, 3\), not \(12, 5\)\."):
+        from_official([image, text | {"embed.weight": torch.rand(9, 5)}], OWN_OPTIONS["scan"])
+    with pytest.raises(ValueError, match=r"text\.embedding\.weight \(our name\) is of shape \(9,\), and should have 2"):
+        from_official([image, text | {"embed.weight": torch.rand(9)}], OWN_OPTIONS["scan"])

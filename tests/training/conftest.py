@@ -22,7 +22,10 @@ def pairs():
     sentences = [[1, 4 + image % 12, *rng.integers(4, WORDS, rng.integers(1, 5)).tolist(), 2] for image in image_of]
     offsets = np.concatenate([[0], np.cumsum([len(words) for words in sentences])]).astype(np.int64)
     tokens = TokenisedCaptions(np.concatenate(sentences).astype(np.int32), offsets)
-    split = Split("train", features, [str(words) for words in sentences], image_of, [str(i) for i in range(IMAGES)])
+    corners = rng.uniform(size=(2, IMAGES, 4, 2))
+    boxes = np.concatenate([corners.min(0), corners.max(0)], axis=2).astype(np.float32)
+    texts, ids = [str(words) for words in sentences], [str(i) for i in range(IMAGES)]
+    split = Split("train", features, texts, image_of, ids, boxes)
     return PairData(split, tokens)
 
 

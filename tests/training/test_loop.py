@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import build_model
+from models import build_model, naaf
 from pipeline.config import AdapOffQuin, Online, Training
 from pipeline.embedding import similarity_matrix
 from pipeline.evaluation.retrieval import evaluate_similarity
@@ -31,6 +31,8 @@ OPTIONS = {
     "vsepp": {"embedding_size": 8, "word_size": 5},
     "vsrn": {"embedding_size": 8, "word_size": 5, "caption_hidden_size": 6, "caption_word_size": 5},
     "scan": {"embedding_size": 8, "word_size": 5},
+    "saf": {"embedding_size": 8, "word_size": 5, "similarity_size": 4, "regions": 4},
+    "naaf": {"embedding_size": 8, "word_size": 5, "alpha_schedule": "adaptive"},
 }
 
 
@@ -41,6 +43,7 @@ class KilledError(Exception):
 @pytest.fixture
 def run_training(pairs, sampler, monkeypatch):
     monkeypatch.setattr(loop, "LOG_STEPS", 2)
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
 
     def run(work: Path, name="vsepp", kill_at=None, training=TRAINING, sampler=sampler):
         work.mkdir(exist_ok=True)
@@ -77,6 +80,18 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, nam
         assert (cut / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
         assert kill_at < 5 or steps[0] > 4  # it did not start over
         assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
+
+
+def test_models_hear_of_every_epoch_and_step_once(run_training, monkeypatch, tmp_path):
+    heard = []
+    monkeypatch.setattr(naaf.NAAF, "begin_epoch", lambda self, epoch, epochs: heard.append((epoch, epochs)))
+    monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: heard.append(matrix.shape))
+    with pytest.raises(KilledError):
+        run_training(tmp_path, "naaf", kill_at=10)
+    run_training(tmp_path, "naaf")
+    epochs = [call for call in heard if isinstance(call, tuple) and not isinstance(call, torch.Size)]
+    assert epochs == [(epoch, 4) for epoch in range(4)]
+    assert len(heard) - len(epochs) == 4 * 5 + 2  # the steps after the last checkpoint, twice
 
 
 def lines(work):

@@ -124,7 +124,7 @@ def slow_forward(model, pairs, draw, objective):
 )
 def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
     torch.manual_seed(0)
-    small = {"embedding_size": 8, "word_size": 5}
+    small = {"embedding_size": 8, "word_size": 5} | ({} if MODELS[name].takes_masks else {"regions": 4})
     model = build_model(name, feature_size=6, vocabulary_size=24, **small).eval()  # eval: no batch statistics
     objective = make_objective(loss)
     draw = sampler.draw(np.arange(0, 48, 7, dtype=np.int32), np.random.default_rng(3))

@@ -1,0 +1,62 @@
+"""BFAN: Focus Your Attention, a Bidirectional Focal Attention Network for Image-Text Matching (Liu et al., MM 2019)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from models.attention import CONTEXT, Direction, aggregate, attended_cosine, attention
+from models.blocks import Block
+from models.fragments import FragmentModel
+
+Focal = Literal["equal", "prob"]
+
+
+class BFAN(FragmentModel):
+    """Attention in two steps: irrelevant fragments are found and dropped, the others weighted anew.
+
+    The similarity is the sum of both directions' mean cosines. The paper's BFAN averages the scores of an "equal" and
+    a "prob" model.
+    """
+
+    similarity_range = (-2.0, 2.0)
+
+    def __init__(self, *, focal: Focal = "equal", temperature: float = 20.0, **encoders: Any) -> None:
+        super().__init__(**encoders)
+        self.focal, self.temperature = focal, temperature
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        return self.focused(block, "t2i") + self.focused(block, "i2t")
+
+    def focused(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
+        """One direction's mean cosine."""
+        weights = attention(block, direction=direction, temperature=self.temperature)
+        weights = focus(weights, block.mask(CONTEXT[direction]), CONTEXT[direction], self.focal)
+        cosines = attended_cosine(block, weights, direction=direction)
+        return aggregate(cosines, block, direction=direction, aggregation="Mean")
+
+
+def focus(
+    weights: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int, focal: Focal
+) -> Float[Tensor, "*axes"]:
+    """The weights of relevant fragments, which sum to 1 again; 0 for the others. The choice has no gradient.
+
+    Relevant is a weight above the mean of all ("equal"), or above their mean weighted by confidence, the square root
+    of each weight ("prob"). Where all are equal, and so none is above, all are kept (the official code divides 0 by 0).
+
+    >>> focus(torch.tensor([0.5, 0.3, 0.2]), None, 0, "equal")
+    tensor([1., 0., 0.])
+    """
+    fixed = weights.detach()
+    if focal == "equal":
+        count = weights.shape[dim] if mask is None else mask.sum(dim, keepdim=True)
+        relevant = fixed * count > fixed.sum(dim, keepdim=True)
+    else:
+        confidence = fixed.sqrt()
+        relevant = fixed * confidence.sum(dim, keepdim=True) > (fixed * confidence).sum(dim, keepdim=True)
+    kept = torch.where(relevant | ~relevant.any(dim, keepdim=True), weights, 0)
+    total = kept.sum(dim, keepdim=True)
+    return kept / total.masked_fill(total == 0, 1)  # 0: no fragment is real

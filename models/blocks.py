@@ -1,0 +1,133 @@
+"""A block of pairs: all words of some captions against all regions of some images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from models.normalise import safe_norm
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The image side of blocks: one group of images for all captions (G = 1), or a group a caption (G = C).
+
+    Masked regions are zero vectors. `pooled` is a model's one vector an image, if it has one.
+    """
+
+    vectors: Float[Tensor, "G I R D"]
+    mask: Bool[Tensor, "G I R"] | None
+    pooled: Float[Tensor, "G I P"] | None
+
+    def once(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """`function(vectors)`, computed once for all blocks with these images."""
+        if function not in self._memo:
+            self._memo[function] = function(self.vectors)
+        return self._memo[function]
+
+    @cached_property
+    def _memo(self) -> dict[Callable[[Tensor], Tensor], Tensor]:
+        return {}
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "G I R R"]:
+        return self.vectors @ self.vectors.transpose(2, 3)
+
+    @cached_property
+    def norm(self) -> Float[Tensor, "G I R"]:
+        return safe_norm(self.vectors).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """C captions against I images each, `products[c, w, i, r]` = <word w of caption c, region r of image i>.
+
+    In a matrix all captions face the same images, and have as many words each, so that there is no `word_mask`. In
+    an aligned pair list each caption faces one image of its own (G = C, I = 1).
+    """
+
+    words: Float[Tensor, "C W D"]
+    word_mask: Bool[Tensor, "C W"] | None
+    pooled: Float[Tensor, "C P"] | None
+    regions: Regions
+    products: Float[Tensor, "C W I R"]
+    is_aligned: bool
+    """True for a pair list."""
+
+    @property
+    def region_mask(self) -> Bool[Tensor, "G I R"] | None:
+        return self.regions.mask
+
+    @cached_property
+    def word_norm(self) -> Float[Tensor, "C W"]:
+        return safe_norm(self.words).squeeze(-1)
+
+    @property
+    def region_norm(self) -> Float[Tensor, "G I R"]:
+        return self.regions.norm
+
+    @cached_property
+    def word_gram(self) -> Float[Tensor, "C W W"]:
+        return torch.bmm(self.words, self.words.transpose(1, 2))
+
+    def mask(self, axis: int) -> Bool[Tensor, "#C #W #I #R"] | None:
+        """The mask of words (axis 1) or regions (axis 3), to be broadcast to the products; None if all are real."""
+        if axis == 1:
+            return None if self.word_mask is None else self.word_mask[:, :, None, None]
+        return None if self.region_mask is None else self.region_mask.unsqueeze(1)
+
+    def through_region_gram(self, weights: Float[Tensor, "C W I R"]) -> Float[Tensor, "C W I R"]:
+        """sum_s weights[c, w, i, s] <v_s, v_r>: each weighted sum of regions times each region."""
+        gram = self.regions.gram
+        if self.is_aligned:
+            return (weights.transpose(1, 2) @ gram).transpose(1, 2)
+        return torch.bmm(weights.flatten(0, 1).transpose(0, 1), gram[0]).transpose(0, 1).view(weights.shape)
+
+    def through_word_gram(self, weights: Float[Tensor, "C W I R"]) -> Float[Tensor, "C W I R"]:
+        """sum_v <u_w, u_v> weights[c, v, i, r]: each weighted sum of words times each word."""
+        return torch.bmm(self.word_gram, weights.flatten(2)).view(weights.shape)
+
+    def attended_regions(
+        self, weights: Float[Tensor, "C W I R"], vectors: Float[Tensor, "G I R E"]
+    ) -> Float[Tensor, "C W I E"]:
+        """The weighted sums of regions themselves: E / R times as large as the weights."""
+        return torch.einsum(f"cwir,{self._group}ire->cwie", weights, self._grouped(vectors))
+
+    def attended_words(
+        self, weights: Float[Tensor, "C W I R"], vectors: Float[Tensor, "C W E"]
+    ) -> Float[Tensor, "C I R E"]:
+        """The weighted sums of words themselves: E / W times as large as the weights."""
+        return torch.einsum("cwir,cwe->cire", weights, vectors)
+
+    def products_with_regions(self, queries: Float[Tensor, "C W I D"]) -> Float[Tensor, "C W I R"]:
+        """<query, region>, where a caption has other queries for each image."""
+        return torch.einsum(f"cwid,{self._group}ird->cwir", queries, self._grouped(self.regions.vectors))
+
+    def products_with_words(self, queries: Float[Tensor, "C I R D"]) -> Float[Tensor, "C W I R"]:
+        """<query, word>, where an image has other queries for each caption."""
+        return torch.einsum("cird,cwd->cwir", queries, self.words)
+
+    @property
+    def _group(self) -> str:
+        return "c" if self.is_aligned else ""
+
+    def _grouped(self, vectors: Float[Tensor, "G I R E"]) -> Float[Tensor, "*G I R E"]:
+        return vectors if self.is_aligned else vectors[0]
+
+    def prepare(self) -> None:
+        """Compute what is cached now, outside any `recomputed` function: there it would be taken for new each time."""
+        _ = self.word_norm, self.word_gram, self.regions.norm, self.regions.gram
+
+
+def recomputed(function: Callable[[], Tensor]) -> Tensor:
+    """`function()`, whose intermediate tensors are made again in the backward pass instead of kept."""
+    if not torch.is_grad_enabled():
+        return function()
+    result: Tensor = checkpoint(function, use_reentrant=False, preserve_rng_state=False)
+    return result

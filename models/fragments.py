@@ -1,0 +1,144 @@
+"""Models that compare every word of a caption with every region of an image: SCAN and its descendants."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.utils import parametrizations
+
+from models.base import Captions, Code, Images, MatchingModel
+from models.blocks import Block, Regions
+from models.normalise import l2_normalise
+from models.regions import Projection, zero_masked
+from models.text import TextEncoder
+
+TILE_IMAGES, TILE_CAPTIONS = 64, 256
+
+
+class FragmentModel(MatchingModel):
+    """A model that compares every word with every region; it says how in `compare`, for a block of pairs.
+
+    A region is l2(W v + b), a word the l2-normalised state of a GRU, of which two directions are averaged.
+    `weight_norm` learns the norm of W apart from its direction.
+    """
+
+    block_words = 128
+    """The most words of a block of the similarity matrix: small enough for the cache."""
+
+    def __init__(
+        self,
+        *,
+        feature_size: int,
+        vocabulary_size: int,
+        embedding_size: int = 1024,
+        word_size: int = 300,
+        bidirectional: bool = True,
+        normalise_images: bool = True,
+        normalise_captions: bool = True,
+        weight_norm: bool = False,
+        word_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.normalise_images, self.normalise_captions = normalise_images, normalise_captions
+        project = Projection(feature_size, embedding_size)
+        if weight_norm:
+            parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
+        self.project = project
+        self.text = TextEncoder(
+            vocabulary_size,
+            word_size=word_size,
+            embedding_size=embedding_size,
+            bidirectional=bidirectional,
+            dropout=word_dropout,
+        )
+
+    def encode_images(self, images: Images) -> Code:
+        regions = self.project(zero_masked(images.features, images.mask))
+        regions = l2_normalise(regions) if self.normalise_images else regions
+        return Code(zero_masked(regions, images.mask), images.mask)
+
+    def encode_captions(self, captions: Captions) -> Code:
+        words, mask = self.text.states(captions)
+        return Code(l2_normalise(words) if self.normalise_captions else words, mask)
+
+    @abstractmethod
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        """The similarity of each caption with each image that it faces."""
+
+    def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
+        """Every image against every caption; without gradients in tiles, so that memory stays small."""
+        order = real_fragments(captions).sum(1).argsort(stable=True)
+        captions = captions[order]
+        if torch.is_grad_enabled():
+            transposed = self._tile(images, captions)
+        else:
+            rows = [images[start : start + TILE_IMAGES] for start in range(0, len(images), TILE_IMAGES)]
+            starts = range(0, len(captions), TILE_CAPTIONS)
+            columns = [captions[start : start + TILE_CAPTIONS] for start in starts]
+            tiles = [torch.cat([self._tile(row, column) for column in columns]) for row in rows]
+            transposed = torch.cat(tiles, dim=1)
+        return transposed.T[:, order.argsort()]
+
+    def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
+        return self.compare(self.pair_block(images, captions)).squeeze(1)
+
+    def pair_block(self, images: Code, captions: Code) -> Block:
+        """Image b with caption b."""
+        words = zero_masked(captions.vectors, captions.mask)
+        regions = _side(images, axis=1)
+        products = (words @ regions.vectors.squeeze(1).transpose(1, 2)).unsqueeze(2)
+        return Block(words, captions.mask, captions.pooled, regions, products, is_aligned=True)
+
+    def _tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
+        """The transposed similarity, for captions sorted by length."""
+        return torch.cat([self.compare(block) for block in self._blocks(images, captions)])
+
+    def _blocks(self, images: Code, captions: Code) -> Iterator[Block]:
+        """Cut into captions of one length; the products of all words with all regions are one multiplication."""
+        is_word = real_fragments(captions)
+        words, regions = captions.vectors[is_word], _side(images, axis=0)
+        runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
+        sizes = [count * length for count, length in runs]
+        products = (words @ regions.vectors.flatten(0, 2).T).view(-1, *regions.vectors.shape[1:3]).split(sizes)
+        pooled = [None] * len(runs) if captions.pooled is None else captions.pooled.split([n for n, _ in runs])
+        for (_, length), part, product, global_vectors in zip(runs, words.split(sizes), products, pooled, strict=True):
+            shape = (-1, length)
+            yield Block(
+                part.unflatten(0, shape), None, global_vectors, regions, product.unflatten(0, shape), is_aligned=False
+            )
+
+
+def _side(images: Code, *, axis: int) -> Regions:
+    """The images as one group (axis 0), or a group each (axis 1)."""
+    vectors = zero_masked(images.vectors, images.mask)
+    mask = None if images.mask is None else images.mask.unsqueeze(axis)
+    return Regions(vectors.unsqueeze(axis), mask, None if images.pooled is None else images.pooled.unsqueeze(axis))
+
+
+def equal_length_runs(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Cut captions, sorted by length, into runs of one length and at most `most` words (or one caption).
+
+    Of each run: how many captions, and their length.
+
+    >>> equal_length_runs([3, 3, 3, 5], 6)
+    [(2, 3), (1, 3), (1, 5)]
+    """
+    runs: list[tuple[int, int]] = []
+    for length in lengths:
+        count, last = runs[-1] if runs else (0, 0)
+        if length == last and (count + 1) * length <= most:
+            runs[-1] = (count + 1, length)
+        else:
+            runs.append((1, length))
+    return runs
+
+
+def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
+    """The mask of a code's fragments; all are real where it has none."""
+    if code.mask is not None:
+        return code.mask
+    return torch.ones(code.vectors.shape[:2], dtype=torch.bool, device=code.vectors.device)

@@ -1,0 +1,100 @@
+"""IMRAM: Iterative Matching with Recurrent Attention Memory for Image-Text Retrieval (Chen et al., CVPR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from models.attention import QUERY, Direction, aggregate, attended_cosine, attention
+from models.blocks import Block, recomputed
+from models.fragments import FragmentModel
+
+Mode = Literal["text", "image", "full"]
+DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
+
+
+class IMRAM(FragmentModel):
+    """Attention in `steps` rounds, each query refined by what it has seen; the rounds' similarities are added.
+
+    In each round a query's similarity is the cosine of the *original* fragment and what the refined one attends to,
+    averaged over the queries. Words are the queries ("text"), regions ("image"), or both in turn ("full").
+    """
+
+    block_words = 16
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "full",
+        steps: int = 3,
+        temperature: float = 9.0,
+        embedding_size: int = 1024,
+        **encoders: Any,
+    ) -> None:
+        super().__init__(embedding_size=embedding_size, **encoders)
+        self.mode, self.steps, self.temperature = mode, steps, temperature
+        highest = float(steps * len(DIRECTIONS[mode]))
+        self.similarity_range = (-highest, highest)
+        refined = DIRECTIONS[mode] if steps > 1 else ()
+        self.memory = nn.ModuleDict({direction: Memory(embedding_size) for direction in refined})
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS[self.mode]]).sum(0)
+
+    def _rounds(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
+        if self.steps == 1:
+            return self._look(block, block.products, direction)[0]
+        memory = self.memory[direction]
+        assert isinstance(memory, Memory)
+        if direction == "t2i":
+            first, own = block.words.unsqueeze(2), memory.own(block.words).unsqueeze(2)
+            seen = block.regions.once(memory.seen)
+            attended, products = block.attended_regions, block.products_with_regions
+        else:
+            first, own, seen = block.regions.vectors, block.regions.once(memory.own), memory.seen(block.words)
+            attended, products = block.attended_words, block.products_with_words
+
+        def rounds() -> Tensor:
+            total, weights = self._look(block, block.products, direction)
+            queries = memory(first, own + attended(weights, seen))
+            for step in range(1, self.steps):
+                similarity, weights = self._look(block, products(queries), direction)
+                total = total + similarity
+                if step < self.steps - 1:
+                    queries = memory(queries, memory.own(queries) + attended(weights, seen))
+            return total
+
+        block.prepare()
+        return recomputed(rounds)
+
+    def _look(
+        self, block: Block, products: Float[Tensor, "C W I R"], direction: Direction
+    ) -> tuple[Float[Tensor, "C I"], Float[Tensor, "C W I R"]]:
+        """One round: how alike the original fragments are to what queries with these products attend to, and where."""
+        real = block.mask(QUERY[direction])
+        if real is not None:  # padding is a zero vector only until it is refined, and products are normalised over it
+            products = products.masked_fill(~real, 0)
+        weights = attention(replace(block, products=products), direction=direction, temperature=self.temperature)
+        cosines = attended_cosine(block, weights, direction=direction)
+        return aggregate(cosines, block, direction=direction, aggregation="Mean"), weights
+
+
+class Memory(nn.Module):
+    """q <- g q + (1 - g) tanh(W [q; c]) with g = sigmoid(W' [q; c]), for a query q and what it attends to, c.
+
+    W and W' are applied to q (`own`) and to c's fragments (`seen`) apart: a weighted sum of fragments through W is the
+    weighted sum of fragments through W, and there are far fewer fragments than pairs.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(size, 2 * size)
+        self.seen = nn.Linear(size, 2 * size, bias=False)
+
+    def forward(self, queries: Float[Tensor, "*#pairs D"], projected: Float[Tensor, "*#pairs D2"]) -> Tensor:
+        gate, update = projected.chunk(2, dim=-1)
+        return torch.lerp(update.tanh(), queries, gate.sigmoid())

@@ -1,0 +1,172 @@
+"""NAAF: Negative-Aware Attention Framework for Image-Text Matching (Zhang et al., CVPR 2022)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from models.attention import CONTEXT, FLOOR, aggregate, attention, masked_softmax
+from models.base import Code
+from models.blocks import Block
+from models.fragments import FragmentModel
+
+FEWEST_WORDS = 200
+PROPAGATION = 5.0
+LARGEST_EXPONENT = 50.0  # distributions so far apart that any penalty will do
+
+
+class NAAF(FragmentModel):
+    """A word without any fitting region counts against the pair. Text-to-image; no weights beyond the encoders.
+
+    With s = <word, region> and the threshold t between matched and mismatched words, a pair's similarity is the mean
+    over its words of min(max_r s - t, 0) + cos(word, sum of regions with s > t) + sum_r attention_r s.
+
+    Training uses `threshold`, estimated once a step from the online matrix (the official code moves it within the
+    matrix, caption by caption); evaluation uses `safe_threshold`, mu+ - 3 sigma+, and decides by max_r s - t
+    propagated over like words. `alpha_schedule="adaptive"` sets the penalty on missed mismatches to alpha* at three
+    quarters of the epochs, as in the paper; the official code keeps it.
+    """
+
+    similarity_range = (-3.0, 2.0)
+    """All words opposite to all regions have -2 - t, and t is at most 1."""
+    statistics: Tensor
+    threshold: Tensor
+    safe_threshold: Tensor
+    alpha: Tensor
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 20.0,
+        alpha: float = 2.0,
+        alpha_schedule: Literal["fixed", "adaptive"] = "fixed",
+        **encoders: Any,
+    ) -> None:
+        super().__init__(**encoders)
+        self.temperature, self.alpha_schedule = temperature, alpha_schedule
+        for name, value in (("threshold", 0.0), ("safe_threshold", 0.0), ("alpha", alpha)):
+            self.register_buffer(name, torch.tensor(value))
+        self.register_buffer("statistics", torch.zeros(4))  # mu+, sigma+, mu-, sigma-
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        threshold = self.threshold if self.training else self.safe_threshold
+        similarity = block.products
+        margin = best_region(block) - threshold
+        decisive = margin if self.training else propagate(margin, block)
+        negative = torch.where(decisive < 0, margin, 0)
+        fitting = similarity > threshold
+        mask = block.mask(CONTEXT["t2i"])
+        weights = masked_softmax(self.temperature * similarity, fitting if mask is None else fitting & mask, 3)
+        positive = (weights * similarity).sum(3) * inverse_root((weights * block.through_region_gram(weights)).sum(3))
+        relevance = (attention(block, direction="t2i", temperature=self.temperature) * similarity).sum(3)
+        return aggregate(negative + positive + relevance, block, direction="t2i", aggregation="Mean")
+
+    @torch.no_grad()
+    def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
+        """Estimate the thresholds anew from the captions whose own image ranks first in the batch.
+
+        Their words against their own image are the matched sample, against the least similar image the mismatched one.
+        Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate.
+        """
+        first = (similarity.argmax(0) == torch.arange(len(captions), device=similarity.device)).nonzero().squeeze(1)
+        estimate = None
+        if len(first):
+            own = self._best_regions(images[first], captions[first])
+            other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])
+            if len(own) > FEWEST_WORDS:
+                estimate = Mismatch.of(own, other)
+        if estimate is None:
+            self.threshold.zero_()
+            self.safe_threshold.zero_()
+            return
+        self.statistics.copy_(torch.tensor([estimate.mu, estimate.sigma, estimate.mu_other, estimate.sigma_other]))
+        boundary = estimate.boundary(float(self.alpha))
+        if boundary is not None:
+            self.threshold.lerp_(torch.tensor(_probable(boundary)).to(self.threshold), 0.7)
+            self.safe_threshold.lerp_(torch.tensor(_probable(estimate.safe)).to(self.threshold), 0.7)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        if self.alpha_schedule == "adaptive" and epoch == 3 * epochs // 4 and bool(self.statistics[[1, 3]].all()):
+            self.alpha.fill_(Mismatch(*self.statistics.tolist()).best_alpha)
+
+    def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
+        """max_r s of every real word of aligned pairs."""
+        block = self.pair_block(images, captions)
+        best = best_region(block).squeeze(2)
+        return best.flatten() if block.word_mask is None else best[block.word_mask]
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Normal distributions of max_r s over matched words (mu, sigma) and over mismatched ones."""
+
+    mu: float
+    sigma: float
+    mu_other: float
+    sigma_other: float
+
+    @classmethod
+    def of(cls, matched: Float[Tensor, " words"], mismatched: Float[Tensor, " others"]) -> Mismatch:
+        samples = [matched.double(), mismatched.double()]
+        return cls(*(float(figure(sample)) for sample in samples for figure in (torch.mean, torch.std)))
+
+    @property
+    def safe(self) -> float:
+        """mu+ - 3 sigma+: 99.7 % of matched words lie above."""
+        return self.mu - 3 * self.sigma
+
+    def boundary(self, alpha: float) -> float | None:
+        """The t that minimises alpha P(mismatched > t) + P(matched < t), not below 0; None if there is none.
+
+        Where the densities balance, N(t; mu+, sigma+) = alpha N(t; mu-, sigma-): the upper root of A t^2 + B t + C.
+        """
+        matched, other = self.sigma**2, self.sigma_other**2
+        if not (matched and other):
+            return None
+        a = matched - other
+        b = 2 * (self.mu * other - self.mu_other * matched)
+        c = (self.mu_other * self.sigma) ** 2 - (self.mu * self.sigma_other) ** 2
+        c += 2 * matched * other * math.log(self.sigma_other / (alpha * self.sigma) + 1e-8)
+        discriminant = b * b - 4 * a * c
+        if discriminant <= 0:
+            return None
+        root = math.sqrt(discriminant)
+        # Of the two forms of the root, the one that does not subtract like numbers: a may be 0, or nearly.
+        numerator, denominator = (-2 * c, root + b) if b > 0 else (root - b, 2 * a)
+        return max(0.0, numerator / denominator) if denominator else None
+
+    @property
+    def best_alpha(self) -> float:
+        """alpha*: the penalty for which `boundary` is `safe` (the supplement's formula, its misprints put right)."""
+        distance = self.mu - self.mu_other - 3 * self.sigma
+        exponent = (distance**2 - 9 * self.sigma_other**2) / (2 * self.sigma_other**2)
+        return self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
+
+
+def best_region(block: Block) -> Float[Tensor, "C W I"]:
+    """max_r <word, region> over the real regions; 0 where there are none."""
+    mask = block.mask(CONTEXT["t2i"])
+    if mask is None:
+        return block.products.amax(3)
+    return block.products.masked_fill(~mask, -torch.inf).amax(3).masked_fill(~mask.any(3), 0)
+
+
+def propagate(margin: Float[Tensor, "C W I"], block: Block) -> Float[Tensor, "C W I"]:
+    """Each word's value averaged over the caption's words, like words weighing more."""
+    mask = None if block.word_mask is None else block.word_mask.unsqueeze(1)
+    return torch.bmm(masked_softmax(PROPAGATION * block.word_gram, mask, 2), margin)
+
+
+def inverse_root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """1 / sqrt(x), and 0 for the squared norm of a zero vector."""
+    return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()
+
+
+def _probable(threshold: float) -> float:
+    """An estimate outside [0, 1] counts as 0."""
+    return threshold if 0 <= threshold <= 1 else 0.0

@@ -1,0 +1,202 @@
+"""SGR and SAF: Similarity Reasoning and Filtration for Image-Text Matching (Diao et al., AAAI 2021).
+
+Their ensemble, SGRAF, averages the similarities of the two, trained apart.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from models.attention import attention, masked_softmax
+from models.base import Captions, Code, Images
+from models.blocks import Block, recomputed
+from models.fragments import FragmentModel
+from models.normalise import l1_normalise, l2_normalise
+from models.regions import zero_masked
+
+TEMPERATURE = 9.0
+DROPOUT = 0.4
+
+
+class _SGRAF(FragmentModel):
+    """Similarity vectors of a pair, one per word and one global; a subclass makes one vector of them.
+
+    s(x, y) = l2(W (x - y)^2 + b), of each word and what it attends to, and of the pooled image and caption.
+
+    BatchNorm takes each region slot for a channel, so the number of regions is fixed, and none may be masked. While
+    training, the image's statistics are those of the images encoded together.
+    """
+
+    similarity_range = (0.0, 1.0)
+    uses_batch_statistics = True
+    takes_masks = False
+    block_words = 32
+
+    def __init__(
+        self,
+        *,
+        regions: int = 36,
+        embedding_size: int = 1024,
+        similarity_size: int = 256,
+        dropout: float = DROPOUT,
+        **encoders: Any,
+    ) -> None:
+        super().__init__(embedding_size=embedding_size, word_dropout=dropout, **encoders)
+        self.regions = regions
+        self.pool_image = Pooling(embedding_size, regions, dropout)
+        self.pool_caption = Pooling(embedding_size, None, dropout)
+        self.local_similarity = _linear(embedding_size, similarity_size)
+        self.global_similarity = _linear(embedding_size, similarity_size)
+        self.score = _linear(similarity_size, 1)
+
+    def encode_images(self, images: Images) -> Code:
+        count = images.features.shape[1]
+        if count != self.regions:
+            raise ValueError(
+                f"this {type(self).__name__} was built for {self.regions} regions an image, and these have {count}: "
+                "BatchNorm over region slots fixes the number. Set `max_regions`, or build it for the data's number."
+            )
+        if images.mask is not None and not images.mask.all():
+            raise ValueError(
+                f"{type(self).__name__} normalises each region slot over the batch, so no region may be masked; "
+                "remove {split}_mask.npy, or keep only the regions that all images have with `max_regions`."
+            )
+        code = super().encode_images(Images(images.features))
+        return Code(code.vectors, pooled=self.pool_image(code.vectors, None))
+
+    def encode_captions(self, captions: Captions) -> Code:
+        code = super().encode_captions(captions)
+        return Code(code.vectors, code.mask, self.pool_caption(code.vectors, code.mask))
+
+    def nodes(self, block: Block) -> Float[Tensor, "C I nodes S"]:
+        """The global similarity vector, then one for each word."""
+        assert block.pooled is not None
+        assert block.regions.pooled is not None
+        weights = attention(block, direction="t2i", temperature=TEMPERATURE)
+        attended = l2_normalise(block.attended_regions(weights, block.regions.vectors))
+        local = l2_normalise(self.local_similarity((attended - block.words.unsqueeze(2)).square()))
+        difference = block.regions.pooled - block.pooled.unsqueeze(1)
+        whole = l2_normalise(self.global_similarity(difference.square()))
+        return torch.cat([whole.unsqueeze(2), local.transpose(1, 2)], dim=2)
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        mask = None if block.word_mask is None else nn.functional.pad(block.word_mask, (1, 0), value=True)
+        return self.score(self.summary(block, mask)).squeeze(-1).sigmoid()
+
+    @abstractmethod
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
+        """One vector a pair; `mask` is True at real nodes."""
+
+
+class SGR(_SGRAF):
+    """Graph reasoning: `steps` rounds of X <- ReLU(W softmax(Q K^T) X); the global node's vector is the result."""
+
+    def __init__(self, *, steps: int = 3, similarity_size: int = 256, **options: Any) -> None:
+        super().__init__(similarity_size=similarity_size, **options)
+        self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
+
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
+        def reason() -> Tensor:
+            nodes = self.nodes(block)
+            for step in self.reasoning[:-1]:
+                nodes = step(nodes, nodes, mask)
+            return self.reasoning[-1](nodes[:, :, :1], nodes, mask).squeeze(2)  # only the global node is read
+
+        return recomputed(reason)
+
+
+class SAF(_SGRAF):
+    """Attention filtration: each node is gated, and the gated nodes are added.
+
+    gate = l1(sigmoid(BatchNorm(w s + b))). The official code scores caption by caption, so in training the gate's
+    statistics are those of one caption with all images, and so they are here in the matrix. Aligned pair lists are
+    gated by the running statistics: a pair's score depends on no other pair of the list.
+    """
+
+    def __init__(self, *, similarity_size: int = 256, **options: Any) -> None:
+        super().__init__(similarity_size=similarity_size, **options)
+        self.gate = _linear(similarity_size, 1)
+        self.norm = nn.BatchNorm1d(1)
+
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
+        nodes = recomputed(lambda: self.nodes(block))
+        gates = self._normalised(self.gate(nodes).squeeze(-1), block).sigmoid()
+        gates = gates if mask is None else gates.masked_fill(~mask.unsqueeze(1), 0)
+        return l2_normalise((l1_normalise(gates).unsqueeze(-1) * nodes).sum(2))
+
+    def _normalised(self, logits: Float[Tensor, "C I nodes"], block: Block) -> Float[Tensor, "C I nodes"]:
+        norm = self.norm
+        if not self.training or block.is_aligned:
+            mean, variance = norm.running_mean, norm.running_var
+        else:
+            variance, mean = torch.var_mean(logits, dim=(1, 2), correction=0, keepdim=True)
+            self._update(mean.detach().flatten(), variance.detach().flatten(), logits[0].numel())
+        assert mean is not None
+        assert variance is not None
+        return (logits - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
+
+    @torch.no_grad()
+    def _update(self, means: Float[Tensor, " C"], variances: Float[Tensor, " C"], count: int) -> None:
+        """The running statistics after one momentum update a caption."""
+        norm, momentum = self.norm, float(self.norm.momentum or 0.0)
+        kept = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)
+        for running, values in ((norm.running_mean, means), (norm.running_var, variances * (count / (count - 1)))):
+            assert running is not None
+            running.mul_((1 - momentum) ** len(means)).add_(momentum * (kept * values).sum())
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(len(means))
+
+
+class Pooling(nn.Module):
+    """One vector of all fragments, weighted by softmax(w (tanh(W x) * tanh(W' mean x))).
+
+    For images (`slots` regions) both tanh are of BatchNorms, one with a channel a region slot.
+    """
+
+    def __init__(self, size: int, slots: int | None, dropout: float) -> None:
+        super().__init__()
+        self.local, self.whole, self.common = _linear(size, size), _linear(size, size), _linear(size, 1)
+        self.local_norm = nn.Identity() if slots is None else nn.BatchNorm1d(slots)
+        self.whole_norm = nn.Identity() if slots is None else nn.BatchNorm1d(size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, fragments: Float[Tensor, "items fragments D"], mask: Bool[Tensor, "items fragments"] | None
+    ) -> Float[Tensor, "items D"]:
+        count = fragments.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp_min(1)
+        mean = zero_masked(fragments, mask).sum(1) / count
+        local = self.dropout(self.local_norm(self.local(fragments)).tanh())
+        whole = self.dropout(self.whole_norm(self.whole(mean)).tanh())
+        weights = masked_softmax(self.common(local * whole.unsqueeze(1)).squeeze(-1), mask, 1)
+        return l2_normalise(torch.bmm(weights.unsqueeze(1), fragments).squeeze(1))
+
+
+class Reasoning(nn.Module):
+    """ReLU(W softmax(Q K^T) X): every node becomes what it attends to; no scaling, no residual."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.query, self.key, self.output = _linear(size, size), _linear(size, size), _linear(size, size)
+
+    def forward(
+        self,
+        asking: Float[Tensor, "C I some S"],
+        nodes: Float[Tensor, "C I nodes S"],
+        mask: Bool[Tensor, "C nodes"] | None,
+    ) -> Float[Tensor, "C I some S"]:
+        edges = self.query(asking) @ self.key(nodes).transpose(2, 3)
+        edges = masked_softmax(edges, None if mask is None else mask[:, None, None], 3)
+        return self.output(edges @ nodes).relu()
+
+
+def _linear(size: int, out: int) -> nn.Linear:
+    """Xavier-uniform weights, zero bias."""
+    layer = nn.Linear(size, out)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

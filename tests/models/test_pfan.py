@@ -1,0 +1,211 @@
+"""PFAN against its definition: blocks of the grid by exact areas, positions and similarities as loops."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from models import PFAN
+from models.attention import Aggregation
+from models.base import Captions, Code, Images
+from models.positions import grid_blocks
+
+FEATURES = 5
+
+
+def model_with(**options):
+    model = PFAN(
+        feature_size=FEATURES, vocabulary_size=9, embedding_size=6, word_size=4, position_size=3, **options
+    ).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1, generator=generator)
+    return model
+
+
+def defined_blocks(box, grid, most):
+    """The blocks of largest overlap, the lower index first where overlaps are equal, and their shares; exactly."""
+    x1, y1, x2, y2 = box
+    areas = []
+    for x in range(grid):
+        for y in range(grid):
+            wide = min(x2, Fraction(x + 1, grid)) - max(x1, Fraction(x, grid))
+            high = min(y2, Fraction(y + 1, grid)) - max(y1, Fraction(y, grid))
+            if wide > 0 and high > 0:
+                areas.append((-wide * high, x * grid + y))
+    kept = sorted(areas)[:most]
+    total = sum(area for area, _ in kept)
+    padding = most - len(kept)
+    return [index for _, index in kept] + [grid * grid] * padding, [area / total for area, _ in kept] + [0] * padding
+
+
+def check_blocks(box, *, grid=16, most=15):
+    indices, shares = grid_blocks(torch.tensor([float(number) for number in box]), grid=grid, most=most)
+    expected_indices, expected_shares = defined_blocks(box, grid, most)
+    assert indices.tolist() == expected_indices
+    assert shares.tolist() == pytest.approx([float(share) for share in expected_shares], abs=1e-5)
+
+
+tenths = st.tuples(st.integers(0, 160), st.integers(0, 160)).map(sorted)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(across=tenths, down=tenths, grid=st.sampled_from([16, 4, 1]))
+def test_blocks_are_those_of_largest_overlap(across, down, grid):
+    """Edges at tenths of a block: two overlaps are alike, or differ by a hundredth of a block."""
+    left, right, top, bottom = (Fraction(number * grid // 16, 10 * grid) for number in (*across, *down))
+    check_blocks([left, top, right, bottom], grid=grid, most=min(15, grid * grid))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (0, 0, 1, 1),
+        (Fraction(1, 16), Fraction(2, 16), Fraction(3, 16), Fraction(5, 16)),
+        (Fraction(15, 16), Fraction(15, 16), 1, 1),
+        (0, 0, 1, Fraction(1, 16)),
+        (Fraction(3, 4), 0, 1, 1),
+        (Fraction(1, 3), Fraction(1, 3), Fraction(1, 3), Fraction(2, 3)),
+        (0, 0, 0, 0),
+        (Fraction(401, 800), Fraction(601, 800), Fraction(402, 800), Fraction(602, 800)),
+        (Fraction(40100, 80000), Fraction(60100, 80000), Fraction(40101, 80000), Fraction(60101, 80000)),
+    ],
+    ids=[
+        "full cover",
+        "whole blocks",
+        "last block",
+        "a row",
+        "at the border",
+        "no width",
+        "a point",
+        "tiny",
+        "a speck",
+    ],
+)
+def test_blocks_of_special_boxes(box):
+    check_blocks([Fraction(number) for number in box])
+
+
+def test_a_box_beyond_the_image_counts_inside_it():
+    beyond, inside = torch.tensor([[-0.5, 0.2, 0.4, 1.7], [0.0, 0.2, 0.4, 1.0]])
+    for one, other in zip(grid_blocks(beyond), grid_blocks(inside), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_places_not_used_have_an_index_and_a_share_of_their_own():
+    indices, shares = grid_blocks(torch.tensor([[0.0, 0.0, 0.01, 0.01], [0.3, 0.3, 0.3, 0.9]]))
+    assert indices.tolist() == [[0] + [256] * 14, [256] * 15]
+    assert shares.tolist() == [[1.0] + [0.0] * 14, [0.0] * 15]
+
+
+def boxes_of(images, regions):
+    """Small ones and large ones, one without width, one over everything."""
+    generator = torch.Generator().manual_seed(1)
+    low = torch.rand(images, regions, 2, generator=generator) * 0.6
+    size = (
+        torch.rand(images, regions, 2, generator=generator) * torch.tensor([0.1, 0.9])[torch.arange(regions) % 2, None]
+    )
+    boxes = torch.cat([low, low + size], dim=2).clamp_max(1).double()
+    boxes[0, 0, 2] = boxes[0, 0, 0]
+    boxes[-1, -1] = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    return boxes
+
+
+@pytest.mark.parametrize("mask_padding", [False, True])
+def test_position_is_its_definition(mask_padding):
+    """softmax(share * softmax(tanh(<q, e_block>))) over the blocks, and over unused places unless these are masked."""
+    model = model_with(grid=4, mask_padding=mask_padding)
+    features = torch.rand(2, 3, FEATURES, generator=torch.Generator().manual_seed(2)).double()
+    boxes = boxes_of(2, 3)
+    actual = model.position(features, Images(features, None, boxes))
+    used = []
+    for i in range(2):
+        for r in range(3):
+            query = model.position_query.weight @ features[i, r] + model.position_query.bias
+            indices, shares = grid_blocks(boxes[i, r], grid=4, most=15)
+            places = [(k, share) for k, share in zip(indices, shares, strict=True) if k < 16 or not mask_padding]
+            places = places or [(torch.tensor(16), torch.tensor(0.0))]
+            embeddings = [model.block_embedding.weight[k] for k, _ in places]
+            relevance = torch.stack([(query @ e).tanh().exp() for e in embeddings])
+            relevance = relevance / relevance.sum()
+            weights = torch.stack([(share * x).exp() for (_, share), x in zip(places, relevance, strict=True)])
+            position = sum(w * e for w, e in zip(weights / weights.sum(), embeddings, strict=True))
+            assert_close(actual[i, r], position)
+            used.append(int((indices < 16).sum()))
+    assert min(used) == 0
+    assert 0 < sorted(used)[1] < max(used) == 15
+
+
+def test_packed_blocks_are_as_good_as_boxes():
+    """PFAN's own arrays: 15 block indices, then 15 shares."""
+    model, boxes = model_with(), boxes_of(3, 4)
+    features = torch.rand(3, 4, FEATURES, generator=torch.Generator().manual_seed(3)).double()
+    packed = torch.cat([part.double() for part in grid_blocks(boxes)], dim=2)
+    assert packed.shape == (3, 4, 30)
+    expected = model.encode_images(Images(features, None, boxes)).vectors
+    assert_close(model.encode_images(Images(features, None, packed)).vectors, expected)
+    mask = torch.tensor([[True, True, True, False]]).expand(3, -1)
+    spoilt = packed.masked_fill(~mask.unsqueeze(2), torch.nan)
+    assert_close(model.encode_images(Images(features, mask, spoilt)).vectors[:, :3], expected[:, :3])
+
+
+def test_a_region_is_its_features_and_its_position(loops):
+    model, boxes = model_with(grid=4), boxes_of(2, 3)
+    features = torch.rand(2, 3, FEATURES, generator=torch.Generator().manual_seed(4)).double()
+    images = Images(features, None, boxes)
+    regions, position = model.encode_images(images).vectors, model.position(features, images)
+    for i in range(2):
+        for r in range(3):
+            both = torch.cat([features[i, r], position[i, r]])
+            region = model.project.weight @ both + model.project.bias
+            assert_close(regions[i, r], region / region.norm())
+    assert len(regions.flatten(0, 1).unique(dim=0)) == 6
+
+
+def test_missing_boxes_are_an_error():
+    with pytest.raises(ValueError, match=r"needs the box of every region.*\{split\}_boxes\.npy"):
+        model_with().encode_images(Images(torch.rand(2, 3, FEATURES).double()))
+
+
+def aggregated(values, aggregation, temperature=6.0):
+    values = torch.stack(values)
+    if aggregation == "LogSumExp":
+        return sum((temperature * x).exp() for x in values).log() / temperature
+    return {"Mean": values.mean(), "Sum": values.sum(), "Max": values.max()}[aggregation]
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("aggregation", Aggregation.__args__)
+def test_similarity_is_its_definition(loops, direction, aggregation):
+    """SCAN's, and for t2i half the aggregate of each word's largest attention."""
+    model = model_with(direction=direction, aggregation=aggregation)
+    model.block_words = 5
+    images, captions = loops.code(5, 3, 4), loops.code(6, 4, 5)
+
+    def similarity(regions, words):
+        queries, contexts = (words, regions) if direction == "t2i" else (regions, words)
+        weights = loops.attention(queries, contexts, model.temperature)
+        attended = [sum(w * v for w, v in zip(row, contexts, strict=True)) for row in weights]
+        cosines = [loops.cosine(q, v) for q, v in zip(queries, attended, strict=True)]
+        extra = 0.5 * aggregated([max(row) for row in weights], aggregation) if direction == "t2i" else 0.0
+        return aggregated(cosines, aggregation) + extra
+
+    expected = loops.each_pair(images, captions, similarity)
+    assert_close(model.similarity(images, captions), expected, atol=1e-7, rtol=1e-6)
+    n = torch.arange(3)
+    assert_close(model.pair_similarity(images[n], captions[n]), expected.diagonal(), atol=1e-7, rtol=1e-6)
+
+
+def test_defaults_are_the_papers():
+    model = model_with()
+    assert (model.aggregation, model.temperature, model.grid) == ("Mean", 9.0, 16)
+    assert (model.similarity_range, model_with(direction="i2t").similarity_range) == ((-1.0, 1.5), (-1.0, 1.0))
+    words = Captions(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
+    regions = model.encode_images(Images(torch.rand(1, 2, FEATURES).double(), None, boxes_of(1, 2)))
+    assert isinstance(regions, Code)
+    assert model.similarity(regions, model.encode_captions(words)).shape == (1, 1)

@@ -1,0 +1,222 @@
+"""SGR and SAF against their definitions, written plainly for one pair; and SAF's statistics while training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from models import SAF, SGR
+from models.base import Code, Images
+from models.sgraf import TEMPERATURE
+
+REGIONS, FEATURES, SIZE, SIMILARITY = 4, 5, 6, 7
+
+
+def model_with(cls, **options):
+    sizes = {"feature_size": FEATURES, "vocabulary_size": 9, "embedding_size": SIZE, "word_size": 4}
+    model = cls(**sizes, regions=REGIONS, similarity_size=SIMILARITY, **options).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1, generator=generator)
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point():
+            low, high = (0.5, 1.5) if name.endswith("var") else (-0.5, 0.5)
+            buffer.uniform_(low, high, generator=generator)
+    return model
+
+
+def codes(loops, model, images=3, captions=4, words=5):
+    """Random fragments with the model's own pooled vectors; captions of mixed lengths, garbage at their padding."""
+    regions, code = loops.code(1, images, REGIONS, size=SIZE), loops.code(2, captions, words, size=SIZE)
+    regions, words = regions.vectors.nan_to_num(0.5), code.vectors.nan_to_num(9.0)
+    return (
+        Code(regions, None, model.pool_image(regions, None)),
+        Code(words, code.mask, model.pool_caption(words, code.mask)),
+    )
+
+
+def unit(x):
+    return x / x.norm()
+
+
+def compared(layer, x, y):
+    """s(x, y) = l2(W (x - y)^2 + b)."""
+    return unit(layer.weight @ (x - y) ** 2 + layer.bias)
+
+
+def defined_nodes(loops, model, regions, words, image, caption):
+    """The global similarity vector first, then one for each word and the regions that it attends to."""
+    nodes = [compared(model.global_similarity, image, caption)]
+    for word, weights in zip(words, loops.attention(words, regions, TEMPERATURE), strict=True):
+        attended = unit(sum(w * v for w, v in zip(weights, regions, strict=True)))
+        nodes.append(compared(model.local_similarity, attended, word))
+    return nodes
+
+
+def reasoned(model, nodes):
+    """Rounds of every node becoming ReLU(W of the nodes it attends to); the global node is the result."""
+    for step in model.reasoning:
+        queries, keys = ([layer(node) for node in nodes] for layer in (step.query, step.key))
+        following = []
+        for query in queries:
+            edges = torch.stack([(query @ key).exp() for key in keys])
+            following.append(step.output(sum(e * x for e, x in zip(edges / edges.sum(), nodes, strict=True))).relu())
+        nodes = following
+    return nodes[0]
+
+
+def filtered(model, nodes):
+    """The nodes added up, each weighted by its share of sigmoid(BatchNorm(w s + b)), then normalised."""
+    norm = model.norm
+    logits = [(model.gate(node) - norm.running_mean) / (norm.running_var + norm.eps).sqrt() for node in nodes]
+    gates = [(norm.weight * logit + norm.bias).sigmoid() for logit in logits]
+    return unit(sum(gate / sum(gates) * node for gate, node in zip(gates, nodes, strict=True)))
+
+
+MODELS = {"sgr": (SGR, reasoned), "sgr of one step": (SGR, reasoned), "saf": (SAF, filtered)}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    cls, _ = MODELS[request.param]
+    return model_with(cls, steps=1) if "one" in request.param else model_with(cls)
+
+
+def defined(loops, model, images, captions):
+    summarise = reasoned if isinstance(model, SGR) else filtered
+    rows = []
+    for regions, image in zip(images.vectors, images.pooled, strict=True):
+        for words, mask, caption in zip(captions.vectors, captions.mask, captions.pooled, strict=True):
+            summary = summarise(model, defined_nodes(loops, model, regions, words[mask], image, caption))
+            rows.append(model.score(summary).sigmoid())
+    return torch.stack(rows).view(len(images), len(captions))
+
+
+def test_similarity_is_its_definition(loops, model):
+    images, captions = codes(loops, model)
+    expected = defined(loops, model, images, captions)
+    assert len(expected.unique()) == 12
+    for block_words in (1, 4, 32):
+        model.block_words = block_words
+        assert_close(model.similarity(images, captions), expected)
+    n = torch.arange(3)
+    assert_close(model.pair_similarity(images[n], captions[n]), expected.diagonal())
+    with torch.no_grad():
+        assert_close(model.similarity(images, captions), expected)
+
+
+def test_gradients_are_those_of_the_definition(loops, model):
+    """To all vectors and all weights that compare, though some are computed again in the backward pass."""
+    images, captions = (Code(c.vectors, c.mask, c.pooled.detach()) for c in codes(loops, model, captions=3))
+    weights = [value for name, value in model.named_parameters() if not name.startswith(("project", "text", "pool"))]
+    gradients = []
+    for similarity in (
+        lambda i, c: defined(loops, model, i, c).diagonal(),
+        lambda i, c: model.similarity(i, c).diagonal(),
+        model.pair_similarity,
+    ):
+        leaves = [vectors.clone().requires_grad_() for c in (images, captions) for vectors in (c.vectors, c.pooled)]
+        result = similarity(Code(leaves[0], None, leaves[1]), Code(leaves[2], captions.mask, leaves[3]))
+        gradients.append(torch.autograd.grad((result * torch.tensor([1.0, -2.0, 3.0])).sum(), [*leaves, *weights]))
+    assert_close(gradients[1], gradients[0])
+    assert_close(gradients[2], gradients[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_pooling_is_its_definition(loops, model, training):
+    """softmax(w (tanh(W x) * tanh(W' mean))); those of images through BatchNorms, one with a channel a region slot."""
+    images, captions = codes(loops, model)
+    for dropout in model.modules():
+        if isinstance(dropout, nn.Dropout):
+            dropout.p = 0.0
+    model.train(training)
+
+    def pooled(pooling, fragments, local, whole):
+        logits = torch.stack([(pooling.common(x.tanh() * whole.tanh())).exp() for x in local])
+        return unit(sum(a * v for a, v in zip(logits / logits.sum(), fragments, strict=True)))
+
+    def normalised(norm, x, axes, shape):
+        mean, var = norm.running_mean.view(shape), norm.running_var.view(shape)
+        if training:
+            var, mean = torch.var_mean(x, dim=axes, correction=0, keepdim=True)
+        return (x - mean) / (var + norm.eps).sqrt() * norm.weight.view(shape) + norm.bias.view(shape)
+
+    pooling, x = model.pool_image, images.vectors
+    local = normalised(pooling.local_norm, pooling.local(x), (0, 2), (1, -1, 1))
+    whole = normalised(pooling.whole_norm, pooling.whole(x.mean(1)), (0,), (1, -1))
+    expected = [pooled(pooling, *parts) for parts in zip(x, local, whole, strict=True)]
+    assert_close(pooling(x, None), torch.stack(expected))
+
+    pooling, expected = model.pool_caption, []
+    for vectors, mask in zip(captions.vectors, captions.mask, strict=True):
+        words = vectors[mask]
+        expected.append(pooled(pooling, words, pooling.local(words), pooling.whole(words.mean(0))))
+    assert_close(pooling(captions.vectors, captions.mask), torch.stack(expected))
+
+
+def by_length(captions):
+    """One caption after another, shortest first, as the model takes them."""
+    order = captions.mask.sum(1).argsort(stable=True).tolist()
+    return [(c, captions.vectors[c, captions.mask[c]], captions.pooled[c]) for c in order]
+
+
+@pytest.mark.parametrize("block_words", [1, 6, 32])
+def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops, block_words):
+    """And the running statistics are those of a BatchNorm called once a caption."""
+    model = model_with(SAF)
+    images, captions = codes(loops, model, images=3, captions=6)
+    norm = nn.BatchNorm1d(1).double().train()
+    norm.load_state_dict(model.norm.state_dict())
+    expected = torch.zeros(3, 6).double()
+    for c, words, caption in by_length(captions):
+        nodes = torch.stack(
+            [
+                torch.stack(defined_nodes(loops, model, regions, words, image, caption))
+                for regions, image in zip(images.vectors, images.pooled, strict=True)
+            ]
+        )
+        gates = norm(model.gate(nodes).transpose(1, 2)).sigmoid().squeeze(1)
+        gates = gates / gates.sum(1, keepdim=True)
+        summary = F.normalize(torch.einsum("in,ins->is", gates, nodes), dim=1)
+        expected[:, c] = model.score(summary).sigmoid().squeeze(1)
+    model.train().block_words = block_words
+    before = model.norm.running_mean.clone()
+    assert_close(model.similarity(images, captions), expected)
+    assert not torch.allclose(model.norm.running_mean, before, atol=1e-3)
+    for ours, theirs in zip(model.norm.buffers(), norm.buffers(), strict=True):
+        assert_close(ours, theirs)
+
+
+def test_training_gates_aligned_pairs_by_running_statistics(loops):
+    """A pair's score depends on no other pair of the list, and leaves no trace."""
+    model = model_with(SAF)
+    images, captions = codes(loops, model, captions=3)
+    expected = defined(loops, model, images, captions).diagonal()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    pairs = model.train().pair_similarity(images, captions)
+    assert_close(pairs, expected)
+    assert_close(model.pair_similarity(images[1:2], captions[1:2]), expected[1:2])
+    assert not torch.allclose(model.similarity(images, captions).diagonal(), expected, atol=1e-3)
+    model.load_state_dict(before)
+    model.pair_similarity(images, captions)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("cls", [SGR, SAF])
+def test_another_number_of_regions_is_an_error(cls):
+    with pytest.raises(ValueError, match=rf"this {cls.__name__} was built for 4 regions.*these have 3.*`max_regions`"):
+        model_with(cls).encode_images(Images(torch.rand(2, 3, FEATURES).double()))
+
+
+@pytest.mark.parametrize("cls", [SGR, SAF])
+def test_masked_regions_are_an_error(cls):
+    mask = torch.ones(2, REGIONS, dtype=torch.bool)
+    images = Images(torch.rand(2, REGIONS, FEATURES).double(), mask)
+    assert model_with(cls).encode_images(images).mask is None
+    mask[1, 2] = False
+    with pytest.raises(ValueError, match=rf"{cls.__name__} normalises each region slot.*no region may be masked"):
+        model_with(cls).encode_images(images)
