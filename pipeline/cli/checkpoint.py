@@ -2,28 +2,101 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from models.official import OfficialModel
 
 
 @click.command("import-checkpoint")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
+@click.option(
+    "--model", "name", metavar="NAME", help="Which model it is, where the weights fit several: vsepp, scan, bfan, naaf."
+)
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it is there.")
-def import_checkpoint(checkpoint: Path, output: Path, force: bool) -> None:
-    """Turn an official CHECKPOINT (.pth.tar of VSRN, AOQ, SCAN, VSE++) into OUTPUT, a .safetensors file.
+def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
+    """Turn an official CHECKPOINT into OUTPUT, a .safetensors file with the model's weights and options.
 
-    Nothing in the file is executed. Name OUTPUT as `[first_round] weights` of an experiment to mine with it.
+    CHECKPOINT is the model_best.pth.tar of VSE++, VSRN, AOQ, SCAN, BFAN, PFAN, SGRAF (SGR or SAF), NAAF or NCR, of
+    any torch and Python version. Nothing in it is executed. NCR's holds two networks, and makes two files, OUTPUT with
+    _a and with _b before the ending.
+
+    The weights and the training options in the file tell which model it is, and what to write into an experiment's
+    TOML file is shown. A checkpoint with weights missing, or with weights that have no place, is refused.
     """
     from pipeline.official import read_official_checkpoint
-    from pipeline.training.checkpoint import save_model
 
-    if output.exists() and not force:
-        raise ValueError(f"{output} exists; --force replaces it.")
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder to write to.")
-    model = read_official_checkpoint(checkpoint)
-    save_model(output, model.weights, {"name": model.name, "options": dict(model.options)})
-    options = ", ".join(f"{name} = {value}" for name, value in model.options.items())
-    click.echo(f"{model.name}: {options}\nwritten to {output}")
+    models = read_official_checkpoint(checkpoint, name)
+    paths = [output] if len(models) == 1 else [output.with_stem(f"{output.stem}_{letter}") for letter in "ab"]
+    for path in paths:
+        if path.is_dir() or (path.exists() and not force):
+            raise ValueError(f"{path} is a directory." if path.is_dir() else f"{path} exists; --force replaces it.")
+    _write(models, paths)
+    click.echo(_report(models, paths))
+
+
+def _write(models: Sequence[OfficialModel], paths: Sequence[Path]) -> None:
+    """All files or none: complete ones are moved to their places."""
+    from pipeline.training.checkpoint import save_model
+
+    with TemporaryDirectory(prefix=".import-", dir=paths[0].parent) as folder:
+        made = [Path(folder) / path.name for path in paths]
+        for model, path in zip(models, made, strict=True):
+            save_model(path, model.weights, {"name": model.name, "options": dict(model.options)})
+        for ready, path in zip(made, paths, strict=True):
+            os.replace(ready, path)
+
+
+def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
+    """What was recognised, where it went, and how to go on."""
+    model = models[0]
+    lines = [f"Recognised {model.name}: {model.evidence}."]
+    lines += [f"  {key} = {value}" for key, value in model.options.items()]
+    if model.assumed:
+        assumed = ", ".join(f"{key} = {value}" for key, value in model.assumed.items())
+        lines.append(f"The checkpoint does not say, so the official defaults are taken: {assumed}.")
+    lines.append(f"Written to {' and '.join(map(str, paths))}.")
+    if len(models) > 1:
+        lines.append("These are NCR's two networks; its score is the mean of both (an ensemble experiment).")
+    return "\n".join([*lines, "", *_next_step(model, paths[0])])
+
+
+def _next_step(model: OfficialModel, path: Path) -> list[str]:
+    from pipeline.official import model_section
+
+    section = model_section(model)
+    options = section.model_dump(exclude_defaults=True, exclude={"name"})
+    written = ["[model]", *(f"{key} = {json.dumps(value)}" for key, value in {"name": model.name, **options}.items())]
+    if not section.makes_embeddings:
+        return [
+            "It compares fragments, so it cannot mine: a search index needs embeddings. To train a student like it, on",
+            "the table of a `teacher`, an experiment has",
+            *_indented(written),
+        ]
+    return [
+        "To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set",
+        *_indented(
+            [
+                f"teacher_weights = {json.dumps(path.name)}  # above all sections; its path from the data root",
+                "",
+                "[dataset]",
+                f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
+                "",
+                *written,
+            ]
+        ),
+    ]
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" if line else "" for line in lines]

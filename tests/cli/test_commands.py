@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -166,35 +165,6 @@ def test_data_check(aoq, mined, tmp_path):
     assert found.exit_code == 1
     assert "train_ims.npy" in found.stdout
     assert "dev_caps.txt:5" in found.stdout
-
-
-def test_import_checkpoint_writes_weights_that_load(aoq, golden_file, tmp_path):
-    from pipeline.training.checkpoint import load_model
-
-    output = tmp_path / "vsrn.safetensors"
-    done = aoq("import-checkpoint", golden_file("ckpt_aoq_vsrn_f30k.pth.tar"), output, root=None)
-    assert done.exit_code == 0, done.stderr
-    assert "variant = f30k" in done.stdout
-    assert type(load_model(output)).__name__ == "VSRN"
-    again = aoq("import-checkpoint", golden_file("ckpt_aoq_vsrn_f30k.pth.tar"), output, root=None)
-    assert again.exit_code == 1
-    assert "--force" in again.stderr
-
-
-def test_import_refuses_a_hostile_file_and_runs_nothing(aoq, tmp_path):
-    import pickle
-
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
-    bad = tmp_path / "bad.pth.tar"
-    bad.write_bytes(pickle.dumps({"model": Hostile()}))
-    refused = aoq("import-checkpoint", bad, tmp_path / "out.safetensors", root=None)
-    assert refused.exit_code == 1
-    assert "error: " in refused.stderr
-    assert not (tmp_path / "ran").exists()
-    assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_errors_are_one_line(aoq):

@@ -1,0 +1,149 @@
+"""`aoq import-checkpoint`: what it writes, what it says, and that mistakes leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+from pipeline.experiments import load_experiment
+from pipeline.official import FROM_DATA
+from pipeline.training.checkpoint import load_model, read_weights
+
+CHECKPOINTS = ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "bfan", "pfan", "sgraf_sgr", "sgraf_saf", "naaf_glove"]
+
+
+def import_checkpoint(*arguments):
+    return CliRunner().invoke(main, ["import-checkpoint", *map(str, arguments)])
+
+
+def lines_to_write(shown):
+    """The lines that the command says belong into an experiment."""
+    return textwrap.dedent(
+        "\n".join(line for line in shown.split("\n\n", 1)[1].splitlines() if line[:4] in ("    ", ""))
+    )
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_weights_are_written_that_load(golden_file, tmp_path, name):
+    output = tmp_path / "model.safetensors"
+    done = import_checkpoint(golden_file(f"ckpt_{name}.pth.tar"), output)
+    assert done.exit_code == 0, done.stderr
+    description, _ = read_weights(output)
+    assert type(load_model(output)).__name__.lower() == description["name"]
+    assert done.stdout.startswith(f"Recognised {description['name']}: ")
+    for key, value in description["options"].items():
+        assert f"  {key} = {value}\n" in done.stdout
+    assert f"Written to {output}." in done.stdout
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["vsrn_f30k", "aoq_vsrn_f30k"])
+def test_the_lines_shown_make_an_experiment(golden_file, tmp_path, name):
+    """[model] as shown is what the weights are compared with when they become the teacher."""
+    output = tmp_path / "teacher.safetensors"
+    shown = import_checkpoint(golden_file(f"ckpt_{name}.pth.tar"), output).stdout
+    lines = lines_to_write(shown).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{lines}\n[mining]\n[second_round]\nepochs = 1\nloss.name = 'adapoffquin'\n")
+    experiment = load_experiment(str(path))
+    assert experiment.teacher_weights == "teacher.safetensors"
+    options = read_weights(output)[0]["options"]
+    section = experiment.model.model_dump(exclude={"name"})
+    assert section == {key: value for key, value in options.items() if key not in FROM_DATA}
+
+
+@pytest.mark.parametrize("name", ["ckpt_ncr", "ckpt_ncr_zip"])
+def test_both_networks_of_ncr_are_written(golden_file, tmp_path, name):
+    done = import_checkpoint(golden_file(f"{name}.pth.tar"), tmp_path / "ncr.safetensors")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["ncr_a.safetensors", "ncr_b.safetensors"]
+    assert "the mean of both" in done.stdout
+    first, second = (load_model(tmp_path / f"ncr_{letter}.safetensors") for letter in "ab")
+    shift = second.score.weight - first.score.weight
+    assert shift.mean().item() == pytest.approx(0.01, abs=1e-6)
+
+
+def test_what_is_there_stays_unless_forced(golden_file, tmp_path):
+    old = tmp_path / "ncr_b.safetensors"
+    old.write_bytes(b"old")
+    again = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors")
+    assert again.exit_code == 1
+    assert f"{old} exists; --force replaces it." in again.stderr
+    assert (os.listdir(tmp_path), old.read_bytes()) == (["ncr_b.safetensors"], b"old")
+    forced = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors", "--force")
+    assert forced.exit_code == 0, forced.stderr
+    load_model(old)
+
+
+def test_writing_that_fails_leaves_nothing(golden_file, tmp_path, monkeypatch):
+    from pipeline.training import checkpoint
+
+    written = checkpoint.save_model
+
+    def fail_at_second(path, *rest):
+        if path.stem.endswith("_b"):
+            raise OSError("No space left on device")
+        written(path, *rest)
+
+    monkeypatch.setattr(checkpoint, "save_model", fail_at_second)
+    failed = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors")
+    assert failed.exit_code == 1
+    assert "No space left" in failed.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_may_be_named(golden_file, tmp_path):
+    path = golden_file("ckpt_scan_bigru.pth.tar")
+    named = import_checkpoint(path, tmp_path / "bfan.safetensors", "--model", "bfan")
+    assert named.exit_code == 0, named.stderr
+    assert "Recognised bfan: you named it." in named.stdout
+    wrong = import_checkpoint(path, tmp_path / "vsrn.safetensors", "--model", "vsrn")
+    assert wrong.exit_code == 1
+    assert "they fit vsepp, scan, bfan, naaf" in wrong.stderr
+    assert os.listdir(tmp_path) == ["bfan.safetensors"]
+
+
+class Hostile:
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("kind", ["hostile", "cut", "page", "folder", "none", "no folder to write to"])
+def test_what_cannot_be_imported_leaves_nothing(golden_file, tmp_path, kind):
+    given, output = tmp_path / "model_best.pth.tar", tmp_path / "out" / "model.safetensors"
+    output.parent.mkdir()
+    whole = golden_file("ckpt_bfan.pth.tar").read_bytes()
+    given.write_bytes(whole)
+    if kind == "hostile":
+        given.write_bytes(pickle.dumps({"model": Hostile(tmp_path / "ran")}))
+    elif kind == "cut":
+        given.write_bytes(whole[:-1000])
+    elif kind == "page":
+        given.write_text("<html>")
+    elif kind == "folder":
+        given = tmp_path
+    elif kind == "none":
+        given.unlink()
+    else:
+        output = tmp_path / "nowhere" / "model.safetensors"
+    refused = import_checkpoint(given, output)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "ran").exists()
+    assert not os.listdir(tmp_path / "out")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_help_names_every_official_program():
+    shown = import_checkpoint("--help").stdout
+    for program in ("VSE++", "VSRN", "AOQ", "SCAN", "BFAN", "PFAN", "SGRAF", "NAAF", "NCR", "--model", "--force"):
+        assert program in shown

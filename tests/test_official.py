@@ -1,0 +1,107 @@
+"""Checkpoint files of the official programs: read whole or refused with one clear error, and nothing in them is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+import torch
+
+from pipeline.official import read_official_checkpoint
+
+SCAN_OPTIONS = {"cross_attn": "i2t", "agg_func": "Mean", "lambda_softmax": 4.0}
+
+
+def parts():
+    """State dicts with the names of VSE++, SCAN, BFAN and NAAF."""
+    text = {f"rnn.{key}": value for key, value in torch.nn.GRU(3, 4).state_dict().items()}
+    return [{"fc.weight": torch.rand(4, 2), "fc.bias": torch.rand(4)}, {"embed.weight": torch.rand(9, 3)} | text]
+
+
+def save(path, *, legacy=False, **content):
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def test_a_name_decides_and_what_is_not_told_is_said(tmp_path):
+    path = save(tmp_path / "bare", model=parts())
+    with pytest.raises(
+        ValueError, match=r"fit vsepp, scan, bfan, naaf alike.*cross_attn and agg_func \(scan\).*they have none"
+    ):
+        read_official_checkpoint(path)
+    (read,) = read_official_checkpoint(path, "scan")
+    assert (read.name, read.evidence) == ("scan", "you named it")
+    assert read.assumed["cross_attn"] == "t2i"
+    assert read.assumed["lambda_softmax"] == 9.0
+    with pytest.raises(ValueError, match="lack thres_safe, the threshold that NAAF has learnt"):
+        read_official_checkpoint(path, "naaf")
+
+
+def test_byte_string_keys(tmp_path):
+    """What Python 2 wrote, read by Python 3."""
+    as_bytes = [{key.encode(): value for key, value in part.items()} for part in parts()]
+    options = {key.encode(): value.encode() if isinstance(value, str) else value for key, value in SCAN_OPTIONS.items()}
+    torch.save({b"model": as_bytes, b"opt": options}, tmp_path / "bytes")
+    (read,) = read_official_checkpoint(tmp_path / "bytes")
+    assert (read.name, read.options["direction"]) == ("scan", "i2t")
+
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
+def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path, form):
+    path, trace = tmp_path / "model_best.pth.tar", tmp_path / "trace"
+    content = {"model": parts(), "opt": Hostile(trace)}
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        save(path, legacy=form == "legacy", **content)
+    with pytest.raises(ValueError, match=r"was refused.*Get it from its authors"):
+        read_official_checkpoint(path)
+    assert not trace.exists()
+
+
+def test_files_that_are_no_checkpoints(tmp_path, golden_file):
+    path = tmp_path / "model_best.pth.tar"
+    with pytest.raises(FileNotFoundError, match=r"There is no checkpoint .*give the path"):
+        read_official_checkpoint(path)
+    with pytest.raises(ValueError, match="is a directory; give the path"):
+        read_official_checkpoint(tmp_path)
+    path.write_text("\n<!DOCTYPE html><html>quota exceeded</html>")
+    with pytest.raises(ValueError, match=r"is a web page.*download"):
+        read_official_checkpoint(path)
+    whole = save(tmp_path / "zip", model=parts(), opt=SCAN_OPTIONS).read_bytes()
+    legacy = golden_file("ckpt_vsrn_f30k.pth.tar").read_bytes()
+    for content in (b"", b"hello", whole[: len(whole) // 2], legacy[: len(legacy) // 2], legacy[:100]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"may be cut short.*download"):
+            read_official_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "holds"),
+    [
+        ([1, 2], "holds list"),
+        ({"model_A": parts(), "epoch": 3}, r"holds \['epoch', 'model_A'\]"),
+        ({"model": parts()[0]}, r"holds \['model'\]"),
+        ({"model": [3]}, r"holds \['model'\]"),
+        ({"model": [{"fc.weight": 3}, {}]}, r"holds \['model'\]"),
+        ({f"layer{n}": torch.rand(1) for n in range(9)}, "and more"),
+    ],
+)
+def test_containers_without_a_model(tmp_path, content, holds):
+    torch.save(content, tmp_path / "other")
+    with pytest.raises(ValueError, match=rf"needs a list of state dicts under 'model' \(NCR.*{holds}"):
+        read_official_checkpoint(tmp_path / "other")
+
+
+def test_options_of_another_kind(tmp_path):
+    with pytest.raises(ValueError, match=r"options \('opt'\) are of type list"):
+        read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=["--agg_func", "Mean"]))
