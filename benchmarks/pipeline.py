@@ -77,7 +77,7 @@ def show_stages(chain: Chain) -> None:
 def show_step_cost(chain: Chain, steps: int) -> None:
     """The two losses step by step in turn, so that a machine that slows down slows both."""
     pairs = open_pairs(chain, "train")
-    split, training = pairs.split, chain.experiment.second_round
+    split, training = pairs.split, chain.experiment.student
     sampling = chain.experiment.sampling.model_dump()
     sampler = Sampler(read_table(chain["hard_negatives"].path / "table"), split.image_of, split.captions_of, **sampling)
     losses: dict[str, Loss] = {"online": online_version(training.loss), training.loss.name: training.loss}

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.config import Experiment
+from pipeline.config import Ensemble, Experiment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,8 +22,8 @@ def known_experiments(configs: Path = CONFIGS) -> list[str]:
     return sorted(path.stem for path in configs.glob("*.toml"))
 
 
-def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment:
-    """The experiment in `configs/<name>.toml`, or in the TOML file `name`.
+def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment | Ensemble:
+    """The experiment in `configs/<name>.toml`, or in the TOML file `name`; an ensemble if it has that section.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
@@ -38,10 +38,11 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
         raise ValueError(f"{path}: not TOML: {error}") from None
     if override:
         _merge(content, _parse_override(override))
+    kind = Ensemble if "ensemble" in content else Experiment
     try:
-        return Experiment.model_validate({"name": path.stem, **content})
+        return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise ValueError(f"{path}: {_explain(error)}") from None
+        raise ValueError(f"{path}: {_explain(kind, error)}") from None
 
 
 def _parse_override(override: str) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _merge(content: dict[str, Any], override: dict[str, Any]) -> None:
             content[key] = value
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(kind: type[BaseModel], error: ValidationError) -> str:
     """One sentence per problem, with the section as the user writes it and the keys it allows."""
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
@@ -76,7 +77,7 @@ def _explain(error: ValidationError) -> str:
         sentences.append(f"{written}: {problem['msg'].removeprefix('Value error, ')}{given}")
     for place, keys in unknown.items():
         section = f"[{'.'.join(_without_tags(place))}]" if place else "the top level"
-        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(place)}")
+        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place)}")
     return "; ".join(sentences)
 
 
@@ -85,8 +86,7 @@ def _without_tags(place: tuple[str, ...]) -> list[str]:
     return [part for before, part in zip(("", *place), place, strict=False) if before not in ("model", "loss")]
 
 
-def _allowed_keys(place: tuple[str, ...]) -> list[str]:
-    section: type[BaseModel] = Experiment
+def _allowed_keys(section: type[BaseModel], place: tuple[str, ...]) -> list[str]:
     for part in place:
         if part in section.model_fields:
             choices = _sections_in(section.model_fields[part].annotation)

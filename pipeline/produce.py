@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from models import build_model
+from models import MODELS, build_model
 from models.base import EmbeddingModel, MatchingModel
 from pipeline.artifact import Artifact, Build, file_sha256
 from pipeline.config import Training
 from pipeline.data.batches import PairData
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
-from pipeline.data.folder import open_split, present_files, split_fingerprint
+from pipeline.data.features import open_features
+from pipeline.data.folder import open_split, present_files, split_fingerprint, split_paths
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
@@ -80,15 +81,20 @@ def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
     experiment = chain.experiment
     if experiment.first_round is not None:
         _train(chain, experiment.first_round, None, build, engine)
-        return
-    path = chain.data_root / str(experiment.teacher_weights)
+    else:
+        _import(chain, str(experiment.teacher_weights), build, engine)
+
+
+def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
+    """Weights of `aoq import-checkpoint`, if they fit the experiment's model and data, with their dev recalls."""
+    experiment, path = chain.experiment, chain.data_root / file
     description, weights = read_weights(path)
     dev, expected = open_pairs(chain, "dev"), model_options(chain)
     wrong = {
         name: (description["options"].get(name), value)
         for name, value in expected.items()
-        if description["options"].get(name) != value
-    }
+        if description["options"].get(name) != value and not name.startswith("caption_")
+    }  # VSRN's captioner has no part in its similarities, and official VSRN checkpoints come without
     if description["name"] != experiment.model.name or wrong:
         found = "; ".join(f"{name} is {theirs} there and {ours} here" for name, (theirs, ours) in wrong.items())
         raise ValueError(
@@ -102,12 +108,17 @@ def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
-    _train(chain, control_training(chain.experiment.second_round), None, build, engine)
+    _train(chain, control_training(chain.experiment.student), None, build, engine)
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
-    table = None if chain.experiment.second_round.loss.name in TABLELESS else chain["hard_negatives"]
-    _train(chain, chain.experiment.second_round, table, build, engine)
+    """The student, trained on the table; or imported weights in its place."""
+    experiment = chain.experiment
+    if experiment.weights is not None:
+        _import(chain, experiment.weights, build, engine)
+        return
+    table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
+    _train(chain, experiment.student, table, build, engine)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
@@ -151,17 +162,19 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
-    """Metrics of the second round on the evaluation split, fused with the ensemble's other members."""
+    """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's."""
     device = engine.torch_device()
     options = chain.experiment.evaluation
-    scores = []
-    for member in (chain, *chain.members):
+    scores, metrics = [], []
+    for member in chain.members or (chain,):
         model = load_model(member["second_round"].path / "model.safetensors").to(device)
         pairs = _open_pairs(member, chain.folder, options.split)
         scores.append(similarity_matrix(model, pairs, device))
-    metrics = evaluate_similarity(ensemble(scores), pairs.split.image_of, folds=options.folds)
-    build.notes["metrics"] = metrics
-    np.save(build.directory / "similarity.npy", ensemble(scores))
+        metrics.append(evaluate_similarity(scores[-1], pairs.split.image_of, folds=options.folds))
+    similarity = ensemble(scores, chain.weights)
+    build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
+    build.notes["member_metrics"] = metrics if chain.members else []
+    np.save(build.directory / "similarity.npy", similarity)
 
 
 def open_pairs(chain: Chain, role: str) -> PairData:
@@ -185,9 +198,27 @@ def _fingerprint(chain: Chain) -> str:
 
 def model_options(chain: Chain) -> dict[str, Any]:
     """What builds the experiment's model: its section, and the sizes that follow from the data."""
-    dataset = chain["dataset"].manifest()
+    dataset, section = chain["dataset"].manifest(), chain.experiment.model
     sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
-    return {**chain.experiment.model.model_dump(exclude={"name"}), **sizes}
+    if not MODELS[section.name].takes_masks:
+        regions = open_features(split_paths(chain.folder, chain.experiment.dataset.train)["ims.npy"]).shape[1]
+        sizes["regions"] = min(regions, chain.experiment.dataset.max_regions or regions)
+    return {**section.model_dump(exclude={"name"}), **sizes}
+
+
+def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
+    """Raise if the split lacks what the model needs, before anything is trained."""
+    split, name = pairs.split, model.__name__
+    if model.needs_boxes and split.boxes is None:
+        raise ValueError(
+            f"{name} needs to know where regions lie, and split {split.name!r} has no {split.name}_boxes.npy; write "
+            "one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
+        )
+    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.max_regions].all():
+        raise ValueError(
+            f"{name} normalises each region slot over the batch and takes no masked regions, but {split.name}_mask.npy "
+            "masks some; set [dataset] max_regions to what every image has, or choose another model."
+        )
 
 
 def _train(chain: Chain, training: Training, table: Artifact | None, build: Build, engine: Engine) -> None:
@@ -196,6 +227,8 @@ def _train(chain: Chain, training: Training, table: Artifact | None, build: Buil
     torch.manual_seed(seed)  # the one place: initial weights and dropout follow from it
     train_pairs, dev_pairs = open_pairs(chain, "train"), open_pairs(chain, "dev")
     name, options = chain.experiment.model.name, model_options(chain)
+    for pairs in (train_pairs, dev_pairs):
+        check_inputs(MODELS[name], pairs)
     sampler = None
     if table is not None:
         negatives = read_table(table.path / "table", dataset=_fingerprint(chain))

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
-from pipeline.config import Experiment, Training, online_version
+from pipeline.config import Ensemble, Experiment, Training, online_version
 from pipeline.data.folder import split_fingerprint
 from pipeline.experiments import load_experiment
 
@@ -46,14 +46,18 @@ class Chain:
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
     members: tuple[Chain, ...] = ()
-    """The ensemble's other experiments."""
+    """Those whose similarities an ensemble averages; its `experiment` is then the first one's, evaluated its way."""
+    asked: tuple[str, ...] = ()
+    """The members as the ensemble names them, overrides and all."""
+    weights: tuple[float, ...] | None = None
 
     def owner(self, stage: str) -> Chain:
         """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
         if stage in self.stages:
             return self
         if self.teacher is None:
-            raise ValueError(f"experiment {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
+            what = "ensemble" if self.members else "experiment"
+            raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
         return self.teacher.owner(stage)
 
     def __getitem__(self, stage: str) -> Artifact:
@@ -62,7 +66,14 @@ class Chain:
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """The chain of the experiment `name`; its data must be there, nothing else."""
-    return _Planner(data_root, artifact_root).plan(load_experiment(name, override), asked=(name,))
+    experiment, planner = load_experiment(name, override), _Planner(data_root, artifact_root)
+    return planner.ensemble(experiment) if isinstance(experiment, Ensemble) else planner.plan(experiment, (name,))
+
+
+def split_member(member: str) -> tuple[str, str]:
+    """The experiment and the override that a member of an ensemble names: "f30k_vsrn@seed=1"."""
+    name, _, override = member.partition("@")
+    return name, override
 
 
 def control_training(training: Training) -> Training:
@@ -97,6 +108,11 @@ class _Planner:
         else:
             folder = self.data_root / str(data.folder)
         stages["dataset"] = dataset = self._dataset(experiment, folder, tuple(stages.values()))
+        if experiment.weights is not None:
+            weights = self._imported(experiment, "weights", experiment.weights)
+            stages["second_round"] = self._artifact("first_round", weights, dataset)
+            stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
+            return Chain(experiment, self.data_root, folder, stages)
         teacher = self._teacher(experiment, asked)
         shared = {"model": _values(experiment.model), "max_regions": data.max_regions, "seed": experiment.seed}
         if experiment.mining is not None:
@@ -104,15 +120,40 @@ class _Planner:
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _values(experiment.mining), embeddings)
         table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
-        online = {**shared, "training": _values(control_training(experiment.second_round))}
+        online = {**shared, "training": _values(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
-        if experiment.second_round.loss.name not in TABLELESS:
-            student = {"training": _values(experiment.second_round), "sampling": _values(experiment.sampling)}
+        if experiment.student.loss.name not in TABLELESS:
+            student = {"training": _values(experiment.student), "sampling": _values(experiment.sampling)}
             stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)
-        members = self._members(experiment, asked)
-        scored = [stages["second_round"], *(member["second_round"] for member in members)]
-        stages["evaluation"] = self._artifact("evaluation", self._evaluation(experiment, folder), *scored)
-        return Chain(experiment, self.data_root, folder, stages, teacher, members)
+        stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
+        return Chain(experiment, self.data_root, folder, stages, teacher)
+
+    def ensemble(self, ensemble: Ensemble) -> Chain:
+        """The evaluation of several experiments together; they must see the same captions the same way."""
+        asked = ensemble.ensemble.members
+        members = tuple(self._plan_member(ensemble.name, *split_member(member)) for member in asked)
+        first, *others = members
+        for other in others:
+            mine, theirs = first["dataset"].ingredients, other["dataset"].ingredients
+            for part, what in (("splits", "data"), ("vocabulary", "vocabularies")):
+                if mine[part] != theirs[part]:
+                    raise ValueError(
+                        f"ensemble {ensemble.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                        f"different {what} ([dataset] gives {mine[part]} and {theirs[part]}); similarities can only "
+                        "be averaged between models of one."
+                    )
+        experiment = first.experiment.model_copy(update={"name": ensemble.name, "evaluation": ensemble.evaluation})
+        weights = ensemble.ensemble.weights
+        scored = [member["second_round"] for member in members]
+        mean = {"weights": list(weights) if weights else None}
+        stages = {"evaluation": self._evaluated(experiment, first.folder, *scored, **mean)}
+        return Chain(experiment, self.data_root, first.folder, stages, None, members, asked, weights)
+
+    def _plan_member(self, ensemble: str, name: str, override: str) -> Chain:
+        member = load_experiment(name, override)
+        if isinstance(member, Ensemble):
+            raise ValueError(f"ensemble {ensemble!r} names {name!r}, an ensemble itself; name its members.")
+        return self.plan(member, (name,))
 
     def _artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
         return Artifact(self.root, stage, VERSIONS[stage], ingredients, upstream)
@@ -130,8 +171,11 @@ class _Planner:
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:
             return {**shared, "training": _values(experiment.first_round)}
-        weights = self._sha256("teacher_weights", str(experiment.teacher_weights))
-        return {"model": shared["model"], "max_regions": shared["max_regions"], "weights_sha256": weights}
+        return self._imported(experiment, "teacher_weights", str(experiment.teacher_weights))
+
+    def _imported(self, experiment: Experiment, option: str, file: str) -> dict[str, Any]:
+        model, regions = _values(experiment.model), experiment.dataset.max_regions
+        return {"model": model, "max_regions": regions, "weights_sha256": self._sha256(option, file)}
 
     def _sha256(self, option: str, name: str) -> str:
         path = self.data_root / name
@@ -144,22 +188,16 @@ class _Planner:
             return None
         if experiment.teacher in asked:
             raise ValueError(f"teachers in a circle: {' -> '.join((*asked, experiment.teacher))}")
-        return self.plan(load_experiment(experiment.teacher), (*asked, experiment.teacher))
+        teacher = load_experiment(experiment.teacher)
+        if isinstance(teacher, Ensemble):
+            raise ValueError(f"teacher {experiment.teacher!r} is an ensemble, which mines no table; name a member.")
+        return self.plan(teacher, (*asked, experiment.teacher))
 
-    def _members(self, experiment: Experiment, asked: tuple[str, ...]) -> tuple[Chain, ...]:
-        chains = []
-        for name in experiment.evaluation.ensemble:
-            member = load_experiment(name)
-            if member.evaluation.ensemble:
-                raise ValueError(f"[evaluation] ensemble of {asked[-1]!r} names {name!r}, an ensemble itself.")
-            chains.append(self.plan(member, (name,)))
-        return tuple(chains)
-
-    def _evaluation(self, experiment: Experiment, folder: Path) -> dict[str, Any]:
+    def _evaluated(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
         options = _values(experiment.evaluation)
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
-        return {**options, "content": content}
+        return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
 
 
 def _values(section: BaseModel) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import luigi
 
+from pipeline.stages import split_member
 from tasks.base import ArtifactTask
 
 
@@ -73,11 +74,11 @@ class SecondRound(ArtifactTask):
 
 
 class Evaluation(ArtifactTask):
-    """The second round's metrics on the evaluation split, alone or in an ensemble."""
+    """Metrics on the evaluation split: of the second round, or of the second rounds of an ensemble together."""
 
     stage = "evaluation"
 
     def requires(self) -> Iterator[luigi.Task]:
-        yield self.stage_task(SecondRound)
-        for member in self.chain.experiment.evaluation.ensemble:
-            yield self.stage_task(SecondRound, experiment=member, override="")
+        members = [split_member(member) for member in self.chain.asked] or [(self.experiment, self.override)]
+        for experiment, override in members:
+            yield self.stage_task(SecondRound, experiment=experiment, override=override)

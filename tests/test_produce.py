@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import build_model
+from models import MODELS, build_model
 from pipeline import produce
 from pipeline.cli.artifacts import changed_data
 from pipeline.data.demo import write_demo_world
@@ -16,6 +16,7 @@ from pipeline.data.folder import open_split
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.table import read_table
+from pipeline.model_sections import SCAN
 from pipeline.stages import plan
 from pipeline.training.checkpoint import read_weights, save_model
 
@@ -41,9 +42,9 @@ def data_root(tmp_path_factory):
 def make(data_root, tmp_path):
     """Plan an experiment from its parts and run its stages in turn."""
 
-    def run(name, stages, folder="one", teacher="", root=data_root):
+    def run(name, stages, folder="one", teacher="", root=data_root, text=EXPERIMENT):
         path = tmp_path / f"{name}.toml"
-        path.write_text(EXPERIMENT.format(folder=folder, teacher=teacher))
+        path.write_text(text.format(folder=folder, teacher=teacher))
         chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
         for stage in stages:
             with chain[stage].building() as build:
@@ -71,18 +72,86 @@ def test_every_stage_records_where_it_comes_from(make):
     assert scores.shape == (12, 60)
 
 
+def ensemble_of(*members, weights=None):
+    return f"[ensemble]\nmembers = {[str(member) for member in members]}\n" + (
+        f"weights = {weights}" if weights else ""
+    )
+
+
 def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
     stages = [*MINING, "second_round", "evaluation"]
     one = make("one_seed", stages, teacher=OWN)
     two = make("two_seed", stages, teacher="seed = 1\n" + OWN)
-    both = make("both", ["evaluation"], teacher=f'evaluation.ensemble = ["{tmp_path / "two_seed.toml"}"]\n' + OWN)
+    members = tmp_path / "one_seed.toml", f"{tmp_path / 'one_seed.toml'}@seed=1"
+    both = make("both", ["evaluation"], text=ensemble_of(*members, weights=[1.0, 3.0]))
+    assert [member["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
     scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
-    np.testing.assert_allclose(scores[2], (scores[0] + scores[1]) / 2, atol=1e-6)
+    np.testing.assert_allclose(scores[2], (scores[0] + 3 * scores[1]) / 4, atol=1e-6)
     image_of = open_split(both.folder, "dev").image_of
-    assert both["evaluation"].manifest()["metrics"] == evaluate_similarity(scores[2], image_of)
-    nested = f'evaluation.ensemble = ["{tmp_path / "both.toml"}"]\n' + OWN
-    with pytest.raises(ValueError, match="an ensemble itself"):
-        make("nested", [], teacher=nested)
+    manifest = both["evaluation"].manifest()
+    assert manifest["metrics"] == evaluate_similarity(scores[2], image_of)
+    assert manifest["member_metrics"] == [chain["evaluation"].manifest()["metrics"] for chain in (one, two)]
+    assert make("equal", [], text=ensemble_of(*members))["evaluation"].key != both["evaluation"].key
+
+
+def test_an_ensemble_that_cannot_be_is_refused(make, tmp_path):
+    make("own", [], teacher=OWN)
+    make("elsewhere", [], folder="two", teacher=OWN)
+    make("worded", [], teacher=OWN + "\ndataset.min_count = 1")
+    own = tmp_path / "own.toml"
+    both = make("both", [], text=ensemble_of(own, f"{own}@seed=1"))
+    with pytest.raises(ValueError, match=r"ensemble 'both' has stages \['evaluation'\], not 'second_round'"):
+        both["second_round"]
+    for name, message in (
+        ("elsewhere", "'own' and 'elsewhere' are of different data"),
+        ("worded", "'own' and 'worded' are of different vocabularies"),
+        ("both", "names .*both.toml', an ensemble itself"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make("wrong", [], text=ensemble_of(own, tmp_path / f"{name}.toml"))
+    with pytest.raises(ValueError, match=r"both.toml' is an ensemble, which mines no table"):
+        make("student", [], teacher=f'teacher = "{tmp_path / "both.toml"}"')
+
+
+FRAGMENTS = """
+dataset.folder = "{folder}"
+model = {{name = "NAME", embedding_size = 16, word_size = 8}}
+{teacher}
+second_round = {{epochs = 1, batch_size = 16, loss.name = "adapoffquin"}}
+"""
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"vsepp", "vsrn", "scan"}))
+def test_every_model_can_be_a_student(make, tmp_path, name):
+    make("own", MINING, teacher=OWN)
+    student = make(
+        name,
+        ["dataset", "second_round", "evaluation"],
+        teacher=f'teacher = "{tmp_path / "own.toml"}"',
+        text=FRAGMENTS.replace("NAME", name),
+    )
+    assert student["evaluation"].manifest()["metrics"] == student["second_round"].manifest()["metrics"]
+
+
+def test_what_a_model_needs_of_the_data_is_checked_first(make, data_root, tmp_path):
+    make("own", [], teacher=OWN)
+    plain = data_root / "plain"
+    shutil.copytree(data_root / "one", plain, dirs_exist_ok=True)
+    for path in plain.glob("*_boxes.npy"):
+        path.unlink()
+    regions = np.load(plain / "dev_ims.npy").shape[1]
+    mask = np.ones((12, regions), dtype=bool)
+    mask[3, -1] = False
+    np.save(plain / "dev_mask.npy", mask)
+    for name, message in (
+        ("pfan", r"PFAN needs to know where regions lie, and split 'train' has no train_boxes.npy; write"),
+        ("sgr", r"SGR normalises each region slot .* dev_mask.npy masks some; set \[dataset\] max_regions"),
+    ):
+        student = FRAGMENTS.replace("NAME", name).replace('"adapoffquin"', '"online"')
+        with pytest.raises(ValueError, match=message):
+            make(
+                name, ["dataset", "second_round"], "plain", teacher=f'teacher = "{tmp_path / "own.toml"}"', text=student
+            )
 
 
 def test_an_imported_teacher_mines(make, data_root):
@@ -103,6 +172,26 @@ def test_an_imported_teacher_mines(make, data_root):
     )
     with pytest.raises(ValueError, match=r"vocabulary_size is \d+ there and \d+ here.* Set \[model\]"):
         make("wrong", MINING, teacher=IMPORTED)
+
+
+def test_imported_weights_of_any_model_are_evaluated(make, data_root):
+    sizes = make("own", ["dataset"], teacher=OWN)["dataset"].manifest()
+    options = SCAN(name="scan", embedding_size=16, word_size=8).model_dump(exclude={"name"})
+    options |= {key: sizes[key] for key in ("feature_size", "vocabulary_size")}
+    weights = build_model("scan", **options).state_dict()
+    save_model(data_root / "scan.safetensors", weights, {"name": "scan", "options": options})
+    source = 'weights = "scan.safetensors"'
+    imported = FRAGMENTS.replace("NAME", "scan").replace("second_round", "# second_round")
+    chain = make("weights", ["dataset", "second_round", "evaluation"], teacher=source, text=imported)
+    assert set(chain.stages) == {"dataset", "second_round", "evaluation"}
+    assert chain["evaluation"].manifest()["metrics"] == chain["second_round"].manifest()["metrics"]
+    for text, message in (
+        (FRAGMENTS.replace("NAME", "scan"), r"`weights` stand in place of all training; take out \['second_round'\]"),
+        (imported.replace('"scan"', '"bfan"'), "holds a 'scan', the experiment a 'bfan'"),
+        (imported.replace("{teacher}", ""), r"give \[second_round\], or imported `weights` to evaluate"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make("wrong", ["dataset", "second_round"], teacher=source, text=text)
 
 
 def test_a_table_mined_on_other_data_is_refused(make, tmp_path):

@@ -32,7 +32,7 @@ def test_keys_are_pinned():
         "hard_negatives": "b7169494d82c2ed9",
         "control": "ca686e98bbe0c924",
         "second_round": "6689a52888dd719f",
-        "evaluation": "882564a308bc418d",
+        "evaluation": "6db1173e4286dc53",
     }
 
 

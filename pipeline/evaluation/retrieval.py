@@ -83,10 +83,15 @@ def evaluate_similarity(
 
 
 def ensemble(
-    similarities: Sequence[Float[np.ndarray, "images captions"]],
+    similarities: Sequence[Float[np.ndarray, "images captions"]], weights: Sequence[float] | None = None
 ) -> Float[np.ndarray, "images captions"]:
-    """The mean of several models' similarities: scores are fused, never recalls."""
+    """The (weighted) mean of several models' similarities: scores are fused, never recalls.
+
+    >>> ensemble([np.array([[0.2]]), np.array([[0.8]])], weights=[2.0, 1.0])
+    array([[0.4]])
+    """
     shapes = {similarity.shape for similarity in similarities}
     if len(shapes) != 1:
         raise ValueError(f"the members of an ensemble must score the same pairs, got {sorted(shapes)}")
-    return np.mean(np.stack(similarities), axis=0)
+    mean: Float[np.ndarray, "images captions"] = np.average(np.stack(similarities), axis=0, weights=weights)
+    return mean.astype(similarities[0].dtype)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import luigi as luigi_package
 import pytest
+from click.testing import CliRunner
 
 import tasks
+from pipeline.cli import main
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 ROOT = TINY.parent.parent
@@ -51,6 +53,26 @@ def test_changing_h_mines_again_but_trains_no_teacher(luigi, tmp_path):
     assert len(list((tmp_path / "artifacts" / "hard_negatives").glob("*/MANIFEST.json"))) == 2
     assert len(list((tmp_path / "artifacts" / "embeddings").glob("*/MANIFEST.json"))) == 1
     assert "first_round of" not in changed.stderr
+
+
+def test_an_ensemble_trains_its_members_and_is_shown(luigi, tmp_path):
+    both = tmp_path / "both.toml"
+    members = [str(TINY), f'{TINY}@second_round.loss.name="offtri"']
+    both.write_text(f"[ensemble]\nmembers = {members}\n")
+    made = luigi("Evaluation", experiment=both)
+    assert made.returncode == 0, made.stderr
+    root = tmp_path / "artifacts"
+    counts = {path.name: len(list(path.glob("*/MANIFEST.json"))) for path in root.iterdir() if path.name != "runs"}
+    assert counts["hard_negatives"] == counts["evaluation"] == 1
+    assert counts["second_round"] == 2
+    shown = CliRunner().invoke(main, ["results", str(both), "--artifact-root", str(root)])
+    assert shown.exit_code == 0, shown.output
+    for kind in ("vsepp  adapoffquin", "vsepp  offtri", "ensemble"):
+        assert kind in shown.stdout
+    wrong = luigi("SecondRound", experiment=both)
+    assert wrong.returncode != 0
+    assert "ensemble 'both' has stages ['evaluation'], not 'second_round'" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
 
 
 def test_a_student_reuses_its_teachers_table(luigi, tmp_path):
