@@ -24,12 +24,15 @@ def pairs():
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = TokenisedCaptions(rng.integers(1, 20, offsets[-1]).astype(np.int32), offsets)
     features = rng.normal(size=(9, 4, 5)).astype(np.float32)
-    return PairData(Split("train", features, ["a"] * 27, image_of, [str(i) for i in range(9)]), tokens)
+    corners = rng.uniform(size=(2, 9, 4, 2))
+    boxes = np.concatenate([corners.min(0), corners.max(0)], axis=2).astype(np.float32)
+    return PairData(Split("train", features, ["a"] * 27, image_of, [str(i) for i in range(9)], boxes), tokens)
 
 
 def small_model(name):
     torch.manual_seed(0)
-    return build_model(name, feature_size=5, vocabulary_size=20, embedding_size=6, word_size=4)
+    regions = {} if MODELS[name].takes_masks else {"regions": 4}
+    return build_model(name, feature_size=5, vocabulary_size=20, embedding_size=6, word_size=4, **regions)
 
 
 @pytest.mark.parametrize("name", MODELS)
