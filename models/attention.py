@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.blocks import Block
-from models.normalise import l1_normalise, safe_norm
+from models.fused import clipped_unit
+from models.normalise import l1_normalise
 
 Direction = Literal["t2i", "i2t"]
 Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]
@@ -46,11 +47,11 @@ def normalise_products(block: Block, *, direction: Direction, normalisation: Nor
     products, query = block.products, QUERY[direction]
     if normalisation == "softmax":
         return masked_softmax(products, block.mask(query), query)
-    if normalisation.startswith("clipped"):
-        products = F.leaky_relu(products, SLOPE)
+    slope = SLOPE if normalisation.startswith("clipped") else 1.0
     if normalisation.endswith("l2norm"):
         # No epsilon: the products of a query alone are 1 or -1 to the last bit, and what is alike stays so (BFAN).
-        return products / safe_norm(products, query)
+        return clipped_unit(products, query, slope)
+    products = products if slope == 1 else F.leaky_relu(products, slope)
     return l1_normalise(products, query) if normalisation.endswith("l1norm") else products
 
 
@@ -60,10 +61,13 @@ def attended_cosine(
     """The cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
     context = CONTEXT[direction]
     numerator = (weights * block.products).sum(context)
-    through_gram = block.through_region_gram(weights) if direction == "t2i" else block.through_word_gram(weights)
-    square = (weights * through_gram).sum(context)
     norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.region_norm
-    return numerator * square.masked_fill(square <= FLOOR, torch.inf).rsqrt() / norm
+    return numerator * inverse_root(block.squared_norm(weights, context)) / norm
+
+
+def inverse_root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """1 / sqrt(x), and 0 for the squared norm of a zero vector."""
+    return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()
 
 
 def aggregate(

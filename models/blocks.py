@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from models.fused import squared_norm
 from models.normalise import safe_norm
 
 
@@ -82,16 +83,12 @@ class Block:
             return None if self.word_mask is None else self.word_mask[:, :, None, None]
         return None if self.region_mask is None else self.region_mask.unsqueeze(1)
 
-    def through_region_gram(self, weights: Float[Tensor, "C W I R"]) -> Float[Tensor, "C W I R"]:
-        """sum_s weights[c, w, i, s] <v_s, v_r>: each weighted sum of regions times each region."""
-        gram = self.regions.gram
-        if self.is_aligned:
-            return (weights.transpose(1, 2) @ gram).transpose(1, 2)
-        return torch.bmm(weights.flatten(0, 1).transpose(0, 1), gram[0]).transpose(0, 1).view(weights.shape)
-
-    def through_word_gram(self, weights: Float[Tensor, "C W I R"]) -> Float[Tensor, "C W I R"]:
-        """sum_v <u_w, u_v> weights[c, v, i, r]: each weighted sum of words times each word."""
-        return torch.bmm(self.word_gram, weights.flatten(2)).view(weights.shape)
+    def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
+        """Of the sums of regions (axis 3), weighted for each word, or of words (axis 1), weighted for each region."""
+        if axis == 1:
+            return squared_norm(weights, self.word_gram, "cvw", axis)
+        gram, pattern = (self.regions.gram, "cisr") if self.is_aligned else (self.regions.gram[0], "isr")
+        return squared_norm(weights, gram, pattern, axis)
 
     def attended_regions(
         self, weights: Float[Tensor, "C W I R"], vectors: Float[Tensor, "G I R E"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from models.attention import QUERY, Direction, aggregate, attended_cosine, attention
 from models.blocks import Block, recomputed
 from models.fragments import FragmentModel
+from models.fused import gated
 
 Mode = Literal["text", "image", "full"]
 DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
@@ -23,8 +24,6 @@ class IMRAM(FragmentModel):
     In each round a query's similarity is the cosine of the *original* fragment and what the refined one attends to,
     averaged over the queries. Words are the queries ("text"), regions ("image"), or both in turn ("full").
     """
-
-    block_words = 16
 
     def __init__(
         self,
@@ -97,4 +96,4 @@ class Memory(nn.Module):
 
     def forward(self, queries: Float[Tensor, "*#pairs D"], projected: Float[Tensor, "*#pairs D2"]) -> Tensor:
         gate, update = projected.chunk(2, dim=-1)
-        return torch.lerp(update.tanh(), queries, gate.sigmoid())
+        return gated(queries, gate, update)

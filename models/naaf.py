@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from models.attention import CONTEXT, FLOOR, aggregate, attention, masked_softmax
+from models.attention import CONTEXT, aggregate, attention, inverse_root, masked_softmax
 from models.base import Code
 from models.blocks import Block
 from models.fragments import FragmentModel
@@ -62,7 +62,7 @@ class NAAF(FragmentModel):
         fitting = similarity > threshold
         mask = block.mask(CONTEXT["t2i"])
         weights = masked_softmax(self.temperature * similarity, fitting if mask is None else fitting & mask, 3)
-        positive = (weights * similarity).sum(3) * inverse_root((weights * block.through_region_gram(weights)).sum(3))
+        positive = (weights * similarity).sum(3) * inverse_root(block.squared_norm(weights, 3))
         relevance = (attention(block, direction="t2i", temperature=self.temperature) * similarity).sum(3)
         return aggregate(negative + positive + relevance, block, direction="t2i", aggregation="Mean")
 
@@ -160,11 +160,6 @@ def propagate(margin: Float[Tensor, "C W I"], block: Block) -> Float[Tensor, "C 
     """Each word's value averaged over the caption's words, like words weighing more."""
     mask = None if block.word_mask is None else block.word_mask.unsqueeze(1)
     return torch.bmm(masked_softmax(PROPAGATION * block.word_gram, mask, 2), margin)
-
-
-def inverse_root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """1 / sqrt(x), and 0 for the squared norm of a zero vector."""
-    return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()
 
 
 def _probable(threshold: float) -> float:

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from models.attention import attention, masked_softmax
+from models.attention import attention, inverse_root, masked_softmax
 from models.base import Captions, Code, Images
 from models.blocks import Block, recomputed
 from models.fragments import FragmentModel
-from models.normalise import l1_normalise, l2_normalise
+from models.fused import projected_difference
+from models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
 from models.regions import zero_masked
 
 TEMPERATURE = 9.0
@@ -35,7 +36,6 @@ class _SGRAF(FragmentModel):
     similarity_range = (0.0, 1.0)
     uses_batch_statistics = True
     takes_masks = False
-    block_words = 32
 
     def __init__(
         self,
@@ -73,23 +73,33 @@ class _SGRAF(FragmentModel):
         code = super().encode_captions(captions)
         return Code(code.vectors, code.mask, self.pool_caption(code.vectors, code.mask))
 
-    def nodes(self, block: Block) -> Float[Tensor, "C I nodes S"]:
-        """The global similarity vector, then one for each word."""
+    def local(self, block: Block) -> Float[Tensor, "I C W S"]:
+        """The similarity vectors of words, before they are normalised."""
+        weights = attention(block, direction="t2i", temperature=TEMPERATURE)
+        weights = weights * inverse_root(block.squared_norm(weights, 3)).unsqueeze(
+            3
+        )  # what is attended to has norm 1 now
+        layer, regions = self.local_similarity, block.regions.vectors
+        if block.is_aligned:
+            weights, regions, words = weights.squeeze(2), regions.squeeze(1), block.words
+            return projected_difference(weights, regions, words, layer.weight, layer.bias).unsqueeze(0)
+        weights, words = weights.permute(2, 0, 1, 3), block.words.flatten(0, 1).unsqueeze(0)
+        local = projected_difference(weights.flatten(1, 2), regions.squeeze(0), words, layer.weight, layer.bias)
+        return local.unflatten(1, weights.shape[1:3])
+
+    def whole(self, block: Block) -> Float[Tensor, "I C S"]:
+        """The global similarity vector."""
         assert block.pooled is not None
         assert block.regions.pooled is not None
-        weights = attention(block, direction="t2i", temperature=TEMPERATURE)
-        attended = l2_normalise(block.attended_regions(weights, block.regions.vectors))
-        local = l2_normalise(self.local_similarity((attended - block.words.unsqueeze(2)).square()))
-        difference = block.regions.pooled - block.pooled.unsqueeze(1)
-        whole = l2_normalise(self.global_similarity(difference.square()))
-        return torch.cat([whole.unsqueeze(2), local.transpose(1, 2)], dim=2)
+        difference = block.regions.pooled.transpose(0, 1) - block.pooled
+        return l2_normalise(self.global_similarity(difference.square()))
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         mask = None if block.word_mask is None else nn.functional.pad(block.word_mask, (1, 0), value=True)
-        return self.score(self.summary(block, mask)).squeeze(-1).sigmoid()
+        return self.score(self.summary(block, mask)).squeeze(-1).sigmoid().T
 
     @abstractmethod
-    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
         """One vector a pair; `mask` is True at real nodes."""
 
 
@@ -100,9 +110,11 @@ class SGR(_SGRAF):
         super().__init__(similarity_size=similarity_size, **options)
         self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
 
-    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
+        local, whole = self.local(block), self.whole(block)
+
         def reason() -> Tensor:
-            nodes = self.nodes(block)
+            nodes = torch.cat([whole.unsqueeze(2), l2_normalise(local)], dim=2)
             for step in self.reasoning[:-1]:
                 nodes = step(nodes, nodes, mask)
             return self.reasoning[-1](nodes[:, :, :1], nodes, mask).squeeze(2)  # only the global node is read
@@ -123,19 +135,22 @@ class SAF(_SGRAF):
         self.gate = _linear(similarity_size, 1)
         self.norm = nn.BatchNorm1d(1)
 
-    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "C I S"]:
-        nodes = recomputed(lambda: self.nodes(block))
-        gates = self._normalised(self.gate(nodes).squeeze(-1), block).sigmoid()
-        gates = gates if mask is None else gates.masked_fill(~mask.unsqueeze(1), 0)
-        return l2_normalise((l1_normalise(gates).unsqueeze(-1) * nodes).sum(2))
+    def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
+        local, whole = self.local(block), self.whole(block)
+        scale = 1 / (safe_norm(local) + EPSILON)  # by this the nodes are normalised, without being formed
+        logits = torch.cat([whole @ self.gate.weight.T, (local @ self.gate.weight.T * scale).squeeze(3)], dim=2)
+        gates = self._normalised(logits + self.gate.bias, block).sigmoid()
+        gates = l1_normalise(gates if mask is None else gates.masked_fill(~mask, 0))
+        words = (gates[:, :, 1:].unsqueeze(2) * scale.transpose(2, 3)) @ local
+        return l2_normalise(gates[:, :, :1] * whole + words.squeeze(2))
 
-    def _normalised(self, logits: Float[Tensor, "C I nodes"], block: Block) -> Float[Tensor, "C I nodes"]:
+    def _normalised(self, logits: Float[Tensor, "I C nodes"], block: Block) -> Float[Tensor, "I C nodes"]:
         norm = self.norm
         if not self.training or block.is_aligned:
             mean, variance = norm.running_mean, norm.running_var
         else:
-            variance, mean = torch.var_mean(logits, dim=(1, 2), correction=0, keepdim=True)
-            self._update(mean.detach().flatten(), variance.detach().flatten(), logits[0].numel())
+            variance, mean = torch.var_mean(logits, dim=(0, 2), correction=0, keepdim=True)
+            self._update(mean.detach().flatten(), variance.detach().flatten(), logits[:, 0].numel())
         assert mean is not None
         assert variance is not None
         return (logits - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
@@ -185,12 +200,14 @@ class Reasoning(nn.Module):
 
     def forward(
         self,
-        asking: Float[Tensor, "C I some S"],
-        nodes: Float[Tensor, "C I nodes S"],
+        asking: Float[Tensor, "I C some S"],
+        nodes: Float[Tensor, "I C nodes S"],
         mask: Bool[Tensor, "C nodes"] | None,
-    ) -> Float[Tensor, "C I some S"]:
-        edges = self.query(asking) @ self.key(nodes).transpose(2, 3)
-        edges = masked_softmax(edges, None if mask is None else mask[:, None, None], 3)
+    ) -> Float[Tensor, "I C some S"]:
+        # <Q x + p, K y + q> = <K^T (Q x + p), y> + what is the same for all y, and so nothing to the softmax.
+        weight, bias = self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
+        edges = nn.functional.linear(asking, weight, bias) @ nodes.transpose(2, 3)
+        edges = masked_softmax(edges, None if mask is None else mask.unsqueeze(1), 3)
         return self.output(edges @ nodes).relu()
 
 

@@ -181,12 +181,12 @@ def test_gradients_reach_every_parameter(build, world):
     model = build()
     objective(model, *world(masked=build.takes_masks)).backward()
     for name, parameter in model.named_parameters():
+        if name.endswith(CANCELLED):
+            assert parameter.grad is None or parameter.grad.abs().max() < 1e-4, name
+            continue
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        if name.endswith(CANCELLED):
-            assert parameter.grad.abs().max() < 1e-4, name
-        else:
-            assert parameter.grad.any(), name
+        assert parameter.grad.any(), name
 
 
 def test_weights_and_what_was_learnt_besides_survive_a_save(build, world, tmp_path):
