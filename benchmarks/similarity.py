@@ -111,7 +111,7 @@ class Turn:
 @click.option("--clock", default="wall", show_default=True, type=click.Choice(["wall", "processor"]))
 @click.option("--evaluation", is_flag=True, help=f"1,000 images x 5,000 captions, of {' and '.join(EVALUATED)}.")
 def main(names: str, batch: int, repeat: int, evaluation: bool, **how: Any) -> None:
-    """Print a table; of the rivals, how many times as much they take as ours."""
+    """Print a table: seconds forward (fwd) and forward + backward (f+b), peak MB; of rivals, how many times ours."""
     known = EVALUATED if evaluation else tuple(CASES)
     chosen = names.split(",") if names else known
     if unknown := set(chosen) - set(known):
@@ -124,8 +124,8 @@ def main(names: str, batch: int, repeat: int, evaluation: bool, **how: Any) -> N
 
 
 def show_training(works: dict[str, Work], repeat: int) -> None:
-    columns = ["B", "ours\nforward s", "\nf + b s", "\npeak MB"]
-    columns += [header for rival in RIVALS for header in (f"{rival} / ours\nforward", "\nf + b", "\npeak MB")]
+    columns = ["B", "ours\nfwd s", "\nf+b s", "\nMB"]
+    columns += [header for rival in RIVALS for header in (f"{rival}\nfwd", "/ ours\nf+b", "\nMB")]
     table = _table(columns)
     for name, work in works.items():
         with console.status(name):
@@ -161,7 +161,7 @@ def largest_batch(work: Work, batch: int) -> int:
 
 def show_evaluation(works: dict[str, Work], repeat: int) -> None:
     """Ours with the whole matrix; ours and the loop with two tiles, of short and of long captions."""
-    table = _table(["all tiles\ns", "\npeak MB", "two tiles\ns", "loop / ours\ns", "\npeak MB"])
+    table = _table(["all tiles\ns", "\nMB", "two tiles\ns", "loop / ours\ns", "\nMB"])
     for name, work in works.items():
         with console.status(name):
             ((whole,),) = take_turns([replace(work, images=1000, captions=5000, training=False)], 0)

@@ -75,26 +75,27 @@ def _next_step(model: OfficialModel, path: Path) -> list[str]:
     from pipeline.official import model_section
 
     section = model_section(model)
-    options = section.model_dump(exclude_defaults=True, exclude={"name"})
-    written = ["[model]", *(f"{key} = {json.dumps(value)}" for key, value in {"name": model.name, **options}.items())]
-    if not section.makes_embeddings:
-        return [
-            "It compares fragments, so it cannot mine: a search index needs embeddings. To train a student like it, on",
-            "the table of a `teacher`, an experiment has",
-            *_indented(written),
-        ]
+    mines = section.makes_embeddings
+    options = {"name": model.name, **section.model_dump(exclude_defaults=True, exclude={"name"})}
+    written = [
+        f"{'teacher_weights' if mines else 'weights'} = {json.dumps(path.name)}  # on top; its path from the data root",
+        "",
+        "[dataset]",
+        f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
+        "",
+        "[model]",
+        *(f"{key} = {json.dumps(value)}" for key, value in options.items()),
+    ]
+    if mines:
+        intention = (
+            "To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set"
+        )
+        return [intention, *_indented(written)]
     return [
-        "To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set",
-        *_indented(
-            [
-                f"teacher_weights = {json.dumps(path.name)}  # above all sections; its path from the data root",
-                "",
-                "[dataset]",
-                f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
-                "",
-                *written,
-            ]
-        ),
+        "To evaluate it, alone or in an [ensemble], take `teacher` and [second_round] out of an experiment, say a copy",
+        "of configs/f30k_scan_t2i.toml, and set",
+        *_indented(written),
+        "It cannot mine: it compares fragments, and a search index needs one vector an image or caption.",
     ]
 
 

@@ -42,16 +42,19 @@ def test_weights_are_written_that_load(golden_file, tmp_path, name):
     assert os.listdir(tmp_path) == ["model.safetensors"]
 
 
-@pytest.mark.parametrize("name", ["vsrn_f30k", "aoq_vsrn_f30k"])
+@pytest.mark.parametrize("name", ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "sgraf_sgr", "pfan"])
 def test_the_lines_shown_make_an_experiment(golden_file, tmp_path, name):
-    """[model] as shown is what the weights are compared with when they become the teacher."""
-    output = tmp_path / "teacher.safetensors"
+    """[model] as shown is what the weights are compared with when they become the teacher, or what is evaluated."""
+    output = tmp_path / "imported.safetensors"
     shown = import_checkpoint(golden_file(f"ckpt_{name}.pth.tar"), output).stdout
     lines = lines_to_write(shown).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
+    mines = "vsrn" in name
+    if mines:
+        lines += "\n[mining]\n[second_round]\nepochs = 1\nloss.name = 'adapoffquin'\n"
     path = tmp_path / "mine.toml"
-    path.write_text(f"{lines}\n[mining]\n[second_round]\nepochs = 1\nloss.name = 'adapoffquin'\n")
+    path.write_text(lines)
     experiment = load_experiment(str(path))
-    assert experiment.teacher_weights == "teacher.safetensors"
+    assert (experiment.teacher_weights if mines else experiment.weights) == "imported.safetensors"
     options = read_weights(output)[0]["options"]
     section = experiment.model.model_dump(exclude={"name"})
     assert section == {key: value for key, value in options.items() if key not in FROM_DATA}
