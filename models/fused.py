@@ -69,7 +69,8 @@ def gated(
     if _is_plain_cpu(gate):
         result: Tensor = _Gated.apply(queries.expand_as(gate), gate, update)  # type: ignore[no-untyped-call]
         return result
-    return torch.lerp(update.tanh(), queries, gate.sigmoid())
+    new = update.tanh()
+    return new + gate.sigmoid() * (queries - new)
 
 
 def _is_plain_cpu(x: Tensor) -> bool:

@@ -189,6 +189,19 @@ def test_gradients_reach_every_parameter(build, world):
         assert parameter.grad.any(), name
 
 
+def test_mixed_precision_is_close(build, world):
+    """The encoders' codes and all that follows under bfloat16 autocast, and the gradients of it."""
+    model, pairs = build(), world(masked=build.takes_masks)
+    expected = similarity(model, pairs).detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        images, captions = encode(model, pairs)
+        found = model.similarity(images, captions)
+        value = found.sum() + model.pair_similarity(images, captions).sum()
+    assert_close(found.float(), expected, atol=0.1, rtol=0.05)
+    value.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_weights_and_what_was_learnt_besides_survive_a_save(build, world, tmp_path):
     model, other, pairs = build(seed=1), build(seed=2), world()
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
