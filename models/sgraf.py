@@ -76,9 +76,8 @@ class _SGRAF(FragmentModel):
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
         """The similarity vectors of words, before they are normalised."""
         weights = attention(block, direction="t2i", temperature=TEMPERATURE)
-        weights = weights * inverse_root(block.squared_norm(weights, 3)).unsqueeze(
-            3
-        )  # what is attended to has norm 1 now
+        norm_inverse = inverse_root(block.squared_norm(weights, 3))
+        weights = weights * norm_inverse.unsqueeze(3)  # what is attended to has norm 1 now
         layer, regions = self.local_similarity, block.regions.vectors
         if block.is_aligned:
             weights, regions, words = weights.squeeze(2), regions.squeeze(1), block.words
