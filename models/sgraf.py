@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from models.attention import attention, inverse_root, masked_softmax
 from models.base import Captions, Code, Images
-from models.blocks import Block, recomputed
+from models.blocks import Block
 from models.fragments import FragmentModel
-from models.fused import projected_difference
+from models.fused import clipped_unit, projected_difference
 from models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
 from models.regions import zero_masked
 
@@ -87,11 +87,12 @@ class _SGRAF(FragmentModel):
         return local.unflatten(1, weights.shape[1:3])
 
     def whole(self, block: Block) -> Float[Tensor, "I C S"]:
-        """The global similarity vector."""
+        """The global similarity vector, before it is normalised."""
         assert block.pooled is not None
         assert block.regions.pooled is not None
         difference = block.regions.pooled.transpose(0, 1) - block.pooled
-        return l2_normalise(self.global_similarity(difference.square()))
+        result: Tensor = self.global_similarity(difference.square())
+        return result
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         mask = None if block.word_mask is None else nn.functional.pad(block.word_mask, (1, 0), value=True)
@@ -110,15 +111,10 @@ class SGR(_SGRAF):
         self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
 
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
-        local, whole = self.local(block), self.whole(block)
-
-        def reason() -> Tensor:
-            nodes = torch.cat([whole.unsqueeze(2), l2_normalise(local)], dim=2)
-            for step in self.reasoning[:-1]:
-                nodes = step(nodes, nodes, mask)
-            return self.reasoning[-1](nodes[:, :, :1], nodes, mask).squeeze(2)  # only the global node is read
-
-        return recomputed(reason)
+        nodes = clipped_unit(torch.cat([self.whole(block).unsqueeze(2), self.local(block)], dim=2), 3, slope=1.0)
+        for step in self.reasoning[:-1]:
+            nodes = step(nodes, nodes, mask)
+        return self.reasoning[-1](nodes[:, :, :1], nodes, mask).squeeze(2)  # only the global node is read
 
 
 class SAF(_SGRAF):
@@ -135,7 +131,7 @@ class SAF(_SGRAF):
         self.norm = nn.BatchNorm1d(1)
 
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
-        local, whole = self.local(block), self.whole(block)
+        local, whole = self.local(block), l2_normalise(self.whole(block))
         scale = 1 / (safe_norm(local) + EPSILON)  # by this the nodes are normalised, without being formed
         logits = torch.cat([whole @ self.gate.weight.T, (local @ self.gate.weight.T * scale).squeeze(3)], dim=2)
         gates = self._normalised(logits + self.gate.bias, block).sigmoid()
@@ -207,7 +203,7 @@ class Reasoning(nn.Module):
         weight, bias = self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
         edges = nn.functional.linear(asking, weight, bias) @ nodes.transpose(2, 3)
         edges = masked_softmax(edges, None if mask is None else mask.unsqueeze(1), 3)
-        return self.output(edges @ nodes).relu()
+        return self.output(edges @ nodes).relu_()
 
 
 def _linear(size: int, out: int) -> nn.Linear:
