@@ -119,7 +119,14 @@ class Mining(Section):
 
     h_captions: PositiveInt = 300
     h_images: PositiveInt = 60
-    search: Literal["faiss-flat"] = "faiss-flat"
+    search: Annotated[str, Field(pattern="^(auto|onepass|faiss-flat|faiss:.+)$")] = "auto"
+    """`pipeline.mining.backends` describes them; the exact ones all find the same lists."""
+    recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
+    """What share of the true lists a search that is not exact must find, on sampled anchors."""
+
+    @property
+    def is_approximate(self) -> bool:
+        return self.search.startswith("faiss:")
 
 
 class Sampling(Section):

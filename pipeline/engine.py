@@ -16,6 +16,8 @@ class Engine:
     """0: as many as this process may use."""
     checkpoint_steps: int = 500
     tensorboard: bool = False
+    mining_memory_mb: int = 1500
+    """About so much may mining use beyond the embeddings."""
 
     def torch_device(self) -> torch.device:
         """The device, with the process's threads set on the way."""

@@ -24,6 +24,7 @@ from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddin
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from pipeline.mining.mine import mine
+from pipeline.mining.problem import Problem
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import read_table
 from pipeline.progress import show_progress
@@ -148,12 +149,16 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     }
     with show_progress("mining") as report:
         mine(
-            store.images,
-            store.captions,
-            split.image_of,
-            h_captions=mining.h_captions,
-            h_images=mining.h_images,
+            Problem(
+                store.images,
+                store.captions,
+                split.image_of,
+                mining.h_captions,
+                mining.h_images,
+                memory=engine.mining_memory_mb * 1_000_000,
+            ),
             search=mining.search,
+            recall_floor=mining.recall_floor,
             provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",

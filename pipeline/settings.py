@@ -25,6 +25,7 @@ class engine(luigi.Config):  # noqa: N801
     device: luigi.Parameter = luigi.Parameter(default="auto")
     threads: luigi.IntParameter = luigi.IntParameter(default=0)
     checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
+    mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)
     tensorboard: luigi.BoolParameter = luigi.BoolParameter(default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
-from pipeline.config import Ensemble, Experiment, Training, online_version
+from pipeline.config import Ensemble, Experiment, Mining, Training, online_version
 from pipeline.data.folder import split_fingerprint
 from pipeline.experiments import load_experiment
 
@@ -24,7 +24,7 @@ VERSIONS = {
     "dataset": 1,
     "first_round": 1,
     "embeddings": 1,
-    "hard_negatives": 1,
+    "hard_negatives": 2,
     "second_round": 1,
     "evaluation": 1,
 }
@@ -118,7 +118,7 @@ class _Planner:
         if experiment.mining is not None:
             stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
-            stages["hard_negatives"] = self._artifact("hard_negatives", _values(experiment.mining), embeddings)
+            stages["hard_negatives"] = self._artifact("hard_negatives", _mined(experiment.mining), embeddings)
         table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
         online = {**shared, "training": _values(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
@@ -198,6 +198,12 @@ class _Planner:
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
         return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
+
+
+def _mined(mining: Mining) -> dict[str, Any]:
+    """Exact searches all find the same lists, so which of them it was does not matter."""
+    values = _values(mining)
+    return values if mining.is_approximate else {**values, "search": "exact", "recall_floor": 1.0}
 
 
 def _values(section: BaseModel) -> dict[str, Any]:

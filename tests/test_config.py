@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from pydantic import ValidationError
 
 from models import MODELS
 from models.base import EmbeddingModel
 from pipeline.config import Ensemble, Experiment, Training
 from pipeline.experiments import known_experiments, load_experiment
 from pipeline.losses import LOSSES
+from pipeline.mining.backends import choose_backend
 from pipeline.mining.sampler import STRATEGIES
-from pipeline.mining.search import SEARCHES
 
 TEXT = """
 [dataset.demo]
@@ -201,6 +202,11 @@ def test_every_loss_has_a_section_with_its_numbers():
 
 def test_searches_and_strategies_are_those_of_the_config():
     mining = Experiment.model_fields["mining"].annotation.__args__[0]
-    assert set(mining.model_fields["search"].annotation.__args__) == SEARCHES.keys()
+    for search in ("auto", "onepass", "faiss-flat", "faiss:Flat"):
+        assert mining(search=search).search == search
+        choose_backend(search)
+    for search in ("exact", "faiss:"):
+        with pytest.raises(ValidationError, match=r"search\n.*pattern"):
+            mining(search=search)
     sampling = Experiment.model_fields["sampling"].annotation
     assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()

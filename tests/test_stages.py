@@ -29,10 +29,10 @@ def test_keys_are_pinned():
         "dataset": "ba15880af6510fba",
         "first_round": "de7d5fadfb4ce52d",
         "embeddings": "2cfdbab49cc71483",
-        "hard_negatives": "b7169494d82c2ed9",
+        "hard_negatives": "0165504d591b462c",
         "control": "ca686e98bbe0c924",
-        "second_round": "6689a52888dd719f",
-        "evaluation": "6db1173e4286dc53",
+        "second_round": "c36e7e508f0dec4d",
+        "evaluation": "5a945aca22f0c861",
     }
 
 
@@ -40,6 +40,8 @@ def test_keys_are_pinned():
     ("override", "stages"),
     [
         ("mining.h_images=7", {"hard_negatives", "second_round", "evaluation"}),
+        ('mining.search="onepass"', set()),
+        ('mining.search="faiss:HNSW32"', {"hard_negatives", "second_round", "evaluation"}),
         ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.data.folder import Split
 from pipeline.data.vocabulary import tokenise
 from pipeline.embedding import EmbeddingStore
-from pipeline.mining.exact import rescore_pairs
+from pipeline.mining.scores import exact_scores
 from pipeline.mining.table import Direction, NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -91,8 +91,8 @@ def _positives(
 ) -> list[Positive]:
     if store is not None:
         anchors, candidates = (store.images, store.captions) if direction == "i2t" else (store.captions, store.images)
-        repeated = np.repeat(anchors[anchor : anchor + 1], len(rows), axis=0)
-        own: Sequence[float | None] = rescore_pairs(repeated, candidates, rows.astype(np.int32)).tolist()
+        one = anchors[anchor : anchor + 1]
+        own: Sequence[float | None] = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
     else:
         own = [None] * len(rows)
     positives = []

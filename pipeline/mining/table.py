@@ -7,7 +7,8 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     scores          fixed_size_list<float32>[h]  padding null
     positive_score  float32                   of the lowest-scoring positive
 
-Own positives never appear. The footer's key `aoq` and the manifest say whose scores they are, on which data.
+Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
+manifest say whose scores they are, on which data.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +29,8 @@ FORMAT_VERSION = 1
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 MANIFEST = "manifest.json"
+POSITIVES = "positives.parquet"
+PAIRS = pa.schema({"caption_id": pa.int32(), "image_id": pa.int32()})
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,34 @@ def from_arrow(table: pa.Table) -> NegativeLists:
     )
 
 
-def write_lists(path: Path, parts: list[pa.Table], footer: Mapping[str, Any]) -> None:
-    """One row group a part, with page checksums: without them a flipped byte reads as another id."""
-    schema = parts[0].schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for part in parts:
-            writer.write_table(part.replace_schema_metadata(schema.metadata))
+class ContentHash:
+    """SHA-256 of the SHA-256s of ids, scores and positive scores, little-endian: whatever the file's layout."""
+
+    def __init__(self) -> None:
+        self._columns = [sha256() for _ in range(3)]
+
+    def add(self, lists: NegativeLists) -> None:
+        for column, values in zip(
+            self._columns, (lists.negative_ids, lists.scores, lists.positive_scores), strict=True
+        ):
+            column.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+
+    def hexdigest(self) -> str:
+        return sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
+
+
+def list_writer(path: Path, h: int, footer: Mapping[str, Any]) -> pq.ParquetWriter:
+    """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
+    empty = NegativeLists(np.empty((0, h), np.int32), np.empty((0, h), np.float32), np.empty(0, np.float32))
+    schema = to_arrow(empty).schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=False,
+        use_byte_stream_split=["scores.list.element"],
+        write_page_checksum=True,
+    )
 
 
 def read_lists(path: Path) -> NegativeLists:
@@ -107,6 +133,13 @@ def read_lists(path: Path) -> NegativeLists:
     if not np.array_equal(anchors, np.arange(len(anchors))):
         raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
     return from_arrow(table)
+
+
+def write_positives(folder: Path, image_of: Int32[np.ndarray, " captions"]) -> None:
+    """The pairs that are no negatives; a caption of no image (-1) has none."""
+    captions = np.flatnonzero(image_of >= 0).astype(np.int32)
+    pairs = pa.table({"caption_id": captions, "image_id": image_of[captions]}, schema=PAIRS)
+    pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
 
 
 def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:

@@ -9,10 +9,13 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from pipeline.mining import mine as mine_module
+from pipeline.mining import flat, onepass, units
+from pipeline.mining.backends import EXACT
 from pipeline.mining.mine import mine
-from pipeline.mining.table import read_table
+from pipeline.mining.problem import Problem
+from pipeline.mining.table import DIRECTIONS, read_table
 
 IMAGES, EACH = 30, 3
 
@@ -29,20 +32,38 @@ def world():
 
 
 def run(world, folder, **options):
-    images, captions, image_of = world
     about = {"dataset": "d" * 64, "teacher": {"experiment": "t", "model": "vsepp", "weights_sha256": "w"}}
-    given = {"h_captions": 12, "h_images": 5, "search": "faiss-flat", "provenance": about, **options}
-    mine(images, captions, image_of, work=folder / "shards", output=folder / "table", **given)
+    depths = [options.pop(name, depth) for name, depth in (("h_captions", 12), ("h_images", 5))]
+    problem = Problem(*world, *depths, options.pop("memory", 10**6))
+    given = {"search": "faiss-flat", "provenance": about, **options}
+    mine(problem, work=folder / "shards", output=folder / "table", **given)
     return folder / "table"
 
 
 def content_hash(folder):
-    table = read_table(folder)
-    digest = hashlib.sha256()
-    for lists in (table.i2t, table.t2i):
-        for array in (lists.negative_ids, lists.scores, lists.positive_scores):
-            digest.update(array.tobytes())
-    return digest.hexdigest()
+    """Of the lists, which the manifest has too."""
+    hashes = []
+    for direction in DIRECTIONS:
+        columns = pq.read_table(folder / f"{direction}.parquet").columns[1:]
+        flat = [column.combine_chunks() for column in columns]
+        flat[:2] = [column.flatten() for column in flat[:2]]
+        digests = [hashlib.sha256(column.to_numpy().tobytes()).digest() for column in flat]
+        hashes.append(hashlib.sha256(b"".join(digests)).hexdigest())
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert hashes == [manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+    return hashes
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Sets how many images and captions a unit, and a tile, has."""
+
+    def into(block, tile_images, tile_captions):
+        monkeypatch.setattr(flat, "BLOCK", block)
+        monkeypatch.setattr(onepass, "TILE_IMAGES", tile_images)
+        monkeypatch.setattr(onepass, "TILE_CAPTIONS", tile_captions)
+
+    return into
 
 
 def test_equals_official_mining(golden, tmp_path):
@@ -68,63 +89,69 @@ def test_own_positives_never_appear_and_order_is_canonical(world, tmp_path):
     np.testing.assert_allclose(table.i2t.positive_scores, worst, atol=1e-6)
 
 
-def test_the_table_does_not_depend_on_shards_or_threads(world, tmp_path):
+def test_the_files_depend_neither_on_the_backend_nor_on_units_tiles_and_threads(world, tmp_path, cut):
     hashes = set()
-    before = faiss.omp_get_max_threads()
-    for name, rows, threads in [("a", 4096, 1), ("b", 7, 2), ("c", 1, 2), ("d", 64, 1)]:
+    before = faiss.omp_get_max_threads(), torch.get_num_threads()
+    for number, (sizes, threads) in enumerate(
+        [((4096, 1024, 4096, 10**9), 1), ((7, 8, 16, 10**6), 2), ((9, 11, 17, 10**5), 2), ((64, 29, 90, 10**6), 1)]
+    ):
+        *sizes, memory = sizes
+        cut(*sizes)
         faiss.omp_set_num_threads(threads)
-        hashes.add(content_hash(run(world, tmp_path / name, shard_rows=rows)))
-    faiss.omp_set_num_threads(before)
+        torch.set_num_threads(threads)
+        for search in EXACT:
+            hashes.add(tuple(content_hash(run(world, tmp_path / f"{search}-{number}", search=search, memory=memory))))
+    faiss.omp_set_num_threads(before[0])
+    torch.set_num_threads(before[1])
     assert len(hashes) == 1
 
 
-def test_an_interrupted_run_keeps_its_shards(world, tmp_path, monkeypatch):
-    whole = content_hash(run(world, tmp_path / "whole", shard_rows=8))
-    done = []
+@pytest.mark.parametrize("search", EXACT)
+def test_an_interrupted_run_keeps_its_units(world, tmp_path, monkeypatch, cut, search):
+    cut(8, 8, 16)
+    whole = content_hash(run(world, tmp_path / "whole", search=search))
 
-    def stop_after(count):
-        def report(finished, total):
-            done.append(finished)
-            if finished == count:
-                raise KeyboardInterrupt
-
-        return report
+    def stop(finished, total):
+        if finished == 3:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(world, tmp_path / "cut", shard_rows=8, progress=stop_after(3))
+        run(world, tmp_path / "cut", search=search, progress=stop)
     assert not (tmp_path / "cut" / "table").exists()
-    searched = []
-    original = mine_module.exact_negatives
-    monkeypatch.setattr(mine_module, "exact_negatives", lambda *a, **k: searched.append(1) or original(*a, **k))
-    total = []
-    again = run(world, tmp_path / "cut", shard_rows=8, progress=lambda finished, of: total.append(of))
-    assert len(searched) == total[0] - 3
+    there = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut" / "shards").glob("*.parquet")}
+    assert len(there) >= 3
+    kept = []
+    is_sound = units._is_sound
+    monkeypatch.setattr(units, "_is_sound", lambda path: is_sound(path) and (kept.append(path) or True))
+    again = run(world, tmp_path / "cut", search=search)
+    assert set(kept) == set(there)
     assert content_hash(again) == whole
 
 
 def test_a_table_whose_clean_up_was_cut_short_is_not_mined_again(world, tmp_path, monkeypatch):
-    folder = run(world, tmp_path)
-    whole = content_hash(folder)
+    whole = content_hash(run(world, tmp_path))
     (tmp_path / "shards").mkdir()
-    monkeypatch.setattr(mine_module, "exact_negatives", None)
+    monkeypatch.setattr(units.Unit, "do", None)
     assert content_hash(run(world, tmp_path)) == whole
     assert not (tmp_path / "shards").exists()
 
 
-def test_a_damaged_shard_is_mined_again(world, tmp_path, caplog):
-    whole = content_hash(run(world, tmp_path / "whole", shard_rows=8))
+@pytest.mark.parametrize("search", EXACT)
+def test_a_damaged_unit_is_mined_again(world, tmp_path, caplog, cut, search):
+    cut(8, 8, 16)
+    whole = content_hash(run(world, tmp_path / "whole", search=search))
 
     def stop(finished, total):
-        if finished == 2:
+        if finished == total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(world, tmp_path / "cut", shard_rows=8, progress=stop)
-    shard = sorted((tmp_path / "cut" / "shards").glob("*.parquet"))[0]
+        run(world, tmp_path / "cut", search=search, progress=stop)
+    shard = sorted((tmp_path / "cut" / "shards").glob("i2t-*.parquet"))[0]
     content = bytearray(shard.read_bytes())
     content[len(content) // 3] ^= 0xFF
     shard.write_bytes(content)
-    assert content_hash(run(world, tmp_path / "cut", shard_rows=8)) == whole
+    assert content_hash(run(world, tmp_path / "cut", search=search)) == whole
     assert "damaged" in caplog.text
 
 

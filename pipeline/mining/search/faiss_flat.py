@@ -34,14 +34,14 @@ def search(
     faiss = load_faiss()
     anchors = np.ascontiguousarray(anchors, dtype=np.float32)
     candidates = np.ascontiguousarray(candidates, dtype=np.float32)
-    if k <= GPU_MOST and _gpus() > 0:
+    if k <= GPU_MOST and gpus() > 0:
         return faiss.knn_gpu(_gpu_memory(), anchors, candidates, k, metric=faiss.METRIC_INNER_PRODUCT)
     return faiss.knn(anchors, candidates, k, metric=faiss.METRIC_INNER_PRODUCT)
 
 
-def _gpus() -> int:
+def gpus() -> int:
     faiss = load_faiss()
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+    return int(faiss.get_numgpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
 @cache

@@ -1,0 +1,64 @@
+"""Who searches: a backend plans a job as steps of units, and says what its lists are worth.
+
+    auto            the fastest exact one on this machine
+    onepass         both directions from one pass over tiles of similarities; exact
+    faiss-flat      one brute-force search a direction, by FAISS, on a GPU if there is one; exact
+    faiss:FACTORY   any index of FAISS, "faiss:IVF256,Flat|nprobe=32" say; its recall is measured on a sample
+
+Exact lists are the same whoever found them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.mining.approximate import approximate_steps, measured_recall
+from pipeline.mining.flat import flat_steps
+from pipeline.mining.onepass import one_pass_steps
+from pipeline.mining.problem import Problem
+from pipeline.mining.products import fastest_precision
+from pipeline.mining.search.faiss_flat import gpus
+from pipeline.mining.table import Direction
+from pipeline.mining.units import Steps
+
+logger = logging.getLogger(__name__)
+
+FACTORY = "faiss:"
+
+
+def _exact(work: Path, direction: Direction) -> Mapping[str, Any]:
+    return {"guarantee": "exact"}
+
+
+def _sampled(work: Path, direction: Direction) -> Mapping[str, Any]:
+    return {"guarantee": "approximate", **measured_recall(work, direction)}
+
+
+@dataclass(frozen=True)
+class Backend:
+    name: str
+    plan: Callable[[Problem], Steps]
+    guarantee: Callable[[Path, Direction], Mapping[str, Any]] = _exact
+    """Of a direction's lists, once all units are done."""
+
+
+EXACT = {"onepass": Backend("onepass", one_pass_steps), "faiss-flat": Backend("faiss-flat", flat_steps)}
+
+
+def choose_backend(search: str) -> Backend:
+    if search == "auto":
+        if gpus():
+            logger.info("searching with faiss-flat: FAISS sees %d GPUs", gpus())
+            return EXACT["faiss-flat"]
+        logger.info("searching with onepass in %s: no GPU, and a tile serves both directions", fastest_precision())
+        return EXACT["onepass"]
+    if search.startswith(FACTORY):
+        return Backend(search, partial(approximate_steps, description=search.removeprefix(FACTORY)), _sampled)
+    if search not in EXACT:
+        raise ValueError(f"there is no search {search!r}; known are auto, {', '.join(EXACT)} and faiss:FACTORY.")
+    return EXACT[search]

@@ -1,0 +1,34 @@
+"""The units of a backend that searches each direction by itself, block by block of anchors."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.mining.exact import exact_heads
+from pipeline.mining.lists import lists_table
+from pipeline.mining.problem import Problem, blocks
+from pipeline.mining.search import faiss_flat
+from pipeline.mining.table import DIRECTIONS, Direction
+from pipeline.mining.units import Steps, Unit
+
+BLOCK = 4096
+"""Anchors a unit: what a crash can lose."""
+
+
+def flat_steps(problem: Problem) -> Steps:
+    return [
+        [
+            Unit((f"{direction}-{start:09d}-{stop:09d}",), partial(_search, direction, start, stop))
+            for direction in DIRECTIONS
+            for start, stop in blocks(len(problem[direction].anchors), BLOCK)
+        ]
+    ]
+
+
+def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
+    side = problem[direction].rows(np.arange(start, stop))
+    return [lists_table(side, exact_heads(side, faiss_flat.search), start)]

@@ -1,0 +1,87 @@
+"""The one-pass backend's units: limits from samples, then blocks of images, then blocks of captions."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.mining.exact import PROPOSAL_BYTES, mend
+from pipeline.mining.lists import lists_table
+from pipeline.mining.problem import Problem, blocks
+from pipeline.mining.products import Product, near_product
+from pipeline.mining.proposals import heads
+from pipeline.mining.search.faiss_flat import search
+from pipeline.mining.search.onepass import (
+    TILE_CAPTIONS,
+    TILE_IMAGES,
+    TOO_MANY,
+    Keeper,
+    proposals,
+    sampled_limits,
+    scan_tile,
+)
+from pipeline.mining.table import DIRECTIONS, Direction
+from pipeline.mining.units import Steps, Unit
+
+GIVEN_UP = -1
+
+
+def one_pass_steps(problem: Problem) -> Steps:
+    product = near_product(problem)
+    images = blocks(len(problem.images), TILE_IMAGES)
+    most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem["t2i"].wanted))
+    captions = blocks(len(problem.captions), most)
+    return [
+        [Unit((f"limits-{direction}",), partial(_limits, direction, product)) for direction in DIRECTIONS],
+        [Unit((_name("i2t", *rows), _name("kept", *rows)), partial(_scan, *rows, product)) for rows in images],
+        [Unit((_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
+    ]
+
+
+def _name(kind: str, start: int, stop: int) -> str:
+    return f"{kind}-{start:09d}-{stop:09d}"
+
+
+def _limits(direction: Direction, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+    return [pa.table({"limit": sampled_limits(problem[direction], product)})]
+
+
+def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+    """The lists of some images, and what all captions keep of these images."""
+    side, t2i = problem["i2t"].rows(np.arange(start, stop)), problem["t2i"]
+    limits = {d: pq.read_table(work / f"limits-{d}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
+    images, captions = Keeper(limits["i2t"][start:stop], side.wanted), Keeper(limits["t2i"], t2i.wanted)
+    block = product.prepare(side.anchors)
+    for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
+        tile = product(block, product.prepare(problem.captions[first:last]))
+        scan_tile(tile, 0, first, images, captions)
+    found = mend(heads(side, proposals(images.kept(), images.limits, product.error)), side, search)
+    anchors, candidates, scores = captions.kept()
+    given_up = np.flatnonzero(np.isinf(captions.limits)).astype(np.int32)
+    kept = {
+        "caption": np.concatenate([anchors, given_up]),
+        "image": np.concatenate([candidates + np.int32(start), np.full(len(given_up), GIVEN_UP, np.int32)]),
+        "score": np.concatenate([scores, np.full(len(given_up), np.inf, np.float32)]),
+    }
+    order = np.argsort(kept["caption"], kind="stable")
+    return [lists_table(side, found, start), pa.table({name: values[order] for name, values in kept.items()})]
+
+
+def _merge(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+    """The lists of some captions, from what they kept of every block of images."""
+    side = problem["t2i"].rows(np.arange(start, stop))
+    within = [("caption", ">=", start), ("caption", "<", stop)]
+    kept = [work / f"{_name('kept', *rows)}.parquet" for rows in blocks(len(problem.images), TILE_IMAGES)]
+    parts = [pq.read_table(path, filters=within) for path in kept]
+    caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
+    limits = pq.read_table(work / "limits-t2i.parquet")["limit"].to_numpy()[start:stop].copy()
+    limits[caption[image == GIVEN_UP] - start] = np.inf
+    order = np.flatnonzero(image != GIVEN_UP)
+    order = order[np.argsort(caption[order], kind="stable")]
+    columns = caption[order] - start, image[order], score[order]
+    found = mend(heads(side, proposals(columns, limits, product.error)), side, search)
+    return [lists_table(side, found, start)]

@@ -1,0 +1,67 @@
+"""Near dot products of blocks: fast, and off by a known error at most."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from pipeline.mining.problem import BLOCK, Problem, blocks
+
+Precision = Literal["float32", "bfloat16"]
+ROUNDED = 2.0**-8  # so much of a number may rounding to bfloat16 take away: it has 8 significant bits
+SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
+
+
+@dataclass
+class Product:
+    """Dot products of all of one block with all of another, as float32 numbers."""
+
+    precision: Precision
+    error: float
+    """How far one can be from the exact product."""
+    _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+
+    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
+        tensor = torch.tensor(vectors)  # a copy: the file is mapped read-only
+        return tensor.bfloat16() if self.precision == "bfloat16" else tensor
+
+    def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:
+        """Of blocks that were prepared. The next call overwrites them: fresh memory would cost a tenth more."""
+        shape = len(one), len(other)
+        if self._result.shape != shape:
+            self._result = torch.empty(shape, dtype=one.dtype)
+        return torch.mm(one, other.T, out=self._result).float().numpy()
+
+
+def near_product(problem: Problem, precision: Precision | None = None) -> Product:
+    """In bfloat16 where the processor has units for it, else in float32."""
+    precision = precision or fastest_precision()
+    adding = problem["i2t"].rounding_error
+    if precision == "float32":
+        return Product("float32", adding)
+    (images, left_images), (captions, left_captions) = (_norms(side) for side in (problem.images, problem.captions))
+    # <a, c> - <a', c'> = <a - a', c> + <a', c - c'>, and then <a', c'> is added up in float32 and rounded itself.
+    given = left_images * captions + (images + left_images) * left_captions
+    rounded = ROUNDED * ((images + left_images) * (captions + left_captions) + adding)
+    return Product("bfloat16", 1.01 * (given + 1.02 * adding + rounded) + problem.images.shape[1] * SMALLEST)
+
+
+def fastest_precision() -> Precision:
+    """For dot products on this processor."""
+    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return "bfloat16" if able.get("amx_bf16") or able.get("avx512_bf16") else "float32"
+
+
+def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
+    """The largest norm, and the largest norm of what bfloat16 leaves of a vector."""
+    norm = left = 0.0
+    for start, stop in blocks(len(vectors), BLOCK):
+        part = torch.tensor(vectors[start:stop])
+        norm = max(norm, float(part.square().sum(1).max()))
+        left = max(left, float((part - part.bfloat16().float()).square().sum(1).max()))
+    return math.sqrt(norm) * (1 + 1e-4), math.sqrt(left) * (1 + 1e-4)

@@ -1,0 +1,24 @@
+"""Work on ranges of rows, shared among as many threads as torch may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+PARTS = 4  # a thread: so that one which is held up holds up little
+
+
+def in_parallel(function: Callable[..., Any], count: int, *arguments: Any) -> list[tuple[int, int]]:
+    """function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
+    threads = torch.get_num_threads()
+    edges = np.linspace(0, count, min(count, PARTS * threads) + 1, dtype=np.int64).tolist()
+    ranges = list(pairwise(edges))
+    with ThreadPoolExecutor(threads) as pool:
+        for part in [pool.submit(function, start, stop, *arguments) for start, stop in ranges]:
+            part.result()
+    return ranges
