@@ -10,7 +10,9 @@ from pipeline.cli.artifacts import explain, gc, status, verify
 from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
 from pipeline.cli.inspect import inspect
+from pipeline.cli.mine import mine
 from pipeline.cli.results import results
+from pipeline.cli.table import audit
 from pipeline.settings import log_to_console, read_project_settings
 
 
@@ -36,5 +38,5 @@ def main() -> None:
     log_to_console()
 
 
-for command in (inspect, results, status, explain, verify, gc, data, import_checkpoint):
+for command in (mine, inspect, audit, results, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)

@@ -1,0 +1,206 @@
+"""`aoq mine`: tables of anybody's vectors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from pipeline.mining.audit import audit
+from pipeline.mining.mine import mine
+from pipeline.mining.problem import Problem
+from pipeline.mining.table import DIRECTIONS, read_table
+
+IMAGES, EACH = 20, 2
+
+
+def vectors():
+    rng = np.random.default_rng(0)
+    images, captions = rng.normal(size=(IMAGES, 7)), rng.normal(size=(IMAGES * EACH, 7))
+    unit = lambda rows: (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)  # noqa: E731
+    return unit(images), unit(captions)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, captions = vectors()
+    np.save("images.npy", images)
+    np.save("captions.npy", captions)
+    return tmp_path
+
+
+@pytest.fixture
+def run(aoq, files):
+    def mine_by_command(*arguments, images="images.npy", captions="captions.npy", output="table"):
+        depth = () if "--h-captions" in arguments else ("--h-captions", 6, "--h-images", 4)
+        return aoq("mine", images, captions, output, *depth, *arguments, root=None)
+
+    return mine_by_command
+
+
+def hashes(folder):
+    return [read_table(folder).manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+
+
+def test_it_is_what_the_pipeline_mines(run, files):
+    result = run("--per-image", EACH)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "i2t: 20 lists of 6, exact, 100.00% certified\nt2i: 40 lists of 4, exact, 100.00% certified\n"
+    )
+    assert audit(files / "table") == []
+    problem = Problem(*vectors(), np.repeat(np.arange(IMAGES, dtype=np.int32), EACH), 6, 4)
+    mine(problem, search="faiss-flat", provenance={"dataset": "d"}, work=files / "w", output=files / "other")
+    assert hashes(files / "table") == hashes(files / "other")
+    assert sorted(path.name for path in files.glob(".*")) == []
+
+
+def test_every_format_and_pairing_gives_the_same_table(run, files):
+    images, captions = vectors()
+    run("--per-image", EACH)
+    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+    save_file({"images": images, "captions": captions, "other": captions[0]}, "both.safetensors")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(images.ravel()), 7)
+    columns = {"id": [str(row) for row in range(IMAGES)], "vector": lists}
+    pq.write_table(pa.table(columns), "images.parquet", row_group_size=7)
+    pq.write_table(pa.table({"a": captions.tolist(), "b": captions.astype(np.float64).tolist()}), "captions.parquet")
+    for number, given in enumerate(
+        [
+            {"images": "both.safetensors::images", "captions": "both.safetensors::captions"},
+            {"images": "images.parquet", "captions": "captions.parquet::b"},
+        ]
+    ):
+        assert run("--pairs", "pairs.npy", **given, output=f"table{number}").exit_code == 0
+        assert hashes(files / f"table{number}") == hashes(files / "table")
+
+
+def test_norms_are_divided_out_on_demand(run, files):
+    run("--per-image", EACH, "--metric", "dot")
+    images, captions = vectors()
+    np.save("images.npy", 2 * images)
+    np.save("captions.npy", captions.astype(np.float16))
+    run("--per-image", EACH, "--normalise", output="normalised")
+    run("--per-image", EACH, "--metric", "dot", output="dot")
+    whole, normalised, dot = (read_table(files / name).i2t for name in ("table", "normalised", "dot"))
+    np.testing.assert_allclose(normalised.scores, whole.scores, atol=2e-3)
+    np.testing.assert_allclose(dot.scores, 2 * whole.scores, atol=4e-3)
+
+
+def test_without_pairs_everything_may_be_a_negative(run, files):
+    assert run("--unpaired", "--h-captions", IMAGES * EACH, "--h-images", IMAGES).exit_code == 0
+    table = read_table(files / "table")
+    assert all(sorted(ids) == list(range(IMAGES * EACH)) for ids in table.i2t.negative_ids.tolist())
+    assert np.isnan(table.t2i.positive_scores).all()
+    assert audit(files / "table") == []
+
+
+def test_an_interrupted_run_goes_on(run, files, monkeypatch):
+    from pipeline.mining import mine as module
+
+    run("--per-image", EACH, output="whole")
+    choose = module.choose_backend
+
+    def broken(search):
+        backend = choose(search)
+        monkeypatch.setattr(module, "choose_backend", choose)
+        monkeypatch.setattr(module, "_write_table", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        return backend
+
+    write = module._write_table
+    monkeypatch.setattr(module, "choose_backend", broken)
+    cut = run("--per-image", EACH)
+    assert cut.exit_code == 1
+    assert "disk full" in cut.stderr
+    assert not (files / "table").exists()
+    shards = {path: path.stat().st_mtime_ns for path in (files / ".table.mining" / "shards").iterdir()}
+    assert shards
+    monkeypatch.setattr(module, "_write_table", write)
+    seen = {}
+    keep = module.shutil.rmtree
+    monkeypatch.setattr(
+        module.shutil,
+        "rmtree",
+        lambda path, *a, **k: (seen.update({p: p.stat().st_mtime_ns for p in path.glob("*")}), keep(path, *a, **k)),
+    )
+    assert run("--per-image", EACH).exit_code == 0
+    assert {path: seen[path] for path in shards} == shards
+    assert hashes(files / "table") == hashes(files / "whole")
+
+
+def test_what_was_begun_for_other_vectors_is_not_used(run, files, monkeypatch):
+    (files / ".table.mining" / "table").mkdir(parents=True)
+    (files / ".table.mining" / "table" / "manifest.json").write_text("{}")
+    (files / ".table.mining" / "job.json").write_text(json.dumps({"another": "job"}))
+    assert run("--per-image", EACH).exit_code == 0
+    assert audit(files / "table") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say who belongs to whom"),
+        (("--per-image", "2", "--unpaired"), "say who belongs to whom"),
+        (("--per-image", "3"), "20 images of 3 captions make 60, and there are 40"),
+        (("--per-image", "2", "--h-captions", "39"), r"lower .* to at most 38"),
+        (("--pairs", "images.npy"), "float32 of shape (20, 7); an integer a caption is needed"),
+        (("--per-image", "2", "--search", "best"), "there is no search 'best'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(run, files, arguments, message):
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert message.replace(".*", "`mining.h_captions`").replace("\\", "") in result.stderr
+    assert not (files / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows * 3, "images.npy: the vector in row 0 has norm 3, and a cosine needs norm 1"),
+        (lambda rows: np.where(np.arange(20)[:, None] == 4, np.nan, rows), "row 4 is not finite"),
+        (lambda rows: np.where(np.arange(20)[:, None] == 4, 0, rows), "row 4 is zero"),
+        (lambda rows: rows[:, :5], "images have 5 dimensions and captions 7"),
+        (lambda rows: rows[:0], "images.npy is empty: 0 vectors of 7 dimensions"),
+        (lambda rows: rows[0], "images.npy holds float32 of shape (7,); a row of floats"),
+        (lambda rows: np.arange(6).reshape(2, 3), "images.npy holds int64 of shape (2, 3); a row of floats"),
+    ],
+)
+def test_vectors_that_cannot_be_mined_are_refused(run, files, change, message):
+    images = change(vectors()[0])
+    np.save(
+        "images.npy", (images / np.linalg.norm(images, axis=1, keepdims=True)) if images.shape == (20, 5) else images
+    )
+    result = run("--per-image", EACH, "--metric", "cosine")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert not (files / "table").exists()
+
+
+def test_files_that_are_not_what_they_seem_are_refused(run, files):
+    images, _ = vectors()
+    save_file({"a": images, "b": images}, "two.safetensors")
+    (files / "broken.safetensors").write_bytes(b"no tensors")
+    (files / "broken.parquet").write_bytes(b"no columns")
+    (files / "vectors.csv").write_text("1,2")
+    pq.write_table(pa.table({"v": [[1.0, 2.0], [1.0]]}), "ragged.parquet")
+    for given, message in {
+        "two.safetensors": "has 2 tensors of vectors, ['a', 'b']; name one: two.safetensors::NAME",
+        "two.safetensors::c": "has no 'c' among its tensors",
+        "broken.safetensors": "is damaged or no safetensors file",
+        "broken.parquet": "is damaged or no Parquet file",
+        "ragged.parquet": "the lists of column 'v' are not all of 2 numbers",
+        "vectors.csv": "is none of .npy, .safetensors, .parquet",
+        "nowhere.npy": "nowhere.npy does not exist",
+        "images.npy::a": "holds one array without a name",
+    }.items():
+        result = run("--per-image", EACH, images=given)
+        assert result.exit_code == 1
+        assert message in result.stderr
+    (files / "table").mkdir()
+    assert "is there already" in run("--per-image", EACH).stderr
+    assert "is no folder to write to" in run("--per-image", EACH, output="nowhere/table").stderr

@@ -1,0 +1,32 @@
+"""`aoq audit` as users run it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+
+def only(root, stage):
+    return next(path.parent for path in (root / stage).glob("*/MANIFEST.json"))
+
+
+def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, mined, tmp_path):
+    table = only(mined, "hard_negatives") / "table"
+    sound = aoq("audit", table, root=None)
+    assert sound.exit_code == 0
+    assert sound.stdout == f"{table} is sound\n"
+    copy = tmp_path / "table"
+    shutil.copytree(table, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["teacher"]["weights_sha256"] = "another"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    changed = aoq("audit", copy, root=None)
+    assert changed.exit_code == 1
+    assert "error: i2t.parquet: its footer says teacher = " in changed.stdout
+    assert changed.stderr == "2 checks fail; mine the table again\n"
+
+
+def test_audit_says_what_is_no_table(aoq, tmp_path):
+    missing = aoq("audit", tmp_path / "nowhere", root=None)
+    assert missing.exit_code == 1
+    assert "holds no manifest.json, so it is no negative table" in missing.stderr
