@@ -1,0 +1,350 @@
+"""Seconds and memory of mining both directions, beside what others would do.
+
+    python benchmarks/mining.py S M
+    python benchmarks/mining.py XL --repeat 1 --rivals faiss
+    python benchmarks/mining.py S --rivals sentence-transformers        # pip install sentence-transformers datasets
+
+Vectors are clustered, of norm 1, and 2 in 100 captions have the vector of another; each image has five captions. All
+read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
+certificates, Parquet on disk. `faiss` is the bar: two big IndexFlatIP searches that mask and write nothing. `torch` is
+a matrix product and topk, block by block. `sentence-transformers` is its `mine_hard_negatives`, once for each
+direction, whose encoder hands out the vectors. `row loop` is what the official code does, one anchor at a time, for
+its first anchors, multiplied.
+
+Everything runs in a process of its own, rivals in turn. Seconds are medians, wall clock and (in brackets) processor;
+memory is the most that was allocated beyond what was there when the work began; the vectors, mapped, do not count.
+A score counts as found if it reaches the h-th exact one less 1e-6, on 200 sampled anchors a direction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+
+EACH = 5
+SIZES = {
+    "S": (2_000, 512),
+    "M": (5_000, 1024),
+    "L": (6_000, 2048),
+    "XL": (29_000, 1024),
+    "XL2048": (29_000, 2048),
+    "COCO": (113_287, 1024),
+}
+CLUSTER = 40
+DUPLICATES = 0.02
+BLOCK = 4096
+LOOP_ROWS = 50
+CHECKED = 200
+
+
+@click.command()
+@click.argument("sizes", nargs=-1, required=True)
+@click.option(
+    "--depth", "depths", multiple=True, default=("300/60", "20/20"), show_default=True, help="h of each side."
+)
+@click.option("--repeat", default=5, show_default=True, help="Turns, of which the median is given.")
+@click.option("--rivals", default="faiss,torch,row loop", show_default=True)
+@click.option("--search", default="auto", show_default=True, help="Our backend.")
+@click.option("--threads", default=0, help="0: as many as this process may use.")
+@click.option("--folder", default="", help="Where the vectors are written; else a temporary folder.")
+def main(
+    sizes: tuple[str, ...], depths: tuple[str, ...], repeat: int, rivals: str, search: str, threads: int, folder: str
+) -> None:
+    """Print a table for each of SIZES: S M L XL XL2048 COCO, or IMAGESxDIMENSIONS."""
+    threads = threads or len(os.sched_getaffinity(0))
+    names = [f"ours {search}", *filter(None, rivals.split(","))]
+    if unknown := [name for name in names[1:] if name not in RIVALS]:
+        raise click.UsageError(f"there are no rivals {unknown}; known are {', '.join(RIVALS)}.")
+    with tempfile.TemporaryDirectory() as temporary:
+        for size in sizes:
+            images, dimensions = SIZES[size] if size in SIZES else map(int, size.split("x"))
+            place = Path(folder or temporary) / f"{images}x{dimensions}"
+            make_world(place, images, dimensions)
+            for depth in depths:
+                show(place, size, images, dimensions, depth, names, repeat, threads)
+
+
+def show(
+    place: Path, size: str, images: int, dimensions: int, depth: str, names: list[str], repeat: int, threads: int
+) -> None:
+    h = [int(part) for part in depth.split("/")]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for turn in range(repeat):
+        for name in names:
+            with console.status(f"{size} {depth} {name} {turn + 1}/{repeat}"):
+                found[name].append(run(place, name, h, threads))
+    title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
+    columns = ("", "seconds", "(processor)", "/ ours", "MB", "found i2t", "found t2i")
+    table = Table(*columns, title=title, title_justify="left")
+    whole = [result["seconds"] for result in found[names[0]]]
+    for name, results in found.items():
+        ratio = np.median([result["seconds"] / ours for result, ours in zip(results, whole, strict=True)])
+        seconds, processor, memory = (
+            np.median([result[key] for result in results]) for key in ("seconds", "processor", "memory")
+        )
+        share = [f"{results[0][key]:.4%}" if results[0].get(key) is not None else "" for key in ("i2t", "t2i")]
+        table.add_row(name, f"{seconds:.2f}", f"({processor:.2f})", f"{ratio:.2f}", f"{memory / 1e6:.0f}", *share)
+    console.print(table)
+    parts = found[names[0]][0]["parts"]
+    console.print("ours:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()), highlight=False)
+
+
+def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
+    """One turn, in a process of its own."""
+    code = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from benchmarks.mining import turn; turn(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(place), name, str(h[0]), str(h[1]), str(threads)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise click.ClickException(f"{name} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) -> None:
+    """What the process does: print the figures as JSON."""
+    import torch
+
+    torch.set_num_threads(int(threads))
+    images, captions = (np.load(Path(place) / f"{side}.npy", mmap_mode="r") for side in ("images", "captions"))
+    images.sum(), captions.sum()  # off the disk once, for all
+    prepare = prepare_ours(name.removeprefix("ours ")) if name.startswith("ours ") else RIVALS[name]()
+    with Peak() as peak:
+        wall, processor = time.perf_counter(), time.process_time()
+        result = prepare(images, captions, int(h_captions), int(h_images))
+        figures = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
+    factor = result.pop("factor", 1.0)
+    figures = {key: value * factor for key, value in figures.items()}
+    lists = result.pop("scores", None)
+    if lists is not None:
+        result |= {side: share_found(images, captions, scores, side) for side, scores in lists.items()}
+    print(json.dumps({**figures, "memory": peak.bytes, **result}))
+
+
+class Peak:
+    """The most anonymous memory beyond what was there at the start, looked at every 10 ms."""
+
+    def __enter__(self) -> Peak:
+        self._start, self._most, self._done = anonymous(), 0, threading.Event()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.01):
+            self._most = max(self._most, anonymous())
+
+    @property
+    def bytes(self) -> int:
+        return max(0, self._most - self._start)
+
+
+def anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no RssAnon; this benchmark needs Linux.")
+
+
+Work = Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]
+
+
+def prepare_ours(search: str) -> Work:
+    from pipeline.mining.backends import choose_backend
+    from pipeline.mining.mine import mine
+    from pipeline.mining.problem import Problem
+    from pipeline.mining.table import read_table
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        image_of = np.repeat(np.arange(len(images), dtype=np.int32), EACH)
+        problem = Problem(images, captions, image_of, h_captions, h_images)
+        names = ["limits", "scan", "merge"] if search in ("auto", "onepass") else ["search"]
+        counts = [len(step) for step in choose_backend(search).plan(problem)]
+        ends, times = np.cumsum(counts), [time.perf_counter()]
+        with tempfile.TemporaryDirectory() as folder:
+            mine(
+                problem,
+                search=search,
+                provenance={"dataset": "benchmark"},
+                work=Path(folder) / "work",
+                output=Path(folder) / "table",
+                recall_floor=0.01,
+                progress=lambda done, total: times.append(time.perf_counter()) if done in ends else None,
+            )
+            times.append(time.perf_counter())
+            table = read_table(Path(folder) / "table")
+        parts = dict(zip([*names, "write"], np.diff(times).tolist(), strict=False))
+        return {"parts": parts, "scores": {"i2t": table.i2t.scores, "t2i": table.t2i.scores}}
+
+    warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    work(warm, np.repeat(warm, EACH, axis=0), 3, 3)  # compiles the kernels where no earlier run has
+    return work
+
+
+def prepare_faiss() -> Work:
+    import faiss
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
+            index = faiss.IndexFlatIP(candidates.shape[1])
+            index.add(candidates)
+            index.search(anchors, k)
+        return {}
+
+    return work
+
+
+def prepare_torch() -> Work:
+    import torch
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
+            others = torch.from_numpy(np.asarray(candidates)).T
+            step = max(1, 2**27 // len(candidates))  # 0.5 GB of similarities at a time
+            for start in range(0, len(anchors), step):
+                (torch.from_numpy(np.ascontiguousarray(anchors[start : start + step])) @ others).topk(k)
+        return {}
+
+    return work
+
+
+def prepare_row_loop() -> Work:
+    import torch
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        for anchors, candidates, h in ((images, captions, h_captions), (captions, images, h_images)):
+            others = torch.from_numpy(np.asarray(candidates))
+            for row in range(LOOP_ROWS):
+                score = (torch.from_numpy(np.ascontiguousarray(anchors[row])) * others).sum(1)
+                score.argsort(descending=True)[:h]
+        # The rows of one direction cost as much a candidate as those of the other.
+        return {"factor": (len(images) * len(captions)) * 2 / (LOOP_ROWS * (len(images) + len(captions)))}
+
+    return work
+
+
+def prepare_sentence_transformers() -> Work:
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    class HandsOutVectors:
+        """What `mine_hard_negatives` asks of a model; a text is "i 7" or "c 7"."""
+
+        device = "cpu"
+        model_card_data = type("Card", (), {"base_model": "vectors"})()
+
+        def __init__(self, images: np.ndarray, captions: np.ndarray) -> None:
+            self.vectors = {"i": images, "c": captions}
+
+        def encode(self, texts: list[str], **_: object) -> np.ndarray:
+            kind = texts[0][0]
+            return np.asarray(self.vectors[kind][[int(text[2:]) for text in texts]])
+
+        encode_query = encode_document = encode
+
+        def get_embedding_dimension(self) -> int:
+            return self.vectors["i"].shape[1]
+
+        get_sentence_embedding_dimension = get_embedding_dimension
+
+        def similarity(self, one: Any, other: Any) -> Any:
+            import torch
+
+            return torch.as_tensor(one) @ torch.as_tensor(other).T
+
+        def similarity_pairwise(self, one: Any, other: Any) -> Any:
+            import torch
+
+            return (torch.as_tensor(one) * torch.as_tensor(other)).sum(-1)
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        pairs = {
+            "i": [f"i {n // EACH}" for n in range(len(captions))],
+            "c": [f"c {n}" for n in range(len(captions))],
+        }
+        for anchor, positive, h in (("i", "c", h_captions), ("c", "i", h_images)):
+            mine_hard_negatives(
+                Dataset.from_dict({"anchor": pairs[anchor], "positive": pairs[positive]}),
+                HandsOutVectors(images, captions),
+                num_negatives=h,
+                output_format="labeled-list",
+                output_scores=True,
+                use_faiss=True,
+                faiss_batch_size=16384,
+                verbose=False,
+            )
+        return {}
+
+    return work
+
+
+RIVALS: dict[str, Callable[[], Work]] = {
+    "faiss": prepare_faiss,
+    "torch": prepare_torch,
+    "row loop": prepare_row_loop,
+    "sentence-transformers": prepare_sentence_transformers,
+}
+
+
+def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, side: str) -> float:
+    """Of the h best of sampled anchors, by float64 products."""
+    anchors, candidates = (images, captions) if side == "i2t" else (captions, images)
+    h, hits = scores.shape[1], 0
+    rows = np.random.default_rng(0).choice(len(anchors), min(CHECKED, len(anchors)), replace=False)
+    for row in rows:
+        exact = candidates @ anchors[row].astype(np.float64)
+        own = np.arange(row * EACH, row * EACH + EACH) if side == "i2t" else row // EACH
+        exact[own] = -np.inf
+        last = np.partition(exact, len(exact) - h)[len(exact) - h]
+        hits += int((scores[row] >= last - 1e-6).sum())
+    return hits / (len(rows) * h)
+
+
+def make_world(place: Path, images: int, dimensions: int) -> None:
+    """Clusters of 40 images; captions near their image; block by block, so that any size fits."""
+    if (place / "captions.npy").is_file():
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((max(1, images // CLUSTER), dimensions), dtype=np.float32)
+    files = {
+        side: np.lib.format.open_memmap(place / f"{side}.tmp.npy", "w+", np.float32, (count, dimensions))
+        for side, count in (("images", images), ("captions", EACH * images))
+    }
+    for start in range(0, images, BLOCK):
+        stop = min(start + BLOCK, images)
+        block = centres[rng.integers(0, len(centres), stop - start)]
+        block = block + rng.standard_normal(block.shape, dtype=np.float32)
+        near = np.repeat(block, EACH, axis=0)
+        near += 1.5 * rng.standard_normal(near.shape, dtype=np.float32)
+        copied = np.flatnonzero(rng.random(len(near)) < DUPLICATES)
+        near[copied] = near[rng.integers(0, len(near), len(copied))]
+        files["images"][start:stop] = block / np.linalg.norm(block, axis=1, keepdims=True)
+        files["captions"][EACH * start : EACH * stop] = near / np.linalg.norm(near, axis=1, keepdims=True)
+    for side, file in files.items():
+        file.flush()
+        os.replace(place / f"{side}.tmp.npy", place / f"{side}.npy")
+
+
+if __name__ == "__main__":
+    main()
