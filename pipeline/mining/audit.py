@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, Int64
 
-from pipeline.mining.lists import CERTIFICATES
 from pipeline.mining.table import (
+    CERTIFICATES,
     DIRECTIONS,
     PAIRS,
     POSITIVES,

@@ -10,9 +10,7 @@ import pyarrow as pa
 from pipeline.mining.exact import lowest_positives
 from pipeline.mining.problem import Side
 from pipeline.mining.proposals import Heads
-from pipeline.mining.table import ContentHash, NegativeLists, from_arrow, to_arrow
-
-CERTIFICATES = pa.schema({"anchor_id": pa.int32(), "last_score": pa.float32(), "bound": pa.float32()})
+from pipeline.mining.table import CERTIFICATES, ContentHash, NegativeLists, from_arrow, to_arrow
 
 
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:

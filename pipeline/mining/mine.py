@@ -15,9 +15,17 @@ from jaxtyping import Int32
 
 from pipeline.artifact import write_atomically
 from pipeline.mining.backends import choose_backend
-from pipeline.mining.lists import CERTIFICATES, Summary, certificates
+from pipeline.mining.lists import Summary, certificates
 from pipeline.mining.problem import Problem
-from pipeline.mining.table import DIRECTIONS, FORMAT_VERSION, MANIFEST, Direction, list_writer, write_positives
+from pipeline.mining.table import (
+    CERTIFICATES,
+    DIRECTIONS,
+    FORMAT_VERSION,
+    MANIFEST,
+    Direction,
+    list_writer,
+    write_positives,
+)
 from pipeline.mining.units import Steps
 
 GROUP_ROWS = 4096

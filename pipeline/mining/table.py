@@ -30,6 +30,7 @@ Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 MANIFEST = "manifest.json"
 POSITIVES = "positives.parquet"
+CERTIFICATES = pa.schema({"anchor_id": pa.int32(), "last_score": pa.float32(), "bound": pa.float32()})
 PAIRS = pa.schema({"caption_id": pa.int32(), "image_id": pa.int32()})
 
 
