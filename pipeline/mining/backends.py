@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.mining.approximate import approximate_steps, measured_recall
-from pipeline.mining.flat import flat_steps
-from pipeline.mining.onepass import one_pass_steps
+from pipeline.mining.faiss_flat import gpus
 from pipeline.mining.problem import Problem
 from pipeline.mining.products import fastest_precision
-from pipeline.mining.search.faiss_flat import gpus
+from pipeline.mining.search.factory import approximate_steps, measured_recall
+from pipeline.mining.search.flat import flat_steps
+from pipeline.mining.search.onepass import one_pass_steps
 from pipeline.mining.table import Direction
 from pipeline.mining.units import Steps
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from pipeline.mining.faiss_flat import search
 from pipeline.mining.problem import Side
 from pipeline.mining.proposals import Heads, Proposals, heads
 from pipeline.mining.scores import exact_scores
-from pipeline.mining.search import Search
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ PROPOSAL_BYTES = 64
 """What a proposed candidate needs while it is looked at: a search of any depth must fit into memory."""
 
 
-def exact_heads(side: Side, search: Search) -> Heads:
+def exact_heads(side: Side) -> Heads:
     """The h best negatives of every anchor, all certified."""
     count, h = len(side.anchors), side.h
     found = Heads(np.empty((count, h), dtype=np.int32), np.empty((count, h), dtype=np.float32), np.full(count, np.inf))
@@ -33,7 +33,7 @@ def exact_heads(side: Side, search: Search) -> Heads:
     while len(pending):
         depth = min(depth, len(side.candidates))
         for rows in _chunks(pending, max(1, side.memory // PROPOSAL_BYTES // depth)):
-            part = heads(side.rows(rows), _proposals(side, rows, search, depth))
+            part = heads(side.rows(rows), _proposals(side, rows, depth))
             found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
         pending = pending[~found.certified[pending]]
         if len(pending):
@@ -42,12 +42,12 @@ def exact_heads(side: Side, search: Search) -> Heads:
     return found
 
 
-def mend(found: Heads, side: Side, search: Search) -> Heads:
+def mend(found: Heads, side: Side) -> Heads:
     """The same with every row that is not certified searched by itself."""
     rows = np.flatnonzero(~found.certified)
     if len(rows):
         logger.info("%d of %d anchors are searched by themselves", len(rows), len(side.anchors))
-        part = exact_heads(side.rows(rows), search)
+        part = exact_heads(side.rows(rows))
         found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
     return found
 
@@ -62,7 +62,7 @@ def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
     return lowest
 
 
-def _proposals(side: Side, rows: Int64[np.ndarray, " some"], search: Search, depth: int) -> Proposals:
+def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Proposals:
     near, ids = search(side.anchors[rows], side.candidates, depth)
     everything = depth == len(side.candidates)
     unproposed = np.full(len(rows), -np.inf) if everything else near[:, -1].astype(np.float64) + side.rounding_error

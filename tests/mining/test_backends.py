@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.mining import backends, onepass, products
+from pipeline.mining import backends, products
 from pipeline.mining.backends import EXACT, choose_backend
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
+from pipeline.mining.search import onepass
 from pipeline.mining.table import DIRECTIONS, read_table
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pipeline.mining.exact import exact_heads, lowest_positives
 from pipeline.mining.problem import Positives, Problem, Side
-from pipeline.mining.search.faiss_flat import search
 
 
 def slow_negatives(anchors, candidates, own, h):
@@ -37,7 +36,7 @@ def side_of(anchors, candidates, own, h, **options):
 
 def check(anchors, candidates, own, h, **options):
     side = side_of(anchors, candidates, own, h, **options)
-    found = exact_heads(side, search)
+    found = exact_heads(side)
     slow_ids, slow_scores, slow_lowest = slow_negatives(anchors, candidates, own, h)
     np.testing.assert_array_equal(found.ids, slow_ids)
     np.testing.assert_array_equal(found.scores, slow_scores)
@@ -82,7 +81,7 @@ def test_more_negatives_than_candidates_is_refused():
 
 
 def test_missing_faiss_names_the_two_extras(monkeypatch):
-    from pipeline.mining.search import faiss_flat
+    from pipeline.mining import faiss_flat
 
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     faiss_flat.load_faiss.cache_clear()

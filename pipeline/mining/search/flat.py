@@ -11,7 +11,6 @@ import pyarrow as pa
 from pipeline.mining.exact import exact_heads
 from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, blocks
-from pipeline.mining.search import faiss_flat
 from pipeline.mining.table import DIRECTIONS, Direction
 from pipeline.mining.units import Steps, Unit
 
@@ -31,4 +30,4 @@ def flat_steps(problem: Problem) -> Steps:
 
 def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
-    return [lists_table(side, exact_heads(side, faiss_flat.search), start)]
+    return [lists_table(side, exact_heads(side), start)]

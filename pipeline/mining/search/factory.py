@@ -12,12 +12,11 @@ import pyarrow.parquet as pq
 from jaxtyping import Int64
 
 from pipeline.mining.exact import exact_heads
+from pipeline.mining.faiss_flat import load_faiss
+from pipeline.mining.faiss_index import build_index, empty_index, search_index
 from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, Side, blocks
 from pipeline.mining.proposals import Heads, Proposals, heads
-from pipeline.mining.search import faiss_flat
-from pipeline.mining.search.faiss_flat import load_faiss
-from pipeline.mining.search.faiss_index import build_index, empty_index, search_index
 from pipeline.mining.table import DIRECTIONS, Direction, from_arrow
 from pipeline.mining.units import Steps, Unit
 
@@ -89,7 +88,7 @@ def _recall(direction: Direction, problem: Problem, work: Path) -> list[pa.Table
     whole = problem[direction]
     count = len(whole.anchors)
     rows = np.sort(np.random.default_rng(0).choice(count, min(SAMPLED, count), replace=False))
-    last = exact_heads(whole.rows(rows), faiss_flat.search).scores[:, -1:]
+    last = exact_heads(whole.rows(rows)).scores[:, -1:]
     found = []
     for start, stop in blocks(count, BLOCK):
         lists = from_arrow(pq.read_table(work / f"{_name(direction, start, stop)}.parquet"))

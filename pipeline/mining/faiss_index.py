@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
 
-from pipeline.mining.search.faiss_flat import load_faiss
+from pipeline.mining.faiss_flat import load_faiss
 
 BLOCK = 65536
 
