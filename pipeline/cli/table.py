@@ -1,11 +1,15 @@
-"""`aoq audit`: what is wrong with a negative table."""
+"""`aoq audit`, `aoq stats` and `aoq diff`: negative tables as a whole."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 
 @click.command()
@@ -25,3 +29,70 @@ def audit(table: Path) -> None:
         click.echo(f"{len(findings)} checks fail; mine the table again", err=True)
         sys.exit(1)
     click.echo(f"{table} is sound")
+
+
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def stats(table: Path, as_json: bool) -> None:
+    """Describe the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches."""
+    from pipeline.mining.statistics import QUANTILES, describe
+    from pipeline.mining.table import DIRECTIONS, read_table
+
+    read = read_table(table)
+    described = {
+        direction: describe(read[direction], len(read["t2i" if direction == "i2t" else "i2t"]))
+        for direction in DIRECTIONS
+    }
+    if as_json:
+        click.echo(json.dumps({direction: one.as_json() for direction, one in described.items()}, indent=1))
+        return
+    console = Console()
+    for direction, one in described.items():
+        console.print(f"[bold]{direction}[/]: {one.anchors} lists of {one.h}, {one.full:.2%} full", highlight=False)
+        rows = Table("", *(f"{quantile:.0%}" for quantile in QUANTILES), box=None, pad_edge=False)
+        for name, values in (
+            ("first score", one.first_score),
+            ("last score", one.last_score),
+            ("lowest positive's score", one.positive_score),
+            ("lowest positive's rank", one.positive_rank),
+        ):
+            rows.add_row(name, *_cells(values))
+        console.print(rows)
+        above = (
+            ""
+            if one.above_positive is None
+            else f"{one.above_positive:.2%} of the listed score at least as high as a positive; "
+        )
+        console.print(
+            f"{above}{one.never_listed:.2%} of the candidates are in no list", highlight=False, soft_wrap=True
+        )
+        hubs = ", ".join(f"row {row} ({count})" for row, count in one.most_listed)
+        console.print(f"in most lists: {hubs}", highlight=False, soft_wrap=True)
+        console.print()
+
+
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path))
+@click.option("--depth", type=int, help="Compare the first so many of each list; default: as far as both go.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
+    """Say how much the lists of the tables in the folders TABLE and OTHER have in common."""
+    from pipeline.mining.statistics import compare
+    from pipeline.mining.table import read_table
+
+    found = compare(read_table(table), read_table(other), depth)
+    if as_json:
+        click.echo(json.dumps({direction: one.as_json() for direction, one in found.items()}, indent=1))
+        return
+    rows = Table("", "depth", "overlap", "rank-biased overlap", "same order", "most changed", box=None, pad_edge=False)
+    for direction, one in found.items():
+        figures = (f"{value:.4f}" for value in (one.overlap, one.rank_biased_overlap, one.same_order))
+        changed = ", ".join(f"{row} ({overlap:.2f})" for row, overlap in one.most_changed)
+        rows.add_row(direction, str(one.depth), *figures, changed)
+    Console().print(rows)
+
+
+def _cells(values: Sequence[float] | None) -> list[str]:
+    return ["-"] if values is None else [f"{value:.4g}" for value in values]

@@ -30,3 +30,19 @@ def test_audit_says_what_is_no_table(aoq, tmp_path):
     missing = aoq("audit", tmp_path / "nowhere", root=None)
     assert missing.exit_code == 1
     assert "holds no manifest.json, so it is no negative table" in missing.stderr
+
+
+def test_stats_and_diff_for_people_and_programs(aoq, mined):
+    table = only(mined, "hard_negatives") / "table"
+    shown = aoq("stats", table, root=None)
+    assert shown.exit_code == 0
+    assert "lowest positive's rank" in shown.stdout
+    assert "in most lists: row" in shown.stdout
+    described = json.loads(aoq("stats", table, "--json", root=None).stdout)
+    assert described["i2t"]["anchors"] == 60
+    same = aoq("diff", table, table, "--depth", 3, root=None)
+    assert "1.0000" in same.stdout
+    assert json.loads(aoq("diff", table, table, "--json", root=None).stdout)["t2i"]["same_order"] == 1
+    wrong = aoq("diff", table, table, "--depth", 999, root=None)
+    assert wrong.exit_code == 1
+    assert "a depth of 999 is asked for" in wrong.stderr
