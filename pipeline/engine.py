@@ -19,6 +19,10 @@ class Engine:
     mining_memory_mb: int = 1500
     """About so much may mining use beyond the embeddings."""
 
+    def __post_init__(self) -> None:
+        if self.mining_memory_mb < 100:
+            raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
+
     def torch_device(self) -> torch.device:
         """The device, with the process's threads set on the way."""
         torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))

@@ -29,9 +29,21 @@ if TYPE_CHECKING:
 @click.option("--metric", default="cosine", show_default=True, type=click.Choice(["cosine", "dot"]))
 @click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
 @click.option("--search", default="auto", show_default=True, help="auto, onepass, faiss-flat or faiss:FACTORY.")
-@click.option("--recall-floor", default=0.95, show_default=True, help="What a faiss:FACTORY must find.")
-@click.option("--memory-mb", default=1500, show_default=True, help="To use beyond the vectors, about.")
-@click.option("--threads", default=0, help="0: as many as this process may use.")
+@click.option(
+    "--recall-floor",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="What a faiss:FACTORY must find.",
+)
+@click.option(
+    "--memory-mb",
+    default=1500,
+    show_default=True,
+    type=click.IntRange(min=100),
+    help="To use beyond the vectors, about.",
+)
+@click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
 def mine(
     images: str,
     captions: str,
@@ -62,7 +74,12 @@ def mine(
     build.mkdir(exist_ok=True)
     try:
         with FileLock(build / "lock", timeout=0):
-            _mine(images, captions, build, pairs, per_image, normalise, threads, options)
+            try:
+                _mine(images, captions, build, pairs, per_image, normalise, threads, options)
+            except ValueError:
+                if not any(build.glob("shards/*.parquet")):  # nothing was mined that a next run could use
+                    shutil.rmtree(build)
+                raise
             os.replace(build / "table", output)
     except Timeout:
         raise ValueError(f"another process is mining {output}; wait for it.") from None
@@ -98,7 +115,9 @@ def _mine(
     files = {"images": images, "captions": captions}
     hashes = {side: file_sha256(vectors_file(given)) for side, given in files.items()}
     shaped = {key: options[key] for key in ("h_captions", "h_images", "metric", "search")}
-    job = json.dumps({"vectors": hashes, "given": files, "normalise": normalise, **shaped}).encode()
+    paired = {"pairs": pairs and file_sha256(pairs), "per_image": per_image}
+    about = {"vectors": hashes, "given": files, "normalise": normalise, **paired, **shaped, "version": version("aoq")}
+    job = json.dumps(about).encode()
     if not (build / "job.json").is_file() or (build / "job.json").read_bytes() != job:
         for old in ("shards", "table"):  # of another command
             shutil.rmtree(build / old, ignore_errors=True)

@@ -140,6 +140,17 @@ def test_what_was_begun_for_other_vectors_is_not_used(run, files, monkeypatch):
     assert audit(files / "table") == []
 
 
+def test_what_was_begun_for_other_pairs_is_not_used(run, files):
+    """The vectors are the same, but who is a negative is not."""
+    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH)[::-1])
+    refused = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 1)
+    assert "mining.recall_floor is 100.0%" in refused.stderr
+    assert any((files / ".table.mining" / "shards").iterdir())  # a lower floor would go on with these
+    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+    assert run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01).exit_code == 0
+    assert audit(files / "table") == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,7 +166,7 @@ def test_arguments_that_do_not_fit_are_refused(run, files, arguments, message):
     result = run(*arguments)
     assert result.exit_code != 0
     assert message.replace(".*", "`mining.h_captions`").replace("\\", "") in result.stderr
-    assert not (files / "table").exists()
+    assert not list(files.glob("*table*"))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +189,7 @@ def test_vectors_that_cannot_be_mined_are_refused(run, files, change, message):
     result = run("--per-image", EACH, "--metric", "cosine")
     assert result.exit_code == 1
     assert message in result.stderr
-    assert not (files / "table").exists()
+    assert not list(files.glob("*table*"))
 
 
 def test_files_that_are_not_what_they_seem_are_refused(run, files):
