@@ -45,6 +45,11 @@ class Unit:
             os.replace(temporary, work / f"{name}.parquet")
 
 
+def unit_name(kind: str, start: int, stop: int) -> str:
+    """Of what concerns the rows from `start` to before `stop`; names sort as rows do."""
+    return f"{kind}-{start:09d}-{stop:09d}"
+
+
 Steps = Sequence[Sequence[Unit]]
 """The units of one step need those of the steps before it, but not each other."""
 

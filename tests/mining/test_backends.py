@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.mining import backends, products
+from pipeline.mining.audit import audit
 from pipeline.mining.backends import EXACT, choose_backend
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
@@ -136,6 +137,26 @@ def test_an_index_that_misses_too_much_is_refused(problem, tmp_path):
 def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
     with pytest.raises(ValueError, match=message):
         mined(problem, tmp_path, search)
+
+
+def test_units_of_another_precision_are_not_used(problem, tmp_path, monkeypatch):
+    """A run that is cut short on a machine with bfloat16 units and goes on on one without."""
+
+    def stop(done, total):
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(products, "fastest_precision", lambda: "bfloat16")
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path, "onepass", progress=stop)
+    begun = {path.name for path in (tmp_path / "work").iterdir()}
+    monkeypatch.setattr(products, "fastest_precision", lambda: "float32")
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path, "onepass", progress=stop)
+    new = {path.name for path in (tmp_path / "work").iterdir()} - begun
+    assert {name.split("-")[0] for name in new} == {"limits", "kept"}
+    mined(problem, tmp_path, "onepass")
+    assert audit(tmp_path / "table") == []
 
 
 def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):

@@ -18,7 +18,7 @@ from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, Side, blocks
 from pipeline.mining.proposals import Heads, Proposals, heads
 from pipeline.mining.table import DIRECTIONS, Direction, from_arrow
-from pipeline.mining.units import Steps, Unit
+from pipeline.mining.units import Steps, Unit, unit_name
 
 BLOCK = 4096
 SLACK = 32
@@ -32,7 +32,7 @@ def approximate_steps(problem: Problem, description: str) -> Steps:
     empty_index(description, problem.images.shape[1])  # a wrong description ends here
     searches = {
         direction: [
-            Unit((_name(direction, *rows),), partial(_search, direction, description, *rows))
+            Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
             for rows in blocks(len(problem[direction].anchors), BLOCK)
         ]
         for direction in DIRECTIONS
@@ -48,10 +48,6 @@ def measured_recall(work: Path, direction: Direction) -> dict[str, Any]:
     """The share of the h best negatives that the lists of sampled anchors have, and how many anchors these are."""
     recall = pq.read_table(work / f"recall-{direction}.parquet")["recall"].to_numpy()
     return {"recall": round(float(recall.mean()), 6), "recall_anchors": len(recall)}
-
-
-def _name(direction: Direction, start: int, stop: int) -> str:
-    return f"{direction}-{start:09d}-{stop:09d}"
 
 
 def _index(direction: Direction, description: str, problem: Problem, work: Path) -> list[pa.Table]:
@@ -91,6 +87,6 @@ def _recall(direction: Direction, problem: Problem, work: Path) -> list[pa.Table
     last = exact_heads(whole.rows(rows)).scores[:, -1:]
     found = []
     for start, stop in blocks(count, BLOCK):
-        lists = from_arrow(pq.read_table(work / f"{_name(direction, start, stop)}.parquet"))
+        lists = from_arrow(pq.read_table(work / f"{unit_name(direction, start, stop)}.parquet"))
         found.append(lists.scores[rows[(rows >= start) & (rows < stop)] - start])
     return [pa.table({"anchor_id": rows, "recall": (np.concatenate(found) >= last).mean(axis=1)})]

@@ -12,7 +12,7 @@ from pipeline.mining.exact import exact_heads
 from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, blocks
 from pipeline.mining.table import DIRECTIONS, Direction
-from pipeline.mining.units import Steps, Unit
+from pipeline.mining.units import Steps, Unit, unit_name
 
 BLOCK = 4096
 """Anchors a unit: what a crash can lose."""
@@ -21,7 +21,7 @@ BLOCK = 4096
 def flat_steps(problem: Problem) -> Steps:
     return [
         [
-            Unit((f"{direction}-{start:09d}-{stop:09d}",), partial(_search, direction, start, stop))
+            Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))
             for direction in DIRECTIONS
             for start, stop in blocks(len(problem[direction].anchors), BLOCK)
         ]

@@ -24,7 +24,7 @@ from pipeline.mining.tiles import (
     sampled_limits,
     scan_tile,
 )
-from pipeline.mining.units import Steps, Unit
+from pipeline.mining.units import Steps, Unit, unit_name
 
 GIVEN_UP = -1
 
@@ -35,14 +35,22 @@ def one_pass_steps(problem: Problem) -> Steps:
     most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem["t2i"].wanted))
     captions = blocks(len(problem.captions), most)
     return [
-        [Unit((f"limits-{direction}",), partial(_limits, direction, product)) for direction in DIRECTIONS],
-        [Unit((_name("i2t", *rows), _name("kept", *rows)), partial(_scan, *rows, product)) for rows in images],
-        [Unit((_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
+        [Unit((_limits_name(direction, product),), partial(_limits, direction, product)) for direction in DIRECTIONS],
+        [
+            Unit((unit_name("i2t", *rows), _kept_name(*rows, product)), partial(_scan, *rows, product))
+            for rows in images
+        ],
+        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
     ]
 
 
-def _name(kind: str, start: int, stop: int) -> str:
-    return f"{kind}-{start:09d}-{stop:09d}"
+def _limits_name(direction: Direction, product: Product) -> str:
+    """Near scores of one precision prove nothing about those of another: a run may go on on another machine."""
+    return f"limits-{product.precision}-{direction}"
+
+
+def _kept_name(start: int, stop: int, product: Product) -> str:
+    return unit_name(f"kept-{product.precision}", start, stop)
 
 
 def _limits(direction: Direction, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
@@ -52,7 +60,7 @@ def _limits(direction: Direction, product: Product, problem: Problem, work: Path
 def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
     """The lists of some images, and what all captions keep of these images."""
     side, t2i = problem["i2t"].rows(np.arange(start, stop)), problem["t2i"]
-    limits = {d: pq.read_table(work / f"limits-{d}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
+    limits = {d: pq.read_table(work / f"{_limits_name(d, product)}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
     images, captions = Keeper(limits["i2t"][start:stop], side.wanted), Keeper(limits["t2i"], t2i.wanted)
     block = product.prepare(side.anchors)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
@@ -74,10 +82,10 @@ def _merge(start: int, stop: int, product: Product, problem: Problem, work: Path
     """The lists of some captions, from what they kept of every block of images."""
     side = problem["t2i"].rows(np.arange(start, stop))
     within = [("caption", ">=", start), ("caption", "<", stop)]
-    kept = [work / f"{_name('kept', *rows)}.parquet" for rows in blocks(len(problem.images), TILE_IMAGES)]
+    kept = [work / f"{_kept_name(*rows, product)}.parquet" for rows in blocks(len(problem.images), TILE_IMAGES)]
     parts = [pq.read_table(path, filters=within) for path in kept]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    limits = pq.read_table(work / "limits-t2i.parquet")["limit"].to_numpy()[start:stop].copy()
+    limits = pq.read_table(work / f"{_limits_name('t2i', product)}.parquet")["limit"].to_numpy()[start:stop].copy()
     limits[caption[image == GIVEN_UP] - start] = np.inf
     order = np.flatnonzero(image != GIVEN_UP)
     order = order[np.argsort(caption[order], kind="stable")]
