@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -37,15 +38,12 @@ def audit(table: Path) -> None:
 def stats(table: Path, as_json: bool) -> None:
     """Describe the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches."""
     from pipeline.mining.statistics import QUANTILES, describe
-    from pipeline.mining.table import DIRECTIONS, read_table
+    from pipeline.mining.table import DIRECTIONS, OTHER, read_table
 
     read = read_table(table)
-    described = {
-        direction: describe(read[direction], len(read["t2i" if direction == "i2t" else "i2t"]))
-        for direction in DIRECTIONS
-    }
+    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in DIRECTIONS}
     if as_json:
-        click.echo(json.dumps({direction: one.as_json() for direction, one in described.items()}, indent=1))
+        click.echo(json.dumps({direction: asdict(one) for direction, one in described.items()}, indent=1))
         return
     console = Console()
     for direction, one in described.items():
@@ -84,7 +82,7 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
 
     found = compare(read_table(table), read_table(other), depth)
     if as_json:
-        click.echo(json.dumps({direction: one.as_json() for direction, one in found.items()}, indent=1))
+        click.echo(json.dumps({direction: asdict(one) for direction, one in found.items()}, indent=1))
         return
     rows = Table("", "depth", "overlap", "rank-biased overlap", "same order", "most changed", box=None, pad_edge=False)
     for direction, one in found.items():

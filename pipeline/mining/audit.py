@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float32, Int64
 from pipeline.mining.table import (
     CERTIFICATES,
     DIRECTIONS,
+    MANIFEST,
+    OTHER,
     PAIRS,
     POSITIVES,
     ContentHash,
@@ -23,6 +25,8 @@ from pipeline.mining.table import (
     NegativeTable,
     read_table,
 )
+
+SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,19 @@ class Finding:
 def audit(folder: Path) -> list[Finding]:
     """All that is wrong; what cannot be read at all is a ValueError or an OSError."""
     table = read_table(folder)
+    for direction in DIRECTIONS:
+        if lacking := SAID - table.manifest.get("directions", {}).get(direction, {}).keys():
+            raise ValueError(
+                f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
+                "tables could be audited; mine again."
+            )
     findings: list[Finding] = []
     for direction in DIRECTIONS:
-        findings += _lists(direction, table[direction], len(table["t2i" if direction == "i2t" else "i2t"]))
+        findings += _lists(direction, table[direction], len(table[OTHER[direction]]))
         findings += _identity(folder, direction, table)
         if table.manifest["directions"][direction]["guarantee"] == "exact":
             findings += _certificates(folder, direction, table[direction])
-    in_range = all(table[d].negative_ids.max() < len(table["t2i" if d == "i2t" else "i2t"]) for d in DIRECTIONS)
+    in_range = all(table[d].negative_ids.max() < len(table[OTHER[d]]) for d in DIRECTIONS)
     return [*findings, *_positives(folder, table), *_agreement(table)] if in_range else findings
 
 
@@ -58,16 +68,16 @@ def _lists(direction: Direction, lists: NegativeLists, candidates: int) -> Itera
     finite: Bool[np.ndarray, "anchors h"] = np.isfinite(scores)
     found = _reporter(f"{direction}.parquet")
     yield from found("ids beyond the other side's rows, or below -1", (ids < -1) | (ids >= candidates))
-    yield from found("real ids after padding (-1)", (real[:, 1:] & ~real[:, :-1]))
-    yield from found("real ids with scores that are not finite", (real > finite))
-    yield from found("padding with a score", (finite > real))
+    yield from found("real ids after padding (-1)", real[:, 1:] & ~real[:, :-1])
+    yield from found("real ids with scores that are not finite", real > finite)
+    yield from found("padding with a score", finite > real)
     yield from found("a positive score that is infinite", np.isinf(lists.positive_scores))
     ordered = np.sort(ids, axis=1)
-    yield from found("the same id twice", ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)))
+    yield from found("the same id twice", (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
     both = real[:, 1:] & real[:, :-1]
     rises = scores[:, 1:] > scores[:, :-1]
     tied = (scores[:, 1:] == scores[:, :-1]) & (ids[:, 1:] < ids[:, :-1])
-    yield from found("not in order (score falling, then id rising)", (both & (rises | tied)))
+    yield from found("not in order (score falling, then id rising)", both & (rises | tied))
 
 
 def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[Finding]:
@@ -121,8 +131,10 @@ def _agreement(table: NegativeTable) -> Iterator[Finding]:
     exact = all(about["guarantee"] == "exact" for about in table.manifest["directions"].values())
     listed = {direction: _keys(direction, table) for direction in DIRECTIONS}
     for direction in DIRECTIONS:
-        (anchors, keys, scores), other = listed[direction], table["t2i" if direction == "i2t" else "i2t"]
-        _, other_keys, other_scores = listed["t2i" if direction == "i2t" else "i2t"]
+        (anchors, keys, scores), other = listed[direction], table[OTHER[direction]]
+        _, other_keys, other_scores = listed[OTHER[direction]]
+        if not len(keys) or not len(other_keys):
+            continue
         order = np.argsort(other_keys)
         place = order[np.minimum(np.searchsorted(other_keys, keys, sorter=order), len(order) - 1)]
         there = other_keys[place] == keys

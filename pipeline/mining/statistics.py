@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -35,9 +34,6 @@ class Description:
     most_listed: list[tuple[int, int]]
     """Hubs: the candidates in most lists, and in how many."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -52,9 +48,6 @@ class Difference:
     """The share of anchors with the same ids in the same order."""
     most_changed: list[tuple[int, float]]
     """The anchors with the least overlap, and it."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:

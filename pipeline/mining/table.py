@@ -28,6 +28,7 @@ from jaxtyping import Float32, Int32
 FORMAT_VERSION = 1
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
+OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
 MANIFEST = "manifest.json"
 POSITIVES = "positives.parquet"
 CERTIFICATES = pa.schema({"anchor_id": pa.int32(), "last_score": pa.float32(), "bound": pa.float32()})

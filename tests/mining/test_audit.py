@@ -176,6 +176,12 @@ def test_planted_defects_beside_the_lists_are_named(folder, defect, message):
     assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
 
 
+def test_a_manifest_from_before_audits_is_said(folder):
+    edit(folder, lambda manifest: manifest["directions"]["t2i"].pop("sha256"))
+    with pytest.raises(ValueError, match=r"manifest.json does not say \['sha256'\] of t2i: .* mine again"):
+        audit(folder)
+
+
 def test_what_cannot_be_read_is_said(folder):
     (folder / "positives.parquet").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"positives.parquet is damaged"):
