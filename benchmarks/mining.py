@@ -2,13 +2,11 @@
 
     python benchmarks/mining.py S M
     python benchmarks/mining.py XL --repeat 1 --rivals faiss
-    python benchmarks/mining.py S --rivals sentence-transformers        # pip install sentence-transformers datasets
 
 Vectors are clustered, of norm 1, and 2 in 100 captions have the vector of another; each image has five captions. All
 read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
 certificates, Parquet on disk. `faiss` is the bar: two big IndexFlatIP searches that mask and write nothing. `torch` is
-a matrix product and topk, block by block. `sentence-transformers` is its `mine_hard_negatives`, once for each
-direction, whose encoder hands out the vectors. `row loop` is what the official code does, one anchor at a time, for
+a matrix product and topk, block by block. `row loop` is what the official code does, one anchor at a time, for
 its first anchors, multiplied.
 
 Everything runs in a process of its own, rivals in turn. Seconds are medians, wall clock and (in brackets) processor;
@@ -243,66 +241,10 @@ def prepare_row_loop() -> Work:
     return work
 
 
-def prepare_sentence_transformers() -> Work:
-    from datasets import Dataset
-    from sentence_transformers.util import mine_hard_negatives
-
-    class HandsOutVectors:
-        """What `mine_hard_negatives` asks of a model; a text is "i 7" or "c 7"."""
-
-        device = "cpu"
-        model_card_data = type("Card", (), {"base_model": "vectors"})()
-
-        def __init__(self, images: np.ndarray, captions: np.ndarray) -> None:
-            self.vectors = {"i": images, "c": captions}
-
-        def encode(self, texts: list[str], **_: object) -> np.ndarray:
-            kind = texts[0][0]
-            return np.asarray(self.vectors[kind][[int(text[2:]) for text in texts]])
-
-        encode_query = encode_document = encode
-
-        def get_embedding_dimension(self) -> int:
-            return self.vectors["i"].shape[1]
-
-        get_sentence_embedding_dimension = get_embedding_dimension
-
-        def similarity(self, one: Any, other: Any) -> Any:
-            import torch
-
-            return torch.as_tensor(one) @ torch.as_tensor(other).T
-
-        def similarity_pairwise(self, one: Any, other: Any) -> Any:
-            import torch
-
-            return (torch.as_tensor(one) * torch.as_tensor(other)).sum(-1)
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        pairs = {
-            "i": [f"i {n // EACH}" for n in range(len(captions))],
-            "c": [f"c {n}" for n in range(len(captions))],
-        }
-        for anchor, positive, h in (("i", "c", h_captions), ("c", "i", h_images)):
-            mine_hard_negatives(
-                Dataset.from_dict({"anchor": pairs[anchor], "positive": pairs[positive]}),
-                HandsOutVectors(images, captions),
-                num_negatives=h,
-                output_format="labeled-list",
-                output_scores=True,
-                use_faiss=True,
-                faiss_batch_size=16384,
-                verbose=False,
-            )
-        return {}
-
-    return work
-
-
 RIVALS: dict[str, Callable[[], Work]] = {
     "faiss": prepare_faiss,
     "torch": prepare_torch,
     "row loop": prepare_row_loop,
-    "sentence-transformers": prepare_sentence_transformers,
 }
 
 
