@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.model_sections import Model, Section
+from pipeline.screen_section import Screen
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 TABLE_SOURCES = ("teacher", "teacher_weights", "first_round")
 
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 def _list_of(item: Any) -> Any:
@@ -132,10 +134,33 @@ class Mining(Section):
 class Sampling(Section):
     """How the sampler draws offline negatives from the table; h_* narrow it to the head of each list."""
 
-    strategy: Literal["uniform", "coupled", "normal"] = "uniform"
+    strategy: Literal["uniform", "coupled", "normal", "weighted"] = "uniform"
     resample: bool = True
     h_captions: PositiveInt | None = None
     h_images: PositiveInt | None = None
+    gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    """Of `weighted`: negatives that score so much below the lowest positive come up most (SimANS's b)."""
+    sharpness: PositiveFloat | None = None
+    """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g (SimANS's a)."""
+    windows: _list_of(_list_of(Share)) | None = None  # type: ignore[valid-type]
+    """Of each epoch, from which part of the lists, [start, stop) in shares of their length; the last one stays."""
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Sampling:
+        given = {name for name in ("gap", "sharpness") if getattr(self, name) is not None}
+        wanted = {"gap", "sharpness"} if self.strategy == "weighted" else set()
+        if given != wanted:
+            raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
+        return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Sampling:
+        for window in self.windows or ():
+            if len(window) != 2 or window[0] >= window[1]:
+                raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")
+        if self.windows == ():
+            raise ValueError("`windows` is empty; give one, or leave it out")
+        return self
 
 
 class Evaluation(Section):
@@ -179,6 +204,7 @@ class Experiment(Section):
     """Such weights in place of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
     mining: Mining | None = None
+    screen: Screen | None = None
     sampling: Sampling = Sampling()
     second_round: Training | None = None
     evaluation: Evaluation = Evaluation()

@@ -17,7 +17,7 @@ from pipeline.data.batches import PairData
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
 from pipeline.data.features import open_features
-from pipeline.data.folder import open_split, present_files, split_fingerprint, split_paths
+from pipeline.data.folder import Split, open_split, present_files, split_fingerprint, split_paths
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
@@ -25,8 +25,11 @@ from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
-from pipeline.mining.sampler import Sampler
-from pipeline.mining.table import read_table
+from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
+from pipeline.mining.screening.entries import Knowledge
+from pipeline.mining.screening.matches import read_matches
+from pipeline.mining.screening.view import judge, read_view, write_view
+from pipeline.mining.table import NegativeTable, read_table
 from pipeline.progress import show_progress
 from pipeline.stages import TABLELESS, Chain, control_training
 from pipeline.training.checkpoint import load_model, read_weights, save_model
@@ -166,6 +169,33 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         )
 
 
+def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
+    """The table as the experiment's screen sees it."""
+    engine.torch_device()
+    build.clear()
+    screen = chain.experiment.screen
+    assert screen is not None  # stages.plan gave the chain this stage
+    split = open_split(chain.folder, chain.experiment.dataset.train)
+    matches = None
+    if screen.positives is not None:
+        matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
+    store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
+    knowledge = Knowledge(
+        split.image_count,
+        split.image_of,
+        split.captions,
+        images=None if store is None else store.images,
+        captions=None if store is None else store.captions,
+        matches=matches,
+    )
+    view = judge(read_table(chain["hard_negatives"].path / "table", dataset=_fingerprint(chain)), screen, knowledge)
+    write_view(view, build.directory / "view")
+    build.notes["directions"] = view.manifest["directions"]
+    for direction, counts in view.manifest["directions"].items():
+        taken = ", ".join(f"{rule} {count}" for rule, count in counts["takes"].items())
+        logger.info("%s: %d of %d negatives left (%s)", direction, counts["left"], counts["listed"], taken)
+
+
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's."""
     device = engine.torch_device()
@@ -226,6 +256,26 @@ def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
         )
 
 
+def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
+    screen, sampling = chain.experiment.screen, chain.experiment.sampling
+    weights = None
+    if sampling.gap is not None and sampling.sharpness is not None:
+        weights = GapWeights(sampling.gap, sampling.sharpness)
+    return Sampler(
+        table,
+        split.image_of,
+        split.captions_of,
+        strategy=sampling.strategy,
+        resample=sampling.resample,
+        h_captions=sampling.h_captions,
+        h_images=sampling.h_images,
+        windows=sampling.windows or WHOLE,
+        weights=weights,
+        view=read_view(chain["screen"].path / "view", table) if screen else None,
+        suspected=screen.suspected if screen else "drop",
+    )
+
+
 def _train(chain: Chain, training: Training, table: Artifact | None, build: Build, engine: Engine) -> None:
     device = engine.torch_device()
     seed = chain.experiment.seed
@@ -236,10 +286,7 @@ def _train(chain: Chain, training: Training, table: Artifact | None, build: Buil
         check_inputs(MODELS[name], pairs)
     sampler = None
     if table is not None:
-        negatives = read_table(table.path / "table", dataset=_fingerprint(chain))
-        split = train_pairs.split
-        sampling = chain.experiment.sampling.model_dump()
-        sampler = Sampler(negatives, split.image_of, split.captions_of, **sampling)
+        sampler = _sampler(chain, read_table(table.path / "table", dataset=_fingerprint(chain)), train_pairs.split)
 
     def validate(model: MatchingModel) -> dict[str, float]:
         return evaluate_similarity(similarity_matrix(model, dev_pairs, device), dev_pairs.split.image_of)

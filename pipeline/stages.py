@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
-from pipeline.config import Ensemble, Experiment, Mining, Training, online_version
+from pipeline.config import Ensemble, Experiment, Mining, Sampling, Training, online_version
 from pipeline.data.folder import split_fingerprint
 from pipeline.experiments import load_experiment
+from pipeline.screen_section import Screen
 
 VERSIONS = {
     "world": 1,
@@ -25,10 +26,12 @@ VERSIONS = {
     "first_round": 1,
     "embeddings": 1,
     "hard_negatives": 2,
+    "screen": 1,
     "second_round": 1,
     "evaluation": 1,
 }
 TABLELESS = ("sum", "online")
+LATER_SAMPLING = ("gap", "sharpness", "windows")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,13 @@ class _Planner:
         online = {**shared, "training": _values(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
         if experiment.student.loss.name not in TABLELESS:
-            student = {"training": _values(experiment.student), "sampling": _values(experiment.sampling)}
+            student: dict[str, Any] = {
+                "training": _values(experiment.student),
+                "sampling": _sampled(experiment.sampling),
+            }
+            if experiment.screen is not None:
+                stages["screen"] = table = self._screen(experiment.screen, table)
+                student["suspected"] = experiment.screen.suspected
             stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)
         stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
         return Chain(experiment, self.data_root, folder, stages, teacher)
@@ -177,6 +186,12 @@ class _Planner:
         model, regions = _values(experiment.model), experiment.dataset.max_regions
         return {"model": model, "max_regions": regions, "weights_sha256": self._sha256(option, file)}
 
+    def _screen(self, screen: Screen, table: Artifact) -> Artifact:
+        ingredients = screen.model_dump(mode="json", include={*screen.rules})
+        if screen.positives is not None:
+            ingredients["positives"] = self._sha256("[screen] positives", screen.positives)
+        return self._artifact("screen", ingredients, table)
+
     def _sha256(self, option: str, name: str) -> str:
         path = self.data_root / name
         if not path.is_file():
@@ -204,6 +219,12 @@ def _mined(mining: Mining) -> dict[str, Any]:
     """Exact searches all find the same lists, so which of them it was does not matter."""
     values = _values(mining)
     return values if mining.is_approximate else {**values, "search": "exact", "recall_floor": 1.0}
+
+
+def _sampled(sampling: Sampling) -> dict[str, Any]:
+    """Options that came later have no part in keys while they are not used."""
+    values = _values(sampling)
+    return {name: value for name, value in values.items() if value is not None or name not in LATER_SAMPLING}
 
 
 def _values(section: BaseModel) -> dict[str, Any]:

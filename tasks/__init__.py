@@ -9,6 +9,7 @@ from tasks.stages import (
     Evaluation,
     FirstRound,
     HardNegatives,
+    Screen,
     SecondRound,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "Evaluation",
     "FirstRound",
     "HardNegatives",
+    "Screen",
     "SecondRound",
 ]

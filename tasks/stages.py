@@ -1,4 +1,4 @@
-"""Dataset, FirstRound, Embeddings, HardNegatives, SecondRound, Evaluation: what each needs."""
+"""Dataset, FirstRound, Embeddings, HardNegatives, Screen, SecondRound, Evaluation: what each needs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ class HardNegatives(ArtifactTask):
         return self.stage_task(Embeddings)
 
 
+class Screen(ArtifactTask):
+    """The negative table as the experiment's [screen] sees it."""
+
+    stage = "screen"
+
+    def requires(self) -> Iterator[luigi.Task]:
+        yield self.stage_task(HardNegatives)
+        screen = self.chain.experiment.screen
+        if screen is not None and screen.needs_vectors:
+            yield self.stage_task(Embeddings)
+
+
 class Control(ArtifactTask):
     """The second round's student and schedule on the online loss: what round two must beat."""
 
@@ -71,6 +83,8 @@ class SecondRound(ArtifactTask):
         yield self.stage_task(Dataset)
         if self.artifact.upstream[1:]:
             yield self.stage_task(HardNegatives)
+            if "screen" in self.chain.stages:
+                yield self.stage_task(Screen)
 
 
 class Evaluation(ArtifactTask):

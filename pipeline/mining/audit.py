@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, Int64
 
+from pipeline.mining.pairs import is_among, pair_keys
 from pipeline.mining.table import (
     CERTIFICATES,
     DIRECTIONS,
@@ -118,11 +119,11 @@ def _positives(folder: Path, table: NegativeTable) -> Iterator[Finding]:
     if outside.any():
         yield Finding(POSITIVES, "pairs with rows that the table has not", int(outside.sum()), int(outside.argmax()))
         return
-    own = np.sort(_pairs(images, captions, table))
+    own = np.sort(pair_keys(images, captions, len(table.t2i)))
     for direction in DIRECTIONS:
         anchors, keys, _ = _keys(direction, table)
         bad = np.zeros(len(table[direction]), dtype=np.bool_)
-        bad[anchors[_among(keys, own)]] = True
+        bad[anchors[is_among(keys, own)]] = True
         yield from _reporter(f"{direction}.parquet")("an own positive among the negatives", bad)
 
 
@@ -158,17 +159,7 @@ def _keys(
     anchors, places = np.nonzero(lists.negative_ids >= 0)
     ids = lists.negative_ids[anchors, places]
     images, captions = (anchors, ids) if direction == "i2t" else (ids, anchors)
-    return anchors, _pairs(images, captions, table), lists.scores[anchors, places]
-
-
-def _pairs(images: np.ndarray, captions: np.ndarray, table: NegativeTable) -> Int64[np.ndarray, " pairs"]:
-    return images.astype(np.int64) * len(table.t2i) + captions
-
-
-def _among(keys: Int64[np.ndarray, " some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, " some"]:
-    if not len(ordered):
-        return np.zeros(len(keys), dtype=np.bool_)
-    return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
+    return anchors, pair_keys(images, captions, len(table.t2i)), lists.scores[anchors, places]
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:

@@ -117,10 +117,15 @@ class Problem:
 
     @cached_property
     def _captions_of(self) -> Positives:
-        order = np.argsort(self.image_of, kind="stable").astype(np.int32)
-        order = order[np.count_nonzero(self.image_of < 0) :]
-        counts = np.bincount(self.image_of[order], minlength=len(self.images))
-        return Positives(order, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+        return own_captions(self.image_of, len(self.images))
+
+
+def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
+    """The captions of every image, rising; those of no image (-1) are left out."""
+    order = np.argsort(image_of, kind="stable").astype(np.int32)
+    order = order[np.count_nonzero(image_of < 0) :]
+    counts = np.bincount(image_of[order], minlength=images)
+    return Positives(order, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:

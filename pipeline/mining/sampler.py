@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from pipeline.data.pairs import CaptionsOf
-from pipeline.mining.table import NegativeTable
+from pipeline.mining.screening.view import View
+from pipeline.mining.table import DIRECTIONS, Direction, NegativeLists, NegativeTable
+from pipeline.screen_section import Suspected
 
+logger = logging.getLogger(__name__)
+
+WHOLE = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After so many draws a pair whose every negative is the other's positive keeps the last one."""
 
@@ -44,7 +50,10 @@ class Draw:
 
 Group = tuple[Int32[np.ndarray, " batch"], Int32[np.ndarray, " batch"]]
 Ranks = Float64[np.ndarray, "2 batch"]
-"""Where in its list each draw falls, in [0, 1): row 0 for the captions of images, row 1 for images of captions."""
+"""Where in its list each draw falls, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
+
+In a list whose negatives have weights, shares of the whole weight take the place of shares of the length.
+"""
 
 
 def uniform_ranks(rng: np.random.Generator, batch: int) -> Ranks:
@@ -70,11 +79,38 @@ STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
     "uniform": uniform_ranks,
     "coupled": coupled_ranks,
     "normal": normal_ranks,
+    "weighted": uniform_ranks,
 }
 
 
+@dataclass(frozen=True)
+class GapWeights:
+    """exp(-sharpness (g - gap)^2), where g is how far a negative scores below the anchor's lowest positive.
+
+    SimANS (Zhou et al. 2022), its a and b: negatives about as similar as the positive come up most, the very similar,
+    which may be true matches, and the easy ones less.
+    """
+
+    gap: float
+    sharpness: float
+
+    def logarithms(self, lists: NegativeLists) -> Float64[np.ndarray, "anchors h"]:
+        if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_scores))):
+            raise ValueError(
+                f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
+                f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
+            )
+        below = lists.positive_scores[:, None].astype(np.float64) - lists.scores
+        return -self.sharpness * np.square(below - self.gap)
+
+
 class Sampler:
-    """Draws from the head of each list of a table; `h_captions` and `h_images` narrow it."""
+    """Draws from the head of each list of a table; `h_captions` and `h_images` narrow it.
+
+    `view` says what is left of each negative, `weights` how likely it is, and `windows` from which part of the lists
+    it comes, as [start, stop) in shares of their length (of their weight, where there are weights): one for each
+    epoch, the last for all that follow.
+    """
 
     def __init__(
         self,
@@ -86,27 +122,39 @@ class Sampler:
         resample: bool = True,
         h_captions: int | None = None,
         h_images: int | None = None,
+        windows: Sequence[Sequence[float]] = WHOLE,
+        weights: GapWeights | None = None,
+        view: View | None = None,
+        suspected: Suspected = "drop",
     ) -> None:
         if (len(table.i2t), len(table.t2i)) != (len(captions_of.offsets) - 1, len(image_of)):
             raise ValueError(
                 f"the table has {len(table.i2t)} images and {len(table.t2i)} captions, the training split has "
                 f"{len(captions_of.offsets) - 1} and {len(image_of)}; it was mined on other data."
             )
-        self._captions = _head("i2t", table.i2t.negative_ids, h_captions, "h_captions")
-        self._images = _head("t2i", table.t2i.negative_ids, h_images, "h_images")
+        heads = {"i2t": ("h_captions", h_captions), "t2i": ("h_images", h_images)}
+        self._ids = {d: _head(d, table[d].negative_ids, *heads[d]) for d in DIRECTIONS}
+        self._weights: dict[Direction, Float32[np.ndarray, "anchors head"] | None] = {
+            d: _weights(d, table[d], view, suspected, weights, self._ids[d].shape[1]) for d in DIRECTIONS
+        }
         self._image_of, self._captions_of = image_of, captions_of
-        self._strategy, self._resample = STRATEGIES[strategy], resample
+        self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
-    def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator) -> Draw:
+    def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
         """Negatives and companions for the pairs of these captions; the same rng state gives the same draw."""
-        ranks = self._strategy(rng, len(captions))
+        start, stop = self._windows[min(epoch, len(self._windows) - 1)]
+
+        def ranks_of(batch: int) -> Ranks:
+            return start + self._strategy(rng, batch) * (stop - start)
+
+        ranks = ranks_of(len(captions))
         draw = self.at(captions, ranks, rng.random(len(captions)))
         colliding = draw.own_images == draw.offline_images
         rate = float(colliding.mean())
         for _ in range(MOST_REDRAWS if self._resample else 0):
             if not colliding.any():
                 break
-            ranks[:, colliding] = self._strategy(rng, int(colliding.sum()))
+            ranks[:, colliding] = ranks_of(int(colliding.sum()))
             draw = self.at(captions, ranks, rng.random(len(captions)))
             colliding = draw.own_images == draw.offline_images
         return Draw(**{**vars(draw), "collision_rate": rate})
@@ -114,27 +162,83 @@ class Sampler:
     def at(self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> Draw:
         """The draw at given places: `ranks` in the lists, `choice` in [0, 1) among the offline image's captions."""
         images = self._image_of[captions]
-        offline_captions = _entry(self._captions, images, ranks[0])
-        offline_images = _entry(self._images, captions, ranks[1])
+        offline_captions = self._entries("i2t", images, ranks[0])
+        offline_images = self._entries("t2i", captions, ranks[1])
         first = self._captions_of.offsets[offline_images]
         count = self._captions_of.offsets[offline_images + 1] - first
         own_captions = self._captions_of.order[first + (choice * count).astype(np.int64)]
         own_images = self._image_of[offline_captions]
         return Draw(images, captions, offline_captions, offline_images, own_images, own_captions, 0.0)
 
+    def _entries(
+        self, direction: Direction, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
+    ) -> Int32[np.ndarray, " batch"]:
+        rows, weights = self._ids[direction][anchors], self._weights[direction]
+        if weights is None:
+            lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
+            places = (ranks * lengths).astype(np.int64)
+        else:
+            sums = weights[anchors].cumsum(axis=1, dtype=np.float64)
+            places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
+            last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
+            places = np.minimum(places, last)
+        return np.take_along_axis(rows, places[:, None], axis=1)[:, 0]
 
-def _entry(
-    lists: Int32[np.ndarray, "anchors h"],
-    anchors: Int32[np.ndarray, " batch"],
-    ranks: Float64[np.ndarray, " batch"],
-) -> Int32[np.ndarray, " batch"]:
-    rows = lists[anchors]
-    lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
-    return np.take_along_axis(rows, (ranks * lengths).astype(np.int64)[:, None], axis=1)[:, 0]
+
+def _weights(
+    direction: Direction,
+    lists: NegativeLists,
+    view: View | None,
+    suspected: Suspected,
+    gaps: GapWeights | None,
+    head: int,
+) -> Float32[np.ndarray, "anchors head"] | None:
+    """How likely each negative is beside the others of its list; None where all are alike.
+
+    An anchor that is left with none, all being suspected, draws from those that are suspected least.
+    """
+    if view is None and gaps is None:
+        return None
+    listed = lists.negative_ids[:, :head] >= 0
+    left = listed.astype(np.float64)
+    if view is not None:
+        left *= view[direction].weights(suspected)[:, :head]
+        left = _spare(direction, left, listed & view[direction].is_allowed[:, :head], view[direction].suspicion)
+    logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, :head]
+    with np.errstate(divide="ignore"):
+        logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
+    result: Float32[np.ndarray, "anchors head"] = np.exp(logarithms - logarithms.max(axis=1, keepdims=True)).astype(
+        np.float32
+    )
+    return result
+
+
+def _spare(
+    direction: Direction,
+    left: Float64[np.ndarray, "anchors head"],
+    allowed: Bool[np.ndarray, "anchors head"],
+    suspicion: Float32[np.ndarray, "anchors h"],
+) -> Float64[np.ndarray, "anchors head"]:
+    bare = np.flatnonzero(~left.any(axis=1))
+    if len(without := bare[~allowed[bare].any(axis=1)]):
+        raise ValueError(
+            f"[screen] leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
+            "widen range_*, *_score or max_uses, or raise [sampling] h_*."
+        )
+    if len(bare):
+        least = np.where(allowed[bare], suspicion[bare, : left.shape[1]], np.inf)
+        left[bare] = least == least.min(axis=1, keepdims=True)
+        logger.warning(
+            "%s: %d of %d anchors have suspected negatives only, and draw from those that are suspected least",
+            direction,
+            len(bare),
+            len(left),
+        )
+    return left
 
 
 def _head(
-    direction: str, ids: Int32[np.ndarray, "anchors h"], h: int | None, option: str
+    direction: Direction, ids: Int32[np.ndarray, "anchors h"], option: str, h: int | None
 ) -> Int32[np.ndarray, "anchors head"]:
     if h is not None and h > ids.shape[1]:
         raise ValueError(

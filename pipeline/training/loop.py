@@ -143,7 +143,7 @@ class _Trainer:
 
     def _step(self, objective: Objective, captions: Int32[np.ndarray, " batch"]) -> dict[str, float]:
         rng = step_rng(seed=self._seed, epoch=self.state.epoch, step=self.state.step)
-        groups, collision_rate = draw_groups(self._pairs, self._sampler, objective, captions, rng)
+        groups, collision_rate = draw_groups(self._pairs, self._sampler, objective, captions, rng, self.state.epoch)
         batch = read_batch(self._pairs, groups).to(self._run.device)
         figures = take_step(
             self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
@@ -241,11 +241,12 @@ def draw_groups(
     objective: Objective,
     captions: Int32[np.ndarray, " batch"],
     rng: np.random.Generator,
+    epoch: int,
 ) -> tuple[list[Group], float]:
     """The anchors, with what the loss wants of the table; and the share of first draws that corresponded."""
     if sampler is None or objective.kind.offline == "none":
         return [(pairs.split.image_of[captions], captions)], 0.0
-    draw = sampler.draw(captions, rng)
+    draw = sampler.draw(captions, rng, epoch)
     return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
 
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.data.pairs import captions_of
-from pipeline.mining.sampler import STRATEGIES, Sampler
+from pipeline.mining.sampler import STRATEGIES, GapWeights, Sampler
+from pipeline.mining.screening.entries import Knowledge
+from pipeline.mining.screening.view import judge
 from pipeline.mining.table import NegativeLists, NegativeTable
+from pipeline.screen_section import Screen
 
 
 def table_of(i2t, t2i):
@@ -126,3 +129,99 @@ def test_tables_that_do_not_fit_are_refused(small):
     empty[2] = -1
     with pytest.raises(ValueError, match=r"1 anchors of t2i have no negative at all, the first is 2"):
         Sampler(table_of(table.i2t.negative_ids, empty), image_of, owners)
+
+
+def scored(i2t, t2i, i2t_scores, t2i_scores, positive=1.0):
+    sides = []
+    for ids, scores in ((i2t, i2t_scores), (t2i, t2i_scores)):
+        given = np.broadcast_to(np.float32(scores), ids.shape)
+        sides.append(NegativeLists(ids.astype(np.int32), given, np.full(len(ids), positive, np.float32)))
+    return NegativeTable(*sides, manifest={"directions": {d: {"sha256": d} for d in ("i2t", "t2i")}})
+
+
+def shares(sampler, draws=4000):
+    """How often each caption is drawn for image 0."""
+    draw = sampler.draw(np.zeros(draws, dtype=np.int32), np.random.default_rng(3))
+    return np.bincount(draw.offline_captions, minlength=8)[2:7] / draws
+
+
+@pytest.fixture
+def wide(small):
+    """Image 0's negatives are captions 2 to 6, falling from the positive's score in steps of 0.1."""
+    table, image_of, owners = small
+    scores = 1.0 - 0.1 * np.arange(5)
+    return scored(table.i2t.negative_ids, table.t2i.negative_ids, scores, scores[:3]), image_of, owners
+
+
+def test_weights_by_score_gap(wide):
+    table, image_of, owners = wide
+    weights = GapWeights(gap=0.1, sharpness=50.0)
+    expected = np.exp(-50.0 * (np.arange(5) * 0.1 - 0.1) ** 2)
+    found = shares(Sampler(table, image_of, owners, strategy="weighted", resample=False, weights=weights))
+    np.testing.assert_allclose(found, expected / expected.sum(), atol=0.03)
+
+
+def test_weights_far_below_what_numbers_hold_still_draw(wide):
+    """exp(-1e6 ...) is 0 for every negative; what counts is how they stand to each other."""
+    table, image_of, owners = wide
+    weights = GapWeights(gap=-1.0, sharpness=1e6)
+    found = shares(Sampler(table, image_of, owners, strategy="weighted", resample=False, weights=weights))
+    np.testing.assert_array_equal(found, [1, 0, 0, 0, 0])
+
+
+def test_weights_need_positives(wide):
+    table, image_of, owners = wide
+    without = NegativeTable(
+        *(NegativeLists(d.negative_ids, d.scores, d.scores[:, 0] * np.nan) for d in (table.i2t, table.t2i)), manifest={}
+    )
+    with pytest.raises(ValueError, match="needs positives' scores, and 4 anchors have none"):
+        Sampler(without, image_of, owners, weights=GapWeights(0.0, 1.0))
+
+
+def test_windows_follow_the_epochs(wide):
+    table, image_of, owners = wide
+    sampler = Sampler(table, image_of, owners, resample=False, windows=[(0.6, 1.0), (0.0, 0.2)])
+    for epoch, expected in ((0, {5, 6}), (1, {2}), (7, {2})):
+        draw = sampler.draw(np.zeros(200, dtype=np.int32), np.random.default_rng(1), epoch)
+        assert set(draw.offline_captions.tolist()) == expected
+
+
+def test_a_window_narrows_the_draw_and_nothing_else(wide):
+    table, image_of, owners = wide
+    plain, same = (Sampler(table, image_of, owners, **more) for more in ({}, {"windows": [(0.0, 1.0)]}))
+    captions = np.arange(8, dtype=np.int32)
+    one, other = (sampler.draw(captions, np.random.default_rng(5)) for sampler in (plain, same))
+    np.testing.assert_array_equal(one.offline_captions, other.offline_captions)
+
+
+@pytest.mark.parametrize(
+    ("suspected", "expected"),
+    [("drop", [0, 0, 0.5, 0.5, 0]), ("downweight", [0, 0.2, 0.4, 0.4, 0]), ("keep", [0, 1 / 3, 1 / 3, 1 / 3, 0])],
+)
+def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
+    """Of captions 2 to 6, the first and last are left out by range, the second is half suspected."""
+    table, image_of, owners = wide
+    view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), knowledge(image_of))
+    sampler = Sampler(table, image_of, owners, resample=False, view=view, suspected=suspected)
+    np.testing.assert_allclose(shares(sampler), expected, atol=0.03)
+
+
+def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
+    table, image_of, owners = wide
+    view = judge(table, Screen(absolute_margin=0.9, mutual_rank=2), knowledge(image_of))
+    sampler = Sampler(table, image_of, owners, resample=False, view=view)
+    mutual = [(table.t2i.negative_ids[caption][:2] == 0).any() for caption in (2, 3)]
+    assert any(mutual)
+    np.testing.assert_allclose(shares(sampler) > 0, [not mutual[0], not mutual[1], True, True, True])
+    assert "4 of 4 anchors have suspected negatives only" in caplog.text
+
+
+def test_a_view_that_leaves_nothing_is_refused(wide):
+    table, image_of, owners = wide
+    view = judge(table, Screen(max_score=0.0), knowledge(image_of))
+    with pytest.raises(ValueError, match="leaves 4 anchors of i2t no negative to draw, the first is 0"):
+        Sampler(table, image_of, owners, view=view)
+
+
+def knowledge(image_of):
+    return Knowledge(4, image_of)

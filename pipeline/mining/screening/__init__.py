@@ -1,0 +1,1 @@
+"""Screens: a table's negatives judged by rules, as a view beside the table."""
