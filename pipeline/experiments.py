@@ -42,7 +42,7 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
     try:
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise ValueError(f"{path}: {_explain(kind, error)}") from None
+        raise ValueError(f"{path}: {explain(kind, error)}") from None
 
 
 def _parse_override(override: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _merge(content: dict[str, Any], override: dict[str, Any]) -> None:
             content[key] = value
 
 
-def _explain(kind: type[BaseModel], error: ValidationError) -> str:
+def explain(kind: type[BaseModel], error: ValidationError) -> str:
     """One sentence per problem, with the section as the user writes it and the keys it allows."""
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []

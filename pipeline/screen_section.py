@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from pipeline.model_sections import Section
 
@@ -24,9 +24,12 @@ class Screen(Section):
     range_max: PositiveInt | None = None
     """From this rank on all are left out."""
     min_score: float | None = None
+    """What scores less is left out."""
     max_score: float | None = None
+    """What scores more is left out."""
     positives: str | None = None
-    """A file of pairs known to match (`pipeline.mining.screening.matches`), relative to the data root."""
+    """A file of pairs known to match, people's judgements: Parquet or CSV with the columns caption_id and image_id
+    (rows of the data), or json, {caption: [image, ...]}. In an experiment, below the data root."""
     same_text: bool = False
     """The caption says what one of the image's own captions says, word by word."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -44,6 +47,8 @@ class Screen(Section):
     max_uses: PositiveInt | None = None
     """Of what the other rules leave, a candidate stays in so many lists only: where it ranks highest."""
     suspected: Suspected = "drop"
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Screen:

@@ -91,6 +91,16 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("[dataset.demo]\nimages = 100", "[dataset]", "name either `folder`"),
         ("[model]", "[model", "not TOML"),
         ("[first_round]", 'teacher = "x"\n[first_round]', "unknown keys"),
+        ("[dataset.demo]", 'sampling.strategy = "weighted"\n[dataset.demo]', "sampling: .*which needs both"),
+        ("[dataset.demo]", "sampling.gap = 0.1\n[dataset.demo]", "sampling: .*belong to strategy"),
+        (
+            "[dataset.demo]",
+            "sampling.windows = [[0.5, 0.2]]\n[dataset.demo]",
+            r"a window is \[start, stop\] .*got \[0.5, 0.2\]",
+        ),
+        ("[dataset.demo]", "sampling.windows = []\n[dataset.demo]", "`windows` is empty"),
+        ("[dataset.demo]", "screen.same_words = true\n[dataset.demo]", r"\[screen\] has unknown keys \['same_words'\]"),
+        ("[dataset.demo]", 'screen.suspected = "drop"\n[dataset.demo]', "screen: .*no rule is set"),
     ],
 )
 def test_mistakes_are_named(load, old, new, message):

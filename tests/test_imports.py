@@ -16,6 +16,7 @@ ROWS = [
     [
         "pipeline.config",
         "pipeline.model_sections",
+        "pipeline.screen_section",
         "pipeline.experiments",
         "pipeline.artifact",
         "pipeline.engine",

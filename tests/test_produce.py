@@ -15,6 +15,7 @@ from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
+from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import read_table
 from pipeline.model_sections import SCAN
 from pipeline.stages import plan
@@ -70,6 +71,36 @@ def test_every_stage_records_where_it_comes_from(make):
     assert metrics == chain["second_round"].manifest()["metrics"]
     scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
     assert scores.shape == (12, 60)
+
+
+SCREENED = """
+[screen]
+same_text = true
+near_text = 0.6
+caption_similarity = 0.8
+image_similarity = 0.9
+positives = "known.csv"
+max_uses = 40
+suspected = "downweight"
+[sampling]
+strategy = "weighted"
+gap = 0.1
+sharpness = 20.0
+windows = [[0.0, 0.5]]
+"""
+
+
+def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
+    (data_root / "known.csv").write_text("caption_id,image_id\n7,9\n")
+    chain = make("own", [*MINING, "screen", "second_round"], teacher=OWN, text=EXPERIMENT + SCREENED)
+    table = read_table(chain["hard_negatives"].path / "table")
+    view = read_view(chain["screen"].path / "view", table)
+    assert view.manifest["screen"]["positives"] == "known.csv"
+    counts = chain["screen"].manifest()["directions"]
+    assert counts == view.manifest["directions"]
+    for direction in ("i2t", "t2i"):
+        assert counts[direction]["listed"] == table[direction].negative_ids.size
+        assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
 
 
 def ensemble_of(*members, weights=None):

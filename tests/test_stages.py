@@ -45,6 +45,8 @@ def test_keys_are_pinned():
         ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
+        ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
+        ('sampling={strategy="weighted", gap=0.1, sharpness=50.0}', {"second_round", "evaluation"}),
         ("first_round.epochs=5", {"first_round", "embeddings", "hard_negatives", "second_round", "evaluation"}),
         ("evaluation.folds=2", {"evaluation"}),
         (
@@ -68,6 +70,17 @@ def test_keys_are_pinned():
 )
 def test_only_what_shapes_a_stage_changes_its_key(override, stages):
     assert changed(override) == stages
+
+
+def test_a_screen_is_a_stage_between_table_and_student():
+    without, one = keys(), keys("screen={mutual_rank=3}")
+    assert one.keys() - without.keys() == {"screen"}
+    assert {stage for stage in without if without[stage] != one[stage]} == {"second_round", "evaluation"}
+    other, kept = keys("screen={mutual_rank=4}"), keys('screen={mutual_rank=3, suspected="keep"}')
+    assert other["screen"] != one["screen"]
+    assert kept["screen"] == one["screen"]  # what becomes of suspects is the sampler's affair
+    assert len({made["second_round"] for made in (without, one, other, kept)}) == 4
+    assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
 
 
 def test_a_teacher_with_the_controls_schedule_is_the_control():
@@ -123,6 +136,8 @@ def test_missing_files_are_named(folder, tmp_path):
         planned(
             tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\ndataset.vocabulary = "v.json"'
         )
+    with pytest.raises(FileNotFoundError, match=r"\[screen\] positives: .*cxc\.csv does not exist"):
+        planned(tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\nscreen.positives = "cxc.csv"')
     (folder / "dev_ims.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"dev_ims\.npy"):
         planned(tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}')

@@ -46,4 +46,5 @@ def _table_stages(chain: Chain) -> dict[str, Any]:
     """What it takes to make the chain's table."""
     if chain.teacher:
         return _table_stages(chain.teacher)
-    return {stage: a for stage, a in chain.stages.items() if stage not in ("control", "second_round", "evaluation")}
+    of_student = ("screen", "control", "second_round", "evaluation")
+    return {stage: a for stage, a in chain.stages.items() if stage not in of_student}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.cli.experiment import experiment_chain
+from pipeline.screen_section import RULES
 from pipeline.stages import Chain
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     help="Which lists: an image's captions (i2t) or a caption's images (t2i). Default: those of what you name.",
 )
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many negatives.")
+@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`; default: the experiment's own screen.")
+@click.option(
+    "--only", default="", type=click.Choice(["", "left", *RULES]), help="Those that meet a rule of the view, or none."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def inspect(
     chain: Chain,
@@ -35,6 +41,8 @@ def inspect(
     caption: int | None,
     direction: Literal["i2t", "t2i"] | None,
     top: int,
+    view: Path | None,
+    only: str,
     as_json: bool,
 ) -> None:
     """Show the hardest negatives of an image or a caption in EXPERIMENT's table, beside its own positives.
@@ -45,6 +53,7 @@ def inspect(
     from pipeline.data.folder import open_split
     from pipeline.embedding import EmbeddingStore
     from pipeline.mining.inspection import inspect_anchor
+    from pipeline.mining.screening.view import read_view
     from pipeline.mining.table import read_table
 
     if (image is None) == (caption is None):
@@ -53,11 +62,16 @@ def inspect(
         name = chain.experiment.name
         raise ValueError(f"{name} has no table yet; run: luigi --module tasks HardNegatives --experiment {name}")
     table = read_table(chain["hard_negatives"].path / "table")
+    if view is None and "screen" in chain.stages and chain["screen"].exists():
+        view = chain["screen"].path / "view"
+    seen = None if view is None else read_view(view, table)
+    if only and seen is None:
+        raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
     split = open_split(chain.folder, chain.experiment.dataset.train)
     embeddings = chain["embeddings"]
     store = EmbeddingStore.open(embeddings.path) if embeddings.exists() else None
     chosen, anchors = _anchors(split, image, caption, direction)
-    found = [inspect_anchor(table, split, chosen, anchor, top, store) for anchor in anchors]
+    found = [inspect_anchor(table, split, chosen, anchor, top, store, seen, only) for anchor in anchors]
     if as_json:
         click.echo(json.dumps([one.as_json() for one in found], indent=1, ensure_ascii=False))
         return
@@ -100,7 +114,8 @@ def _show(one: Inspection) -> None:
         console.print(f"  {_place(positive, one.h)}  {escape(positive.text)}", highlight=False, style="green")
     table = Table("rank", "score", "row", "image", "caption", box=None, pad_edge=False, header_style="bold")
     for negative in one.negatives:
-        mark = f"[yellow]({negative.duplicate})[/] " if negative.duplicate else ""
+        marks = [*filter(None, [negative.duplicate]), *negative.flags]
+        mark = f"[yellow]({', '.join(marks)})[/] " if marks else ""
         above = "[red]▲[/]" if negative.above_positive else " "
         row = (str(negative.rank), f"{negative.score:.4f}{above}", str(negative.row), escape(negative.image_id))
         table.add_row(*row, mark + escape(negative.text))

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+
+from pipeline.cli.screen import show_counts
 
 
 @click.command()
@@ -34,16 +37,23 @@ def audit(table: Path) -> None:
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
+@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`: count what its rules found as well.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def stats(table: Path, as_json: bool) -> None:
+def stats(table: Path, view: Path | None, as_json: bool) -> None:
     """Describe the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches."""
+    from pipeline.mining.screening.view import read_view
     from pipeline.mining.statistics import QUANTILES, describe
     from pipeline.mining.table import DIRECTIONS, OTHER, read_table
 
     read = read_table(table)
     described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in DIRECTIONS}
+    seen = None if view is None else read_view(view, read)
     if as_json:
-        click.echo(json.dumps({direction: asdict(one) for direction, one in described.items()}, indent=1))
+        found: dict[str, dict[str, Any]] = {direction: asdict(one) for direction, one in described.items()}
+        if seen is not None:
+            for direction, counts in seen.manifest["directions"].items():
+                found[direction]["screen"] = counts
+        click.echo(json.dumps(found, indent=1))
         return
     console = Console()
     for direction, one in described.items():
@@ -68,6 +78,8 @@ def stats(table: Path, as_json: bool) -> None:
         hubs = ", ".join(f"row {row} ({count})" for row, count in one.most_listed)
         console.print(f"in most lists: {hubs}", highlight=False, soft_wrap=True)
         console.print()
+    if seen is not None:
+        show_counts(seen)
 
 
 @click.command()

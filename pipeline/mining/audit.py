@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, Int64
 
@@ -24,6 +23,7 @@ from pipeline.mining.table import (
     Direction,
     NegativeLists,
     NegativeTable,
+    read_beside,
     read_table,
 )
 
@@ -102,7 +102,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
     """Of an exact table: every last score clears the bound of all that was not scored exactly."""
     name = f"{direction}.certificates.parquet"
-    rows = _read(folder / name, CERTIFICATES)
+    rows = read_beside(folder / name, CERTIFICATES)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield Finding(name, "its anchors are not those of the table")
         return
@@ -113,7 +113,7 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
 
 
 def _positives(folder: Path, table: NegativeTable) -> Iterator[Finding]:
-    rows = _read(folder / POSITIVES, PAIRS)
+    rows = read_beside(folder / POSITIVES, PAIRS)
     captions, images = rows["caption_id"].to_numpy(), rows["image_id"].to_numpy()
     outside = (captions < 0) | (captions >= len(table.t2i)) | (images < 0) | (images >= len(table.i2t))
     if outside.any():
@@ -160,15 +160,6 @@ def _keys(
     ids = lists.negative_ids[anchors, places]
     images, captions = (anchors, ids) if direction == "i2t" else (ids, anchors)
     return anchors, pair_keys(images, captions, len(table.t2i)), lists.scores[anchors, places]
-
-
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    try:
-        return pq.read_table(path, page_checksum_verification=True).select(schema.names).cast(schema)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist; it belongs to every table, so mine again.") from None
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is damaged ({error}); mine again.") from None
 
 
 def _reporter(file: str) -> Callable[[str, Bool[np.ndarray, "*rows"]], list[Finding]]:

@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, UInt16
 
 from pipeline.data.folder import Split
 from pipeline.data.vocabulary import tokenise
 from pipeline.embedding import EmbeddingStore
 from pipeline.mining.scores import exact_scores
+from pipeline.mining.screening.rules import bit, rules_of
+from pipeline.mining.screening.view import View
 from pipeline.mining.table import Direction, NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -38,6 +41,10 @@ class Negative:
     """At least as similar as the anchor's lowest-scoring positive."""
     duplicate: str
     """"same text" or "near-duplicate" of a positive caption: probably no negative at all; else empty."""
+    flags: tuple[str, ...] = ()
+    """The rules of the view that it meets."""
+    suspicion: float = 0.0
+    """0 to 1, the view's."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,19 @@ class Inspection:
 
 
 def inspect_anchor(
-    table: NegativeTable, split: Split, direction: Direction, anchor: int, top: int, store: EmbeddingStore | None
+    table: NegativeTable,
+    split: Split,
+    direction: Direction,
+    anchor: int,
+    top: int,
+    store: EmbeddingStore | None,
+    view: View | None = None,
+    only: str = "",
 ) -> Inspection:
-    """The first `top` negatives of an image (i2t) or a caption (t2i)."""
+    """The first `top` negatives of an image (i2t) or a caption (t2i), as the view sees them if there is one.
+
+    `only` is a rule that they meet, or "left": those without flags.
+    """
     lists = table[direction]
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
     positive_captions = split.captions_of[image] if direction == "i2t" else np.array([anchor], dtype=np.int32)
@@ -66,13 +83,15 @@ def inspect_anchor(
     ids, scores = lists.negative_ids[anchor], lists.scores[anchor]
     lowest = float(lists.positive_scores[anchor])
     negatives = []
-    for place, (row, score) in enumerate(zip(ids[:top].tolist(), scores[:top].tolist(), strict=True)):
-        if row < 0:
-            break
+    flags = np.zeros(len(ids), np.uint16) if view is None else view[direction].flags[anchor]
+    suspicion = np.zeros(len(ids)) if view is None else view[direction].suspicion[anchor]
+    for place in np.flatnonzero((ids >= 0) & _chosen(flags, only))[:top].tolist():
+        row, score = int(ids[place]), float(scores[place])
         other = int(split.image_of[row]) if direction == "i2t" else row
         theirs = [split.captions[row]] if direction == "i2t" else [split.captions[c] for c in split.captions_of[row]]
         flag = _duplicate(theirs, texts)
-        negatives.append(Negative(place + 1, row, split.ids[other], theirs[0], score, score >= lowest, flag))
+        seen = rules_of(int(flags[place])), round(float(suspicion[place]), 4)
+        negatives.append(Negative(place + 1, row, split.ids[other], theirs[0], score, score >= lowest, flag, *seen))
     positive_rows = positive_captions if direction == "i2t" else np.array([image], dtype=np.int32)
     return Inspection(
         direction,
@@ -84,6 +103,12 @@ def inspect_anchor(
         _positives(positive_rows, split, direction, anchor, scores, store),
         negatives,
     )
+
+
+def _chosen(flags: UInt16[np.ndarray, " h"], only: str) -> Bool[np.ndarray, " h"]:
+    if not only:
+        return np.ones(len(flags), dtype=np.bool_)
+    return flags == 0 if only == "left" else flags & bit(only) > 0
 
 
 def _positives(

@@ -144,6 +144,24 @@ def write_positives(folder: Path, image_of: Int32[np.ndarray, " captions"]) -> N
     pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
 
 
+def read_image_of(folder: Path, table: NegativeTable) -> Int32[np.ndarray, " captions"]:
+    """The image of every caption of a table; -1: of none."""
+    pairs = read_beside(folder / POSITIVES, PAIRS)
+    image_of = np.full(len(table.t2i), -1, dtype=np.int32)
+    image_of[pairs["caption_id"].to_numpy()] = pairs["image_id"].to_numpy()
+    return image_of
+
+
+def read_beside(path: Path, schema: pa.Schema) -> pa.Table:
+    """A file that stands beside the lists, every page checked."""
+    try:
+        return pq.read_table(path, page_checksum_verification=True).select(schema.names).cast(schema)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist; it belongs to every table, so mine again.") from None
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(f"{path} is damaged ({error}); mine again.") from None
+
+
 def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:
     """Both directions; with `dataset`, refuse a table mined on a training split of another fingerprint."""
     try:

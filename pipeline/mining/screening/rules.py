@@ -19,10 +19,10 @@ from pipeline.screen_section import RULES, Screen
 
 NEEDS = {
     "positives": ("matches", "a file of pairs known to match"),
-    "same_text": ("texts", "the captions' texts"),
-    "near_text": ("texts", "the captions' texts"),
-    "caption_similarity": ("captions", "the captions' vectors"),
-    "image_similarity": ("images", "the images' vectors"),
+    "same_text": ("texts", "the captions' texts (--texts)"),
+    "near_text": ("texts", "the captions' texts (--texts)"),
+    "caption_similarity": ("captions", "the captions' vectors (--captions)"),
+    "image_similarity": ("images", "the images' vectors (--images)"),
 }
 """What a rule has to know besides the table."""
 
@@ -75,6 +75,15 @@ QUESTIONS: dict[str, Callable[[Entries, Any, Context], Bool[np.ndarray, " entrie
 def bit(rule: str) -> int:
     """The flag of a rule."""
     return 1 << RULES.index(rule)
+
+
+def rules_of(flags: int) -> tuple[str, ...]:
+    """The rules whose bits are set.
+
+    >>> rules_of(bit("same_text") | bit("mutual_rank"))
+    ('same_text', 'mutual_rank')
+    """
+    return tuple(rule for rule in RULES if flags & bit(rule))
 
 
 def flag_negatives(

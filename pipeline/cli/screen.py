@@ -1,0 +1,119 @@
+"""`aoq screen`: judge a table's negatives by rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.experiments import explain
+from pipeline.screen_section import RULES, Screen
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float32
+
+    from pipeline.mining.screening.view import View
+
+KINDS: dict[str, Any] = {"range_min": int, "range_max": int, "mutual_rank": int, "max_uses": int, "positives": str}
+
+
+def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for every rule of [screen]."""
+    for rule in reversed(RULES):
+        name, about = f"--{rule.replace('_', '-')}", Screen.model_fields[rule].description
+        kind: dict[str, Any] = {"is_flag": True} if rule == "same_text" else {"type": KINDS.get(rule, float)}
+        command = click.option(name, help=about, **kind)(command)
+    return command
+
+
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.argument("output", type=click.Path(path_type=Path))
+@_rule_options
+@click.option("--texts", type=click.Path(path_type=Path), help="The captions, one a line.")
+@click.option("--images", help="The images' vectors, as for `aoq mine`.")
+@click.option("--captions", help="The captions' vectors.")
+@click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
+def screen(
+    table: Path,
+    output: Path,
+    texts: Path | None,
+    images: str | None,
+    captions: str | None,
+    normalise: bool,
+    **rules: Any,
+) -> None:
+    """Judge the negatives of the table in the folder TABLE by rules, and write what they say to the folder OUTPUT.
+
+    The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`,
+    `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
+    """
+    from pipeline.mining.screening.entries import Knowledge
+    from pipeline.mining.screening.matches import read_matches
+    from pipeline.mining.screening.view import judge, write_view
+    from pipeline.mining.table import read_image_of, read_table
+
+    if output.exists():
+        raise ValueError(f"{output} is there already; remove it or choose another folder.")
+    try:
+        asked = Screen(**{rule: value for rule, value in rules.items() if value is not None})
+    except ValidationError as error:
+        raise ValueError(explain(Screen, error).removeprefix("the file: ")) from None
+    judged = read_table(table)
+    image_count, caption_count = len(judged.i2t), len(judged.t2i)
+    build = output.absolute().parent / f".{output.name}.screening-{os.getpid()}"
+    build.mkdir(parents=True)
+    try:
+        knowledge = Knowledge(
+            image_count,
+            read_image_of(table, judged),
+            None if texts is None else _lines(texts, caption_count),
+            None if images is None else _vectors(images, image_count, build / "images.npy", normalise),
+            None if captions is None else _vectors(captions, caption_count, build / "captions.npy", normalise),
+            None if asked.positives is None else read_matches(Path(asked.positives), image_count, caption_count),
+        )
+        view = judge(judged, asked, knowledge)
+        write_view(view, build / "view")
+        os.replace(build / "view", output)
+    finally:
+        shutil.rmtree(build)
+    show_counts(view)
+
+
+def show_counts(view: View) -> None:
+    """How many negatives each rule takes, of those that the rules before it leave, and meets altogether."""
+    for direction, counts in view.manifest["directions"].items():
+        rows = Table("", "meets", "takes", "left", box=None, pad_edge=False)
+        left = counts["listed"]
+        rows.add_row("listed", "", "", str(left))
+        for rule, taken in counts["takes"].items():
+            left -= taken
+            rows.add_row(rule, str(counts["meets"][rule]), str(taken), str(left))
+        console = Console()
+        console.print(f"[bold]{direction}[/]: {counts['empty']} lists are left with none", highlight=False)
+        console.print(rows)
+
+
+def _lines(path: Path, count: int) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) != count:
+        raise ValueError(f"{path} has {len(lines)} lines, and the table is of {count} captions; give one line each.")
+    return lines
+
+
+def _vectors(given: str, count: int, copy: Path, normalise: bool) -> Float32[np.ndarray, "items D"]:
+    from pipeline.mining.vectors import check_vectors, open_vectors
+
+    vectors = open_vectors(given, copy, normalise=normalise)
+    if len(vectors) != count:
+        raise ValueError(f"{given} has {len(vectors)} vectors, and the table is of {count}.")
+    check_vectors(vectors, given, unit=True)
+    return vectors

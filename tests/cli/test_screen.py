@@ -1,0 +1,116 @@
+"""`aoq screen`, and views where tables are looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.mining.screening.entries import Knowledge
+from pipeline.mining.screening.view import judge, read_view
+from pipeline.mining.table import read_image_of, read_table
+from pipeline.screen_section import Screen
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
+
+
+@pytest.fixture
+def folder(mined):
+    return next((mined / "hard_negatives").glob("*/table"))
+
+
+@pytest.fixture
+def files(mined, tmp_path):
+    """The world's captions, the teacher's vectors, and one pair that people said matches."""
+    world, embeddings = (next((mined / stage).glob("*/MANIFEST.json")).parent for stage in ("world", "embeddings"))
+    (tmp_path / "known.json").write_text('{"7": [3]}')
+    return {
+        "--texts": world / "train_caps.txt",
+        "--images": embeddings / "images.npy",
+        "--captions": embeddings / "captions.npy",
+        "--positives": tmp_path / "known.json",
+    }
+
+
+RULES = {"same_text": True, "near_text": 0.6, "caption_similarity": 0.9, "image_similarity": 0.95, "mutual_rank": 4}
+
+
+def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
+    arguments = [part for option, file in files.items() for part in (option, file)]
+    for rule, value in RULES.items():
+        arguments += [f"--{rule.replace('_', '-')}", *([] if value is True else [value])]
+    shown = aoq("screen", folder, tmp_path / "view", *arguments, root=None)
+    assert shown.exit_code == 0, shown.stderr
+    table = read_table(folder)
+    known = Knowledge(
+        60,
+        read_image_of(folder, table),
+        files["--texts"].read_text().splitlines(),
+        np.load(files["--images"]),
+        np.load(files["--captions"]),
+        np.array([3 * 300 + 7]),
+    )
+    view = judge(table, Screen(**RULES, positives="known.json"), known)
+    read = read_view(tmp_path / "view", table)
+    for direction in ("i2t", "t2i"):
+        np.testing.assert_array_equal(read[direction].flags, view[direction].flags)
+        counts = view.manifest["directions"][direction]
+        for rule in RULES:
+            assert [rule, str(counts["meets"][rule]), str(counts["takes"][rule])] in [
+                line.split()[:3] for line in shown.stdout.splitlines()
+            ]
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+
+    stats = json.loads(aoq("stats", folder, "--view", tmp_path / "view", "--json", root=None).stdout)
+    assert stats["i2t"]["screen"] == view.manifest["directions"]["i2t"]
+    assert "lists are left with none" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
+
+
+def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
+    assert aoq("screen", folder, tmp_path / "view", "--mutual-rank", 5, root=None).exit_code == 0
+    view = read_view(tmp_path / "view", read_table(folder))
+    image = int((view.i2t.flags > 0).sum(axis=1).argmax())
+
+    def ranks(*only):
+        shown = aoq("inspect", TINY, "--image", image, "--view", tmp_path / "view", "--top", 20, "--json", *only)
+        return [(one["rank"], one["flags"], one["suspicion"]) for one in json.loads(shown.stdout)[0]["negatives"]]
+
+    flagged = (np.flatnonzero(view.i2t.flags[image]) + 1).tolist()
+    assert 0 < len(flagged) < 20
+    assert ranks("--only", "mutual_rank") == [(rank, ["mutual_rank"], 1.0) for rank in flagged]
+    assert ranks("--only", "left") == [(rank, [], 0.0) for rank in range(1, 21) if rank not in flagged]
+    assert len(ranks()) == 20
+    assert "mutual_rank" in aoq("inspect", TINY, "--image", image, "--view", tmp_path / "view").stdout
+    assert "--only needs a view" in aoq("inspect", TINY, "--image", image, "--only", "left").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: no rule is set; set at least one of ['range_min'"),
+        (["--near-text", 0.5], "the rule near_text needs the captions' texts (--texts)"),
+        (["--near-text", 1.5], "near_text: Input should be less than or equal to 1"),
+        (["--near-text", 0.5, "--texts", "short.txt"], "short.txt has 2 lines, and the table is of 300 captions"),
+        (["--caption-similarity", 0.5, "--captions", "short.npy"], "short.npy has 2 vectors, and the table is of 300"),
+        (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
+        (["--positives", "none.csv"], "none.csv does not exist"),
+    ],
+)
+def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("short.txt").write_text("one\ntwo\n")
+    np.save("short.npy", np.eye(2, dtype=np.float32))
+    np.save("long.npy", 2 * np.eye(60, dtype=np.float32))
+    before = sorted(tmp_path.iterdir())
+    shown = aoq("screen", folder, "view", *arguments, root=None)
+    assert shown.exit_code == 1
+    assert message in shown.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_that_is_there_is_kept(aoq, folder, tmp_path):
+    shown = aoq("screen", folder, tmp_path, "--mutual-rank", 5, root=None)
+    assert "is there already" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
