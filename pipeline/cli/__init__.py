@@ -9,6 +9,7 @@ import click
 from pipeline.cli.artifacts import explain, gc, status, verify
 from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
+from pipeline.cli.drift import drift
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
 from pipeline.cli.results import results
@@ -46,6 +47,7 @@ for command in (
     audit,
     stats,
     diff,
+    drift,
     results,
     status,
     explain,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int32, Int64
 
 from pipeline.mining.table import DIRECTIONS, NegativeLists, NegativeTable
 
@@ -51,12 +51,10 @@ class Difference:
 
 
 def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
-    ids, scores, positive = lists.negative_ids, lists.scores, lists.positive_scores[:, None]
+    ids, scores = lists.negative_ids, lists.scores
     uses = np.bincount(ids[ids >= 0], minlength=candidates)
     order = np.argsort(-uses, kind="stable")[:hubs]
-    compared = np.isfinite(positive[:, 0])
-    above = (scores >= positive)[compared]
-    listed = int((ids[compared] >= 0).sum())
+    above = _above_positive(lists)
     return Description(
         anchors=len(lists),
         h=lists.h,
@@ -65,10 +63,21 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
         last_score=_quantiles(scores[:, -1]),
         positive_score=_quantiles(lists.positive_scores),
         positive_rank=_quantiles(1.0 + above.sum(axis=1)),
-        above_positive=float(above.sum() / listed) if listed else None,
+        above_positive=share_above_positive(lists),
         never_listed=float((uses == 0).mean()),
         most_listed=[(int(row), int(uses[row])) for row in order],
     )
+
+
+def share_above_positive(lists: NegativeLists) -> float | None:
+    """Of the listed pairs, those at least as similar as the anchor's lowest-scoring positive, where it has one."""
+    listed = int((lists.negative_ids[np.isfinite(lists.positive_scores)] >= 0).sum())
+    return float(_above_positive(lists).sum() / listed) if listed else None
+
+
+def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
+    compared = np.isfinite(lists.positive_scores)
+    return lists.scores[compared] >= lists.positive_scores[compared, None]
 
 
 def compare(
@@ -84,11 +93,18 @@ def compare(
         cut = most if depth is None else depth
         if not 1 <= cut <= most:
             raise ValueError(f"a depth of {cut} is asked for, and both {direction} lists go to {most}.")
-        differences[direction] = _difference(a.negative_ids[:, :cut], b.negative_ids[:, :cut], changed)
+        differences[direction] = difference(a.negative_ids[:, :cut], b.negative_ids[:, :cut], changed=changed)
     return differences
 
 
-def _difference(one: np.ndarray, other: np.ndarray, changed: int) -> Difference:
+def difference(
+    one: Int32[np.ndarray, "anchors depth"],
+    other: Int32[np.ndarray, "anchors depth"],
+    *,
+    rows: Int64[np.ndarray, " anchors"] | None = None,
+    changed: int = 5,
+) -> Difference:
+    """Between lists of the same anchors, which are `rows` of a table if not all of it."""
     common = common_by_depth(one, other)
     depth = one.shape[1]
     length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
@@ -101,7 +117,7 @@ def _difference(one: np.ndarray, other: np.ndarray, changed: int) -> Difference:
         overlap=float(overlap.mean()),
         rank_biased_overlap=float(biased.mean()),
         same_order=float((one == other).all(axis=1).mean()),
-        most_changed=[(int(row), float(overlap[row])) for row in order],
+        most_changed=[(int(row if rows is None else rows[row]), float(overlap[row])) for row in order],
     )
 
 

@@ -1,9 +1,14 @@
-"""`aoq audit` as users run it."""
+"""`aoq audit`, `stats`, `diff` and `drift` as users run them."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+
+import pytest
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
 
 
 def only(root, stage):
@@ -46,3 +51,26 @@ def test_stats_and_diff_for_people_and_programs(aoq, mined):
     wrong = aoq("diff", table, table, "--depth", 999, root=None)
     assert wrong.exit_code == 1
     assert "a depth of 999 is asked for" in wrong.stderr
+
+
+def test_drift_of_the_teacher_itself_is_none(aoq, mined):
+    found = json.loads(aoq("drift", TINY, "--of", "first_round", "--anchors", 20, "--json").stdout)
+    for direction, h in (("i2t", 20), ("t2i", 8)):
+        assert (found[direction]["anchors"], found[direction]["lists"]["depth"]) == (20, h)
+        assert found[direction]["lists"]["overlap"] > 0.99
+    shown = aoq("drift", TINY, "--of", "first_round", "--anchors", 5, "--depth", 3)
+    assert "rank-biased" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "has no second_round yet; run: luigi --module tasks SecondRound"),
+        (["--of", "first_round", "--depth", 9], "a depth of 9 is asked for, and the t2i lists go to 8"),
+        (["--weights", "none.safetensors"], "none.safetensors"),
+    ],
+)
+def test_drift_says_what_is_wrong(aoq, mined, arguments, message):
+    shown = aoq("drift", TINY, *arguments)
+    assert shown.exit_code == 1
+    assert message in shown.stderr

@@ -1,0 +1,111 @@
+"""How much a model agrees with a table that another one made, or an earlier state of its own: AOQ bets that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Int64
+
+from models.base import MatchingModel
+from pipeline.data.batches import PairData
+from pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
+from pipeline.mining.problem import blocks
+from pipeline.mining.statistics import Difference, difference, share_above_positive
+from pipeline.mining.table import DIRECTIONS, Direction, NegativeLists, NegativeTable
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Of one direction, on sampled anchors."""
+
+    anchors: int
+    lists: Difference
+    """The table's lists and the model's own; `most_changed` are rows of the table."""
+    above_positive: float | None
+    """The share of the table's negatives that the model finds at least as similar as the anchor's lowest positive."""
+    above_positive_then: float | None
+    """The same share by the table's own scores."""
+
+
+def measure_drift(
+    model: MatchingModel,
+    pairs: PairData,
+    table: NegativeTable,
+    device: torch.device,
+    *,
+    anchors: int,
+    depth: int | None = None,
+    seed: int = 0,
+) -> dict[Direction, Drift]:
+    """Search `anchors` of each direction in full with the model, and hold its lists beside the table's."""
+    model.eval()
+    found = {}
+    for direction in DIRECTIONS:
+        lists = table[direction]
+        cut = lists.h if depth is None else depth
+        if not 1 <= cut <= lists.h:
+            raise ValueError(f"a depth of {cut} is asked for, and the {direction} lists go to {lists.h}.")
+        count = min(anchors, len(lists))
+        rows = np.sort(np.random.default_rng(seed).choice(len(lists), count, replace=False))
+        listed = lists.negative_ids[rows, :cut]
+        own, theirs = _search(model, pairs, device, direction, rows, listed)
+        then = NegativeLists(listed, lists.scores[rows, :cut], lists.positive_scores[rows])
+        between = difference(listed, own.negative_ids, rows=rows)
+        found[direction] = Drift(count, between, share_above_positive(theirs), share_above_positive(then))
+    return found
+
+
+@torch.inference_mode()
+def _search(
+    model: MatchingModel,
+    pairs: PairData,
+    device: torch.device,
+    direction: Direction,
+    anchors: Int64[np.ndarray, " anchors"],
+    listed: np.ndarray,
+) -> tuple[NegativeLists, NegativeLists]:
+    """The anchors' lists as the model sees them: its own best, and those of the table."""
+    shape = listed.shape
+    ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+    lowest, theirs = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
+    for candidates, tile, is_positive in _tiles(model, pairs, device, direction, anchors):
+        lowest = np.minimum(lowest, np.where(is_positive, tile, np.inf).min(axis=1))
+        place = np.searchsorted(candidates, listed).clip(max=len(candidates) - 1)
+        there = candidates[place] == listed
+        theirs[there] = np.take_along_axis(tile, place, axis=1)[there]
+        tile_ids = np.where(is_positive, -1, candidates).astype(np.int32)
+        ids = np.concatenate([ids, tile_ids], axis=1)
+        scores = np.concatenate([scores, np.where(is_positive, np.float32(-np.inf), tile)], axis=1)
+        order = np.lexsort((ids, -scores), axis=1)[:, : shape[1]]
+        ids, scores = np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+    lowest[np.isinf(lowest)] = np.nan
+    return NegativeLists(ids, scores, lowest), NegativeLists(listed, theirs, lowest)
+
+
+def _tiles(
+    model: MatchingModel,
+    pairs: PairData,
+    device: torch.device,
+    direction: Direction,
+    anchors: Int64[np.ndarray, " anchors"],
+) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"], Bool[np.ndarray, "anchors tile"]]]:
+    """Candidates, rising; the anchors' similarities to them; and which are the anchors' own."""
+    image_of = pairs.split.image_of
+    if direction == "i2t":
+        codes = encode_images(model, pairs, device, anchors)
+        for columns, captions in encode_captions(model, pairs, device):
+            order = np.argsort(columns)
+            tile = model.similarity(codes, captions).float().cpu().numpy()[:, order]
+            yield columns[order], tile, image_of[columns[order]] == anchors[:, None]
+        return
+    parts = list(encode_captions(model, pairs, device, anchors))
+    for start, stop in blocks(pairs.split.image_count, TILE_IMAGES):
+        rows = np.arange(start, stop)
+        codes = encode_images(model, pairs, device, rows)
+        tile = np.empty((len(anchors), len(rows)), dtype=np.float32)
+        for columns, captions in parts:
+            tile[np.searchsorted(anchors, columns)] = model.similarity(codes, captions).float().cpu().numpy().T
+        yield rows, tile, image_of[anchors, None] == rows

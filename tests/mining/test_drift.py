@@ -1,0 +1,94 @@
+"""A model's own lists of sampled anchors beside a table's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from models import build_model
+from pipeline.data.batches import PairData
+from pipeline.data.demo import write_demo_world
+from pipeline.data.folder import open_split
+from pipeline.data.tokens import TokenisedCaptions
+from pipeline.data.vocabulary import Vocabulary
+from pipeline.embedding import similarity_matrix
+from pipeline.mining.drift import measure_drift
+from pipeline.mining.table import NegativeLists, NegativeTable
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    write_demo_world(folder, images=140, dev_images=10, seed=0)
+    split = open_split(folder, "train")
+    return PairData(split, TokenisedCaptions.build(split.captions, Vocabulary.build(split.captions, min_count=1)), None)
+
+
+def model_of(pairs, name, seed):
+    torch.manual_seed(seed)
+    sizes = {"feature_size": pairs.split.features.shape[2], "vocabulary_size": int(pairs.tokens.words.max()) + 1}
+    return build_model(name, embedding_size=16, word_size=8, **sizes)
+
+
+def lists_of(scores, own, h):
+    """By definition: every negative sorted by score, then by row."""
+    ids = np.array(
+        [
+            [c for c in np.lexsort((np.arange(len(row)), -row)) if not mine[c]][:h]
+            for row, mine in zip(scores, own, strict=True)
+        ]
+    )
+    lowest = np.where(own, scores, np.inf).min(axis=1)
+    return NegativeLists(ids.astype(np.int32), np.take_along_axis(scores, ids, axis=1), lowest.astype(np.float32))
+
+
+def table_of(model, pairs, h_captions, h_images):
+    scores = similarity_matrix(model, pairs, CPU)
+    own = pairs.split.image_of == np.arange(140)[:, None]
+    return NegativeTable(lists_of(scores, own, h_captions), lists_of(scores.T, own.T, h_images), {})
+
+
+@pytest.mark.parametrize("name", ["vsepp", "scan"])
+def test_a_model_agrees_with_its_own_table(pairs, name):
+    model = model_of(pairs, name, seed=0)
+    found = measure_drift(model, pairs, table_of(model, pairs, 40, 8), CPU, anchors=30)
+    for direction, depth in (("i2t", 40), ("t2i", 8)):
+        one = found[direction]
+        assert (one.anchors, one.lists.depth) == (30, depth)
+        assert one.lists.overlap > 0.99  # similarities in other tiles differ in the last bits
+        assert one.above_positive == pytest.approx(one.above_positive_then, abs=0.01)
+
+
+def test_it_is_what_comparing_whole_tables_gives(pairs):
+    """With all anchors: the other model's own table beside the first one's."""
+    one, other = (table_of(model_of(pairs, "vsepp", seed), pairs, 40, 8) for seed in (0, 1))
+    found = measure_drift(model_of(pairs, "vsepp", 1), pairs, one, CPU, anchors=1000, depth=6)
+    for direction in ("i2t", "t2i"):
+        a, b = one[direction].negative_ids[:, :6], other[direction].negative_ids[:, :6]
+        overlap = [len({*x} & {*y}) / 6 for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        assert 0.01 < np.mean(overlap) < 0.9
+        assert found[direction].lists.overlap == pytest.approx(np.mean(overlap), abs=0.002)
+        assert found[direction].lists.most_changed[0][1] == pytest.approx(min(overlap), abs=1e-6)
+
+
+def test_what_the_new_model_finds_above_its_positives(pairs):
+    model, table = model_of(pairs, "vsepp", 1), table_of(model_of(pairs, "vsepp", 0), pairs, 40, 8)
+    scores = similarity_matrix(model, pairs, CPU)
+    own = pairs.split.image_of == np.arange(140)[:, None]
+    found = measure_drift(model, pairs, table, CPU, anchors=1000)
+    for direction, matrix, mine in (("i2t", scores, own), ("t2i", scores.T, own.T)):
+        ids = table[direction].negative_ids
+        lowest = np.where(mine, matrix, np.inf).min(axis=1)
+        expected = (np.take_along_axis(matrix, ids, axis=1) >= lowest[:, None]).mean()
+        assert found[direction].above_positive == pytest.approx(expected, abs=0.002)
+        then = (table[direction].scores >= table[direction].positive_scores[:, None]).mean()
+        assert found[direction].above_positive_then == pytest.approx(then)
+
+
+def test_a_depth_beyond_the_lists_is_refused(pairs):
+    model = model_of(pairs, "vsepp", 0)
+    with pytest.raises(ValueError, match="a depth of 9 is asked for, and the t2i lists go to 8"):
+        measure_drift(model, pairs, table_of(model, pairs, 40, 8), CPU, anchors=5, depth=9)
