@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.experiment import experiment_chain
+from pipeline.cli.table import show_most_changed
 from pipeline.stages import Chain
 
 STAGES = ("second_round", "control", "first_round")
@@ -51,12 +52,12 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     if as_json:
         click.echo(json.dumps({direction: asdict(one) for direction, one in found.items()}, indent=1))
         return
-    columns = ("", "anchors", "depth", "overlap", "rank-biased", "above positive", "by the table", "most changed")
+    columns = ("", "anchors", "depth", "overlap", "rank-biased", "above positive", "by the table")
     rows = Table(*columns, box=None, pad_edge=False)
     for direction, one in found.items():
         between = one.lists
         shares = ("-" if share is None else f"{share:.2%}" for share in (one.above_positive, one.above_positive_then))
-        changed = ", ".join(f"{row} ({overlap:.2f})" for row, overlap in between.most_changed)
         figures = (f"{between.overlap:.4f}", f"{between.rank_biased_overlap:.4f}", *shares)
-        rows.add_row(direction, str(one.anchors), str(between.depth), *figures, changed)
+        rows.add_row(direction, str(one.anchors), str(between.depth), *figures)
     Console().print(rows)
+    show_most_changed({direction: one.lists for direction, one in found.items()})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.screen import show_counts
+
+if TYPE_CHECKING:
+    from pipeline.mining.statistics import Difference
 
 
 @click.command()
@@ -96,12 +99,18 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({direction: asdict(one) for direction, one in found.items()}, indent=1))
         return
-    rows = Table("", "depth", "overlap", "rank-biased overlap", "same order", "most changed", box=None, pad_edge=False)
+    rows = Table("", "depth", "overlap", "rank-biased overlap", "same order", box=None, pad_edge=False)
     for direction, one in found.items():
         figures = (f"{value:.4f}" for value in (one.overlap, one.rank_biased_overlap, one.same_order))
-        changed = ", ".join(f"{row} ({overlap:.2f})" for row, overlap in one.most_changed)
-        rows.add_row(direction, str(one.depth), *figures, changed)
+        rows.add_row(direction, str(one.depth), *figures)
     Console().print(rows)
+    show_most_changed(found)
+
+
+def show_most_changed(found: Mapping[str, Difference]) -> None:
+    for direction, one in found.items():
+        changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed)
+        Console().print(f"{direction}, least in common: {changed}", highlight=False, soft_wrap=True)
 
 
 def _cells(values: Sequence[float] | None) -> list[str]:
