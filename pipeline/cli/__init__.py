@@ -9,6 +9,8 @@ import click
 from pipeline.cli.artifacts import explain, gc, status, verify
 from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
+from pipeline.cli.export import export
+from pipeline.cli.import_table import import_table
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
 from pipeline.cli.results import results
@@ -38,5 +40,7 @@ def main() -> None:
     log_to_console()
 
 
-for command in (mine, inspect, audit, stats, diff, results, status, explain, verify, gc, data, import_checkpoint):
+TABLES = (mine, inspect, audit, stats, diff, export, import_table)
+PIPELINE = (results, status, explain, verify, gc, data, import_checkpoint)
+for command in (*TABLES, *PIPELINE):
     main.add_command(command)
