@@ -107,6 +107,8 @@ def test_runs_there_and_back_are_the_same_lists(run, files, pairing):
         np.testing.assert_array_equal(back[direction].negative_ids, table[direction].negative_ids)
         np.testing.assert_array_equal(back[direction].scores, table[direction].scores)
     assert audit(files / "back") == []
+    refused = run("export", "back", "out", "--format", "pylate", "--direction", "t2i", *TEXTS)
+    assert "back was imported without scores of positives" in refused.stderr
 
 
 def test_a_run_may_lack_queries_and_hold_own_positives(run, files):

@@ -51,10 +51,11 @@ def export_table(
         _, h = count_lists(table / f"{one}.parquet")
         if num_negatives is not None and num_negatives > h and not form.both_directions:
             raise ValueError(f"{num_negatives} negatives are asked for, and the {one} lists of {table} have {h}.")
-        about = read_manifest(table)["directions"][one]
+        known = read_manifest(table).get("directions", {}).get(one, {}).get("scores", "exact")
         has_scores = scores or form.scores == "always"
-        if (has_scores or form.scores == "of negatives") and about.get("scores") == "none":
-            raise ValueError(f"{table} was imported without scores; import it with --vectors to have them.")
+        if (has_scores and known != "exact") or (form.scores == "of negatives" and known == "none"):
+            lacking = "scores" if known == "none" else "scores of positives"
+            raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
         images = len(names["i2t"].ids)
         image_of = _image_of(table, images, len(names["t2i"].ids), needed=form.has_positives)
         anchors, candidates = _sides(one, names)
