@@ -10,6 +10,8 @@ from pipeline.cli.artifacts import explain, gc, status, verify
 from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
 from pipeline.cli.drift import drift
+from pipeline.cli.export import export
+from pipeline.cli.import_table import import_table
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
 from pipeline.cli.results import results
@@ -40,20 +42,7 @@ def main() -> None:
     log_to_console()
 
 
-for command in (
-    mine,
-    screen,
-    inspect,
-    audit,
-    stats,
-    diff,
-    drift,
-    results,
-    status,
-    explain,
-    verify,
-    gc,
-    data,
-    import_checkpoint,
-):
+TABLES = (mine, screen, inspect, audit, stats, diff, drift, export, import_table)
+PIPELINE = (results, status, explain, verify, gc, data, import_checkpoint)
+for command in (*TABLES, *PIPELINE):
     main.add_command(command)

@@ -128,7 +128,7 @@ def _mine(
     for side, given in files.items():
         vectors[side] = open_vectors(given, build / f"{side}.npy", normalise=normalise)
         check_vectors(vectors[side], given, unit=options["metric"] == "cosine")
-    image_of = _pairing(len(vectors["images"]), len(vectors["captions"]), pairs, per_image)
+    image_of = pairing(len(vectors["images"]), len(vectors["captions"]), pairs, per_image)
     provenance = {
         "dataset": sha256(image_of.tobytes()).hexdigest(),
         "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": normalise},
@@ -149,16 +149,11 @@ def _mine(
         )
 
 
-def _pairing(images: int, captions: int, pairs: Path | None, per_image: int | None) -> Int32[np.ndarray, " captions"]:
+def pairing(images: int, captions: int, pairs: Path | None, per_image: int | None) -> Int32[np.ndarray, " captions"]:
     import numpy as np
 
     if pairs is not None:
-        image_of = np.load(pairs)
-        if image_of.ndim != 1 or not np.issubdtype(image_of.dtype, np.integer):
-            raise ValueError(
-                f"{pairs} holds {image_of.dtype} of shape {image_of.shape}; an integer a caption is needed."
-            )
-        return image_of.astype(np.int32)
+        return read_pairs(pairs)
     if per_image is None:
         return np.full(captions, -1, dtype=np.int32)
     if images * per_image != captions:
@@ -166,3 +161,12 @@ def _pairing(images: int, captions: int, pairs: Path | None, per_image: int | No
             f"{images} images of {per_image} captions make {images * per_image}, and there are {captions}."
         )
     return np.repeat(np.arange(images, dtype=np.int32), per_image)
+
+
+def read_pairs(path: Path) -> Int32[np.ndarray, " captions"]:
+    import numpy as np
+
+    image_of = np.load(path)
+    if image_of.ndim != 1 or not np.issubdtype(image_of.dtype, np.integer):
+        raise ValueError(f"{path} holds {image_of.dtype} of shape {image_of.shape}; an integer a caption is needed.")
+    return image_of.astype(np.int32)

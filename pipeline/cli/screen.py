@@ -59,7 +59,7 @@ def screen(
     from pipeline.mining.screening.entries import Knowledge
     from pipeline.mining.screening.matches import read_matches
     from pipeline.mining.screening.view import judge, write_view
-    from pipeline.mining.table import read_image_of, read_table
+    from pipeline.mining.table import read_positives, read_table
 
     if output.exists():
         raise ValueError(f"{output} is there already; remove it or choose another folder.")
@@ -74,7 +74,7 @@ def screen(
     try:
         knowledge = Knowledge(
             image_count,
-            read_image_of(table, judged),
+            read_positives(table, image_count, caption_count),
             None if texts is None else _lines(texts, caption_count),
             None if images is None else _vectors(images, image_count, build / "images.npy", normalise),
             None if captions is None else _vectors(captions, caption_count, build / "captions.npy", normalise),

@@ -55,7 +55,7 @@ def audit(folder: Path) -> list[Finding]:
             )
     findings: list[Finding] = []
     for direction in DIRECTIONS:
-        findings += _lists(direction, table[direction], len(table[OTHER[direction]]))
+        findings += _lists(direction, table[direction], len(table[OTHER[direction]]), _scores(table, direction))
         findings += _identity(folder, direction, table)
         if table.manifest["directions"][direction]["guarantee"] == "exact":
             findings += _certificates(folder, direction, table[direction])
@@ -63,15 +63,23 @@ def audit(folder: Path) -> list[Finding]:
     return [*findings, *_positives(folder, table), *_agreement(table)] if in_range else findings
 
 
-def _lists(direction: Direction, lists: NegativeLists, candidates: int) -> Iterator[Finding]:
+def _scores(table: NegativeTable, direction: Direction) -> str:
+    """What is mined has exact scores; what is imported may have the `source`'s, or `none`."""
+    return str(table.manifest["directions"][direction].get("scores", "exact"))
+
+
+def _lists(direction: Direction, lists: NegativeLists, candidates: int, scored: str) -> Iterator[Finding]:
     ids, scores = lists.negative_ids, lists.scores
     real: Bool[np.ndarray, "anchors h"] = ids >= 0
     finite: Bool[np.ndarray, "anchors h"] = np.isfinite(scores)
     found = _reporter(f"{direction}.parquet")
     yield from found("ids beyond the other side's rows, or below -1", (ids < -1) | (ids >= candidates))
     yield from found("real ids after padding (-1)", real[:, 1:] & ~real[:, :-1])
-    yield from found("real ids with scores that are not finite", real > finite)
-    yield from found("padding with a score", finite > real)
+    if scored == "none":
+        yield from found("a score, and the manifest says that there are none", finite)
+    else:
+        yield from found("real ids with scores that are not finite", real > finite)
+        yield from found("padding with a score", finite > real)
     yield from found("a positive score that is infinite", np.isinf(lists.positive_scores))
     ordered = np.sort(ids, axis=1)
     yield from found("the same id twice", (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
@@ -128,7 +136,9 @@ def _positives(folder: Path, table: NegativeTable) -> Iterator[Finding]:
 
 
 def _agreement(table: NegativeTable) -> Iterator[Finding]:
-    """What one direction says of a pair, the other says too, if its list goes that far."""
+    """What one direction says of a pair, the other says too, if its list goes that far and both scores are exact."""
+    if any(_scores(table, direction) != "exact" for direction in DIRECTIONS):
+        return
     exact = all(about["guarantee"] == "exact" for about in table.manifest["directions"].values())
     listed = {direction: _keys(direction, table) for direction in DIRECTIONS}
     for direction in DIRECTIONS:

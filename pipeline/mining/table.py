@@ -4,7 +4,7 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
 
     anchor_id       int32                     row n is anchor n
     negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
-    scores          fixed_size_list<float32>[h]  padding null
+    scores          fixed_size_list<float32>[h]  padding null; all null in a table imported without scores
     positive_score  float32                   of the lowest-scoring positive
 
 Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
@@ -14,7 +14,8 @@ manifest say whose scores they are, on which data.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -63,7 +64,7 @@ class NegativeTable:
 
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
     h = lists.h
-    scores = pa.array(lists.scores.ravel(), mask=lists.negative_ids.ravel() < 0)
+    scores = pa.array(lists.scores.ravel(), mask=(lists.negative_ids.ravel() < 0) | np.isnan(lists.scores.ravel()))
     return pa.table(
         {
             "anchor_id": pa.array(np.arange(first_anchor, first_anchor + len(lists), dtype=np.int32)),
@@ -118,21 +119,53 @@ def list_writer(path: Path, h: int, footer: Mapping[str, Any]) -> pq.ParquetWrit
 
 def read_lists(path: Path) -> NegativeLists:
     """Read one direction, every page checked."""
+    with _open_lists(path) as file, _readable_errors(path):
+        table = file.read()
+    return _numbered(path, table, 0)
+
+
+def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
+    """The same, so many rows at a time."""
+    first = 0
+    with _open_lists(path) as file, _readable_errors(path):
+        for batch in file.iter_batches(rows):
+            yield _numbered(path, pa.Table.from_batches([batch]), first)
+            first += len(batch)
+
+
+def count_lists(path: Path) -> tuple[int, int]:
+    """How many lists one direction has, and how long they are at most."""
+    with _open_lists(path) as file:
+        return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
+
+
+@contextmanager
+def _readable_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise ValueError(
+            f"{path} is damaged or not a Parquet file ({error}); delete the artefact and mine again."
+        ) from None
+
+
+def _open_lists(path: Path) -> pq.ParquetFile:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
         )
-    try:
-        table = pq.read_table(path, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(
-            f"{path} is damaged or not a Parquet file ({error}); delete the artefact and mine again."
-        ) from None
+    with _readable_errors(path):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    schema = file.schema_arrow
     expected = ["anchor_id", "negative_ids", "scores", "positive_score"]
-    if table.column_names[:4] != expected or not pa.types.is_fixed_size_list(table.schema.field("scores").type):
-        raise ValueError(f"{path} has columns {table.column_names}, a negative table has {expected}.")
+    if schema.names[:4] != expected or not pa.types.is_fixed_size_list(schema.field("scores").type):
+        raise ValueError(f"{path} has columns {schema.names}, a negative table has {expected}.")
+    return file
+
+
+def _numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
     anchors = table.column("anchor_id").to_numpy()
-    if not np.array_equal(anchors, np.arange(len(anchors))):
+    if not np.array_equal(anchors, np.arange(first, first + len(anchors))):
         raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
     return from_arrow(table)
 
@@ -144,11 +177,14 @@ def write_positives(folder: Path, image_of: Int32[np.ndarray, " captions"]) -> N
     pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
 
 
-def read_image_of(folder: Path, table: NegativeTable) -> Int32[np.ndarray, " captions"]:
+def read_positives(folder: Path, images: int, captions: int) -> Int32[np.ndarray, " captions"]:
     """The image of every caption of a table; -1: of none."""
     pairs = read_beside(folder / POSITIVES, PAIRS)
-    image_of = np.full(len(table.t2i), -1, dtype=np.int32)
-    image_of[pairs["caption_id"].to_numpy()] = pairs["image_id"].to_numpy()
+    caption_ids, image_ids = pairs["caption_id"].to_numpy(), pairs["image_id"].to_numpy()
+    if len(pairs) and (caption_ids.max() >= captions or image_ids.max() >= images):
+        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; mine the table again.")
+    image_of = np.full(captions, -1, dtype=np.int32)
+    image_of[caption_ids] = image_ids
     return image_of
 
 
@@ -164,8 +200,14 @@ def read_beside(path: Path, schema: pa.Schema) -> pa.Table:
 
 def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:
     """Both directions; with `dataset`, refuse a table mined on a training split of another fingerprint."""
+    manifest = read_manifest(folder, dataset=dataset)
+    return NegativeTable(read_lists(folder / "i2t.parquet"), read_lists(folder / "t2i.parquet"), manifest)
+
+
+def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
+    """What the table says of itself; refused as `read_table` does."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.") from None
     except ValueError as error:
@@ -178,4 +220,4 @@ def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:
             f"{folder} was mined on other training data (fingerprint {manifest['dataset'][:12]}, this experiment's is "
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
-    return NegativeTable(read_lists(folder / "i2t.parquet"), read_lists(folder / "t2i.parquet"), manifest)
+    return manifest

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.view import judge, read_view
-from pipeline.mining.table import read_image_of, read_table
+from pipeline.mining.table import read_positives, read_table
 from pipeline.screen_section import Screen
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -46,7 +46,7 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
     table = read_table(folder)
     known = Knowledge(
         60,
-        read_image_of(folder, table),
+        read_positives(folder, 60, 300),
         files["--texts"].read_text().splitlines(),
         np.load(files["--images"]),
         np.load(files["--captions"]),

@@ -132,6 +132,18 @@ def test_planted_defects_of_lists_are_named(folder, defect, message):
     assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
 
 
+def test_a_table_that_says_it_has_no_scores_has_none(folder):
+    def import_without_scores(manifest):
+        for about in manifest["directions"].values():
+            about.update(scores="none")
+
+    edit(folder, import_without_scores)
+    found = [str(finding) for finding in audit(folder)]
+    assert any(
+        re.search(r"i2t.parquet: a score, and the manifest says that there are none \(30 rows", f) for f in found
+    )
+
+
 def drop_certificate(folder):
     path = folder / "t2i.certificates.parquet"
     rows = pq.read_table(path)

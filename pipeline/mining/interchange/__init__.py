@@ -1,0 +1,1 @@
+"""Negative tables in other trainers' formats, one file a family, and other programs' lists as tables."""

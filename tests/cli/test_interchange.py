@@ -1,0 +1,206 @@
+"""`aoq export` and `aoq import-table` as users run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+from pipeline.mining.audit import audit
+from pipeline.mining.table import DIRECTIONS, read_table
+
+IMAGES, EACH = 15, 2
+
+
+def aoq(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Vectors, a table of them, and the texts."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
+    np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
+    options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
+    assert aoq("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
+    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    return tmp_path
+
+
+@pytest.fixture
+def run(files):
+    def command(*arguments):
+        before = sorted(path.name for path in files.iterdir())
+        result = aoq(*arguments)
+        if result.exit_code:
+            assert sorted(path.name for path in files.iterdir()) == before
+        return result
+
+    return command
+
+
+VECTORS = ("--vectors", "images.npy", "captions.npy")
+TEXTS = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+
+
+def test_a_row_of_both_directions(run):
+    shown = run("export", "table", "i2t.parquet", "--format", "triplet", "--direction", "i2t", *TEXTS)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout == f"i2t: {IMAGES * EACH * 6} rows\n"
+    row = pq.read_table("i2t.parquet").to_pylist()[6]
+    best = read_table(Path("table")).i2t.negative_ids[0, 0]
+    assert row == {"anchor": "0.jpg", "positive": "caption 1", "negative": f"caption {best}"}
+    run("export", "table", "t2i.parquet", "--format", "triplet", "--direction", "t2i", "--captions", "captions.txt")
+    assert pq.read_table("t2i.parquet")["positive"].to_pylist()[:9] == ["0"] * 8 + ["1"]
+
+
+def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
+    given = ("--format", "flagembedding", "--num-negatives", 2, "--scores", *TEXTS)
+    refused = run("export", "table", "out", *given, "--direction", "i2t")
+    assert "of the up to 2 positives of an image the table keeps the lowest score only" in refused.stderr
+    assert run("export", "table", "t2i.jsonl", *given, "--direction", "t2i").exit_code == 0
+    assert run("export", "table", "i2t.jsonl", *given, "--direction", "i2t", *VECTORS).exit_code == 0
+    i2t, t2i = (list(map(json.loads, Path(f"{one}.jsonl").read_text().splitlines())) for one in DIRECTIONS)
+    assert [score for line in i2t for score in line["pos_scores"]] == [line["pos_scores"][0] for line in t2i]
+    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy")
+    assert "other.npy does not exist" in other.stderr
+    np.save("other.npy", np.load("captions.npy")[::-1])
+    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy")
+    assert "give the vectors that the table was mined from" in other.stderr
+
+
+def test_official_lists_there_and_back_are_the_same_table(run, files):
+    assert run("export", "table", "f30k", "--format", "aoq").stdout == "i2t: 15 rows\nt2i: 30 rows\n"
+    lists = ("import-table", "f30k/i2t_f30k.npy")
+    assert run(*lists, "back", "--per-image", EACH, *VECTORS, "--normalise").exit_code == 0
+    hashes = [
+        [read_table(files / name).manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+        for name in ("table", "back")
+    ]
+    assert hashes[0] == hashes[1]
+    assert audit(files / "back") == []
+    assert run(*lists, "bare", "--per-image", EACH).stdout == (
+        "i2t: 15 lists of 6, no scores\nt2i: 30 lists of 4, no scores\n"
+    )
+    refused = run("export", "bare", "out", "--format", "trec", "--direction", "i2t")
+    assert "bare was imported without scores" in refused.stderr
+
+
+@pytest.mark.parametrize("pairing", [("--per-image", EACH), ("--pairs", "pairs.npy")])
+def test_runs_there_and_back_are_the_same_lists(run, files, pairing):
+    for direction in DIRECTIONS:
+        given = ("--format", "trec", "--direction", direction, "--image-ids", "ids.txt")
+        assert run("export", "table", f"{direction}.trec", *given).exit_code == 0
+    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+    assert run("import-table", "i2t.trec", "back", *pairing, "--image-ids", "ids.txt").exit_code == 0
+    table, back = read_table(files / "table"), read_table(files / "back")
+    for direction in DIRECTIONS:
+        np.testing.assert_array_equal(back[direction].negative_ids, table[direction].negative_ids)
+        np.testing.assert_array_equal(back[direction].scores, table[direction].scores)
+    assert audit(files / "back") == []
+    refused = run("export", "back", "out", "--format", "pylate", "--direction", "t2i", *TEXTS)
+    assert "back was imported without scores of positives" in refused.stderr
+
+
+def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
+    (files / "i2t.trec").write_text("2 Q0 4 1 0.9 x\n2 Q0 1 2 0.8 x\n0 Q0 5 1 0.5 x\n")
+    (files / "t2i.trec").write_text("5 Q0 0 1 0.5 x\n")
+    shown = run("import-table", "i2t.trec", "back", "--per-image", 2)
+    assert shown.stdout == (
+        "i2t: 3 lists of 2, the source's scores; 1 own positives are left out; 1 anchors have no negative\n"
+        "t2i: 6 lists of 1, the source's scores; 5 anchors have no negative\n"
+    )
+    assert read_table(files / "back").i2t.negative_ids.tolist() == [[5, -1], [-1, -1], [1, -1]]
+    assert audit(files / "back") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("0 Q0 1 1 0.5\n", "i2t.trec:1: 5 fields where a TREC run has 6"),
+        ("0 Q0 1 1 0.5 x\n\n", "i2t.trec:2: 0 fields"),
+        ("0 Q0 1 1 high x\n", "i2t.trec:1: the score 'high' is not a finite number"),
+        ("0 Q0 1 1 nan x\n", "i2t.trec:1: the score 'nan' is not a finite number"),
+        ("a Q0 1 1 0.5 x\n", "i2t.trec:1: 'a' is no row number; give --image-ids"),
+        ("0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n", "i2t.trec:3: this query has lines further up too"),
+        ("0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n", "i2t.trec: row 0 lists a candidate twice"),
+        ("", "i2t.trec holds no line"),
+    ],
+)
+def test_runs_that_are_none_are_refused(run, files, lines, message):
+    (files / "i2t.trec").write_text(lines)
+    (files / "t2i.trec").write_text("3 Q0 0 1 0.5 x\n")
+    result = run("import-table", "i2t.trec", "back", "--per-image", 2)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((IMAGES, 3)), "i2t_x.npy holds float64 of shape (15, 3); official lists are integers"),
+        (np.zeros(IMAGES, np.int32), "i2t_x.npy holds int32 of shape (15,)"),
+        (np.full((IMAGES, 1), IMAGES * EACH), "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29"),
+        (np.zeros((IMAGES + 1, 1), np.int32), "16 images of 2 captions make 32, and there are 30"),
+        (np.array([[None]]), "i2t_x.npy: cannot be memory-mapped"),
+    ],
+)
+def test_arrays_that_are_no_lists_are_refused(run, array, message):
+    np.save("i2t_x.npy", array)
+    np.save("t2i_x.npy", np.zeros((IMAGES * EACH, 1), np.int32))
+    result = run("import-table", "i2t_x.npy", "back", "--per-image", EACH)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--format", "csv"), "there is no format 'csv'; formats are triplet, n-tuple,"),
+        (("--format", "triplet"), "say whose lists: --direction i2t (of images) or t2i (of captions)"),
+        (("--format", "aoq", "--direction", "i2t"), "aoq has both directions"),
+        (("--format", "tevatron", "--direction", "i2t", "--scores"), "tevatron has no place for positives' scores"),
+        (("--format", "triplet", "--direction", "i2t", *VECTORS), "ask for them with --scores"),
+        (("--format", "triplet", "--direction", "i2t"), "triplet has the captions' texts, and none are given"),
+        (
+            ("--format", "triplet", "--direction", "i2t", "--captions", "ids.txt"),
+            "15 captions are given for",
+        ),
+        (
+            ("--format", "trec", "--direction", "i2t", "--image-ids", "captions.txt"),
+            "30 image ids are given for",
+        ),
+        (("--format", "trec", "--direction", "i2t", "--image-ids", "same.txt"), "images 3 and 4 both have the id 'x'"),
+        (("--format", "n-tuple", "--direction", "t2i", "--num-negatives", 5, *TEXTS), "5 negatives are asked for, and"),
+        (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --captions and --image-ids"),
+    ],
+)
+def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message):
+    (files / "same.txt").write_text("".join(f"{'x' if row in (3, 4) else row}\n" for row in range(IMAGES)))
+    result = run("export", "table", "out", *arguments)
+    assert result.exit_code != 0
+    assert message in result.stderr
+
+
+def test_places_and_tables_that_do_not_do_are_refused(run, files):
+    given = ("--format", "triplet", "--direction", "t2i", *TEXTS)
+    assert "captions.txt is there already" in run("export", "table", "captions.txt", *given).stderr
+    assert "is no folder to write to" in run("export", "table", "nowhere/out", *given).stderr
+    assert "holds no manifest.json" in run("export", "nowhere", "out", *given).stderr
+    assert "is not the name of a file with images' lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
+    assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
+    assert "say who belongs to whom" in run("import-table", "i2t.npy", "out").stderr
+    nobody = pa.table({"caption_id": pa.array([], pa.int32()), "image_id": pa.array([], pa.int32())})
+    pq.write_table(nobody, files / "table" / "positives.parquet")
+    assert "no caption belongs to any image" in run("export", "table", "out", *given).stderr
+    (files / "table" / "positives.parquet").unlink()
+    assert "positives.parquet does not exist" in run("export", "table", "out", *given).stderr
