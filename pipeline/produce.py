@@ -271,7 +271,7 @@ def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
         h_images=sampling.h_images,
         windows=sampling.windows or WHOLE,
         weights=weights,
-        view=read_view(chain["screen"].path / "view", table) if screen else None,
+        view=read_view(chain["screen"].path / "view", table.manifest) if screen else None,
         suspected=screen.suspected if screen else "drop",
     )
 

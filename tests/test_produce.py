@@ -94,7 +94,7 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
     (data_root / "known.csv").write_text("caption_id,image_id\n7,9\n")
     chain = make("own", [*MINING, "screen", "second_round"], teacher=OWN, text=EXPERIMENT + SCREENED)
     table = read_table(chain["hard_negatives"].path / "table")
-    view = read_view(chain["screen"].path / "view", table)
+    view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["screen"]["positives"] == "known.csv"
     counts = chain["screen"].manifest()["directions"]
     assert counts == view.manifest["directions"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--captions", type=click.Path(path_type=Path), help="A text file, one caption a line.")
 @click.option("--image-ids", type=click.Path(path_type=Path), help="A text file, one id a line; default: row numbers.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
+@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`: leave out what it flags.")
 def export(
     table: Path,
     output: Path,
@@ -37,6 +38,7 @@ def export(
     captions: Path | None,
     image_ids: Path | None,
     vectors: tuple[str, str] | None,
+    view: Path | None,
 ) -> None:
     """Write the negative table in the folder TABLE to OUTPUT, in another trainer's format:
 
@@ -58,6 +60,7 @@ def export(
     from pipeline.data.lines import read_lines
     from pipeline.mining.interchange.export import export_table
     from pipeline.mining.interchange.formats import find_format
+    from pipeline.mining.screening.view import read_view
     from pipeline.mining.table import read_manifest
 
     form = find_format(name)
@@ -71,7 +74,8 @@ def export(
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
     if data is not None and (captions or image_ids):
         raise click.UsageError("--data has captions and image ids; leave out --captions and --image-ids")
-    teacher = read_manifest(table).get("teacher", {})
+    manifest = read_manifest(table)
+    teacher = manifest.get("teacher", {})
     texts = None if captions is None else read_lines(captions)
     ids = None if image_ids is None else read_lines(image_ids)
     if data is not None:
@@ -89,6 +93,7 @@ def export(
             captions=texts,
             image_ids=ids,
             vectors=open_both_vectors(vectors, made.parent, normalise=normalise) if vectors else None,
+            view=None if view is None else read_view(view, manifest),
         )
     for one, about in written.items():
         lacking = "without a positive or with too few negatives"

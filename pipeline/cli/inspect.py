@@ -64,7 +64,7 @@ def inspect(
     table = read_table(chain["hard_negatives"].path / "table")
     if view is None and "screen" in chain.stages and chain["screen"].exists():
         view = chain["screen"].path / "view"
-    seen = None if view is None else read_view(view, table)
+    seen = None if view is None else read_view(view, table.manifest)
     if only and seen is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
     split = open_split(chain.folder, chain.experiment.dataset.train)

@@ -50,7 +50,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
 
     read = read_table(table)
     described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in DIRECTIONS}
-    seen = None if view is None else read_view(view, read)
+    seen = None if view is None else read_view(view, read.manifest)
     if as_json:
         found: dict[str, dict[str, Any]] = {direction: asdict(one) for direction, one in described.items()}
         if seen is not None:

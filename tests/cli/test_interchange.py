@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from pipeline.cli import main
 from pipeline.mining.audit import audit
+from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import DIRECTIONS, read_table
 
 IMAGES, EACH = 15, 2
@@ -204,3 +205,16 @@ def test_places_and_tables_that_do_not_do_are_refused(run, files):
     assert "no caption belongs to any image" in run("export", "table", "out", *given).stderr
     (files / "table" / "positives.parquet").unlink()
     assert "positives.parquet does not exist" in run("export", "table", "out", *given).stderr
+
+
+def test_what_a_view_flags_is_left_out(run):
+    assert run("screen", "table", "view", "--range-min", 1, "--mutual-rank", 3).exit_code == 0
+    table = read_table(Path("table"))
+    view = read_view(Path("view"), table.manifest)
+    given = ("--format", "triplet", "--direction", "i2t", "--view", "view", *TEXTS)
+    assert run("export", "table", "left.parquet", *given).exit_code == 0
+    found = {(row["anchor"], row["negative"]) for row in pq.read_table("left.parquet").to_pylist()}
+    anchors, places = np.nonzero(view.i2t.flags == 0)
+    left = zip(anchors, table.i2t.negative_ids[anchors, places], strict=True)
+    assert found == {(f"{anchor}.jpg", f"caption {caption}") for anchor, caption in left}
+    assert 0 < len(found) < IMAGES * 5

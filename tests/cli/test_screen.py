@@ -53,7 +53,7 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
         np.array([3 * 300 + 7]),
     )
     view = judge(table, Screen(**RULES, positives="known.json"), known)
-    read = read_view(tmp_path / "view", table)
+    read = read_view(tmp_path / "view", table.manifest)
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(read[direction].flags, view[direction].flags)
         counts = view.manifest["directions"][direction]
@@ -70,7 +70,7 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
 
 def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
     assert aoq("screen", folder, tmp_path / "view", "--mutual-rank", 5, root=None).exit_code == 0
-    view = read_view(tmp_path / "view", read_table(folder))
+    view = read_view(tmp_path / "view", read_table(folder).manifest)
     image = int((view.i2t.flags > 0).sum(axis=1).argmax())
 
     def ranks(*only):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from jaxtyping import Float32
 from pipeline.mining.interchange.formats import FORMATS
 from pipeline.mining.interchange.outgoing import ROWS, Names, Outgoing, Vectors, check_ids, positives_of
 from pipeline.mining.interchange.written import Written
+from pipeline.mining.screening.view import View, leave_out
 from pipeline.mining.table import (
     DIRECTIONS,
     Direction,
+    NegativeLists,
     count_lists,
     read_chunks,
     read_manifest,
@@ -36,11 +38,12 @@ def export_table(
     captions: Sequence[str] | None = None,
     image_ids: Sequence[str] | None = None,
     vectors: Matrices | None = None,
+    view: View | None = None,
 ) -> dict[Direction, Written]:
     """Write the lists of one direction, or of both where the format has both, to the new file or folder `output`.
 
     `captions` are the texts of all captions, `image_ids` of all images (by default their row numbers). `vectors`, what
-    the table was mined from, give the scores of positives that the table does not keep.
+    the table was mined from, give the scores of positives that the table does not keep. What `view` flags is left out.
     """
     form = FORMATS[name]
     names = _names(table, captions, image_ids)
@@ -61,7 +64,7 @@ def export_table(
         anchors, candidates = _sides(one, names)
         outgoing = Outgoing(
             one,
-            read_chunks(table / f"{one}.parquet", ROWS),
+            _chunks(table, one, view),
             anchors,
             candidates,
             positives_of(one, image_of, images),
@@ -71,6 +74,13 @@ def export_table(
         )
         written[one] = form.write(outgoing, output)
     return written
+
+
+def _chunks(table: Path, direction: Direction, view: View | None) -> Iterator[NegativeLists]:
+    start = 0
+    for lists in read_chunks(table / f"{direction}.parquet", ROWS):
+        yield lists if view is None else leave_out(lists, view[direction].rows(start, start + len(lists)))
+        start += len(lists)
 
 
 def _sides(direction: Direction, by_anchor: Mapping[Direction, Any]) -> tuple[Any, Any]:

@@ -42,6 +42,10 @@ class Judged:
     flags: UInt16[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
 
+    def rows(self, start: int, stop: int) -> Judged:
+        """Of some anchors."""
+        return Judged(self.flags[start:stop], self.suspicion[start:stop])
+
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
         """What no rule leaves out, suspected or not."""
@@ -90,7 +94,7 @@ def judge(table: NegativeTable, screen: Screen, knowledge: Knowledge) -> View:
         "rules": list(RULES),
         "screen": recipe,
         "recipe_sha256": sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
-        "table_sha256": _table_sha256(table),
+        "table_sha256": _table_sha256(table.manifest),
         "directions": counts,
     }
     return View(judged["i2t"], judged["t2i"], manifest)
@@ -137,8 +141,8 @@ def write_view(view: View, folder: Path) -> None:
     write_atomically(folder / MANIFEST, (json.dumps(view.manifest, indent=1) + "\n").encode())
 
 
-def read_view(folder: Path, table: NegativeTable) -> View:
-    """The view, which must be of this table."""
+def read_view(folder: Path, table: Mapping[str, Any]) -> View:
+    """The view, which must be of the table with this manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, of = manifest.get("format_version"), manifest.get("table_sha256")
@@ -152,24 +156,23 @@ def read_view(folder: Path, table: NegativeTable) -> View:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
     if of != _table_sha256(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
-    i2t, t2i = (_read(folder / f"{direction}.parquet", table[direction]) for direction in DIRECTIONS)
+    i2t, t2i = (_read(folder / f"{direction}.parquet") for direction in DIRECTIONS)
     return View(i2t, t2i, manifest)
 
 
-def _read(path: Path, lists: NegativeLists) -> Judged:
+def _read(path: Path) -> Judged:
     try:
         rows = pq.read_table(path, page_checksum_verification=True)
         flags, suspicion = (
-            rows[name].combine_chunks().flatten().to_numpy().reshape(lists.negative_ids.shape)
-            for name in ("flags", "suspicion")
+            rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in ("flags", "suspicion")
         )
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path} is damaged ({error}); screen again.") from None
     return Judged(flags, suspicion)
 
 
-def _table_sha256(table: NegativeTable) -> dict[str, str]:
+def _table_sha256(manifest: Mapping[str, Any]) -> dict[str, str]:
     try:
-        return {direction: table.manifest["directions"][direction]["sha256"] for direction in DIRECTIONS}
+        return {direction: manifest["directions"][direction]["sha256"] for direction in DIRECTIONS}
     except KeyError:
         raise ValueError("the table's manifest gives no sha256 of its lists, it is from before; mine again.") from None

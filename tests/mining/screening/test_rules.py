@@ -160,14 +160,14 @@ def test_a_view_is_read_as_it_was_written_and_of_its_table_only(world, tmp_path)
     table, known = world
     view = judge(table, Screen(mutual_rank=2), known)
     write_view(view, tmp_path)
-    read = read_view(tmp_path, table)
+    read = read_view(tmp_path, table.manifest)
     assert read.manifest == view.manifest
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(read[direction].flags, view[direction].flags)
         np.testing.assert_array_equal(read[direction].suspicion, view[direction].suspicion)
     other = NegativeTable(table.i2t, table.t2i, {"directions": {"i2t": {"sha256": "1"}, "t2i": {"sha256": "2"}}})
     with pytest.raises(ValueError, match="a view of another table"):
-        read_view(tmp_path, other)
+        read_view(tmp_path, other.manifest)
 
 
 def test_a_recipe_has_a_hash_of_its_own(world):
@@ -180,16 +180,16 @@ def test_a_recipe_has_a_hash_of_its_own(world):
 def test_what_is_no_view_is_refused(world, tmp_path):
     table, known = world
     with pytest.raises(FileNotFoundError, match="aoq screen"):
-        read_view(tmp_path, table)
+        read_view(tmp_path, table.manifest)
     (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 1, "directions": {}}))
     with pytest.raises(ValueError, match="is no view's"):
-        read_view(tmp_path, table)
+        read_view(tmp_path, table.manifest)
     write_view(judge(table, Screen(mutual_rank=2), known), tmp_path)
     data = bytearray((tmp_path / "t2i.parquet").read_bytes())
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "t2i.parquet").write_bytes(data)
     with pytest.raises(ValueError, match="is damaged"):
-        read_view(tmp_path, table)
+        read_view(tmp_path, table.manifest)
 
 
 @pytest.mark.parametrize("rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity"])
