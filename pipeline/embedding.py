@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Integer
 
 from models.base import Code, EmbeddingModel, MatchingModel, concatenate
 from pipeline.artifact import write_atomically
@@ -21,20 +21,23 @@ TILE_IMAGES, TILE_CAPTIONS = 128, 512
 STORE_ROWS = 4096
 
 
-def encode_images(model: MatchingModel, pairs: PairData, device: torch.device) -> Code:
-    """The codes of all images of the split, in order."""
-    rows = np.arange(pairs.split.image_count)
+def encode_images(
+    model: MatchingModel, pairs: PairData, device: torch.device, rows: Integer[np.ndarray, " some"] | None = None
+) -> Code:
+    """The codes of these images of the split, or of all, in order."""
+    rows = np.arange(pairs.split.image_count) if rows is None else rows
     blocks = [model.encode_images(pairs.images(block).to(device)) for block in _blocks(rows, BATCH)]
     return concatenate(blocks)
 
 
 def encode_captions(
-    model: MatchingModel, pairs: PairData, device: torch.device
-) -> Iterator[tuple[Int64[np.ndarray, " tile"], Code]]:
-    """Tiles of captions of like lengths, with their rows: little padding, and none of it matters."""
-    by_length = np.argsort(pairs.tokens.lengths, kind="stable")
-    for rows in _blocks(by_length, TILE_CAPTIONS):
-        yield rows, model.encode_captions(pairs.captions(rows).to(device))
+    model: MatchingModel, pairs: PairData, device: torch.device, rows: Integer[np.ndarray, " some"] | None = None
+) -> Iterator[tuple[Integer[np.ndarray, " tile"], Code]]:
+    """Tiles of these captions, or of all, of like lengths, with their rows: little padding, and none of it matters."""
+    rows = np.arange(pairs.split.caption_count) if rows is None else rows
+    by_length = rows[np.argsort(pairs.tokens.lengths[rows], kind="stable")]
+    for tile in _blocks(by_length, TILE_CAPTIONS):
+        yield tile, model.encode_captions(pairs.captions(tile).to(device))
 
 
 @torch.inference_mode()
