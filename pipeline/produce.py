@@ -32,7 +32,7 @@ from pipeline.mining.sampler import Sampler
 from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
 from pipeline.progress import show_progress
-from pipeline.stages import TABLELESS, Chain, control_training
+from pipeline.stages import TABLELESS, Chain, control_training, run_name, split_member
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
 
@@ -211,7 +211,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(
         folders,
-        chain.asked,
+        [run_name(*split_member(name)) for name in chain.asked],
         method=options.method,
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
