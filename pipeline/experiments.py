@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.config import Ensemble, Experiment
+from pipeline.config import Ensemble, Experiment, Fusing, Reranking
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,12 +18,17 @@ else:
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
+Combination = Ensemble | Reranking | Fusing
+KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
+"""What a file with such a section is, in place of an experiment with rounds."""
+
+
 def known_experiments(configs: Path = CONFIGS) -> list[str]:
     return sorted(path.stem for path in configs.glob("*.toml"))
 
 
-def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment | Ensemble:
-    """The experiment in `configs/<name>.toml`, or in the TOML file `name`; an ensemble if it has that section.
+def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment | Combination:
+    """The experiment in `configs/<name>.toml`, or in the TOML file `name`, of the kind that its sections tell.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
@@ -38,7 +43,7 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
         raise ValueError(f"{path}: not TOML: {error}") from None
     if override:
         _merge(content, _parse_override(override))
-    kind = Ensemble if "ensemble" in content else Experiment
+    kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
     try:
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:

@@ -12,7 +12,7 @@ import torch
 from models import MODELS, build_model
 from models.base import EmbeddingModel, MatchingModel
 from pipeline.artifact import Artifact, Build, file_sha256
-from pipeline.config import Training
+from pipeline.config import Fusion, Rerank, Training
 from pipeline.data.batches import PairData
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
@@ -23,15 +23,19 @@ from pipeline.data.vocabulary import Vocabulary
 from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from pipeline.mining.fusion import fuse_tables
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
+from pipeline.mining.rerank import rerank
+from pipeline.mining.rescore import Rescoring
 from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.matches import read_matches
 from pipeline.mining.screening.view import judge, read_view, write_view
-from pipeline.mining.table import NegativeTable, read_table
+from pipeline.mining.shortlist import Shortlist
+from pipeline.mining.table import NegativeTable, read_lists, read_manifest, read_table, table_hashes
 from pipeline.progress import show_progress
-from pipeline.stages import TABLELESS, Chain, control_training
+from pipeline.stages import TABLELESS, Chain, control_training, run_name, split_member
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
 
@@ -134,22 +138,21 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
+    """The table: mined from embeddings, or made of other experiments' tables."""
+    if isinstance(chain.table, Rerank):
+        _rerank(chain, chain.table, build, engine)
+    elif isinstance(chain.table, Fusion):
+        _fuse(chain, chain.table, build)
+    else:
+        _mine(chain, build, engine)
+
+
+def _mine(chain: Chain, build: Build, engine: Engine) -> None:
     engine.torch_device()
     mining = chain.experiment.mining
     assert mining is not None  # stages.plan gave the chain this stage
     store = EmbeddingStore.open(chain["embeddings"].path)
     split = open_split(chain.folder, chain.experiment.dataset.train)
-    teacher = chain["first_round"].manifest()
-    provenance = {
-        "dataset": _fingerprint(chain),
-        "teacher": {
-            "experiment": chain.experiment.name,
-            "model": chain.experiment.model.name,
-            "weights_sha256": teacher["files"]["model.safetensors"]["sha256"],
-        },
-        "tool": "aoq",
-        "tool_version": build.tool_version,
-    }
     with show_progress("mining") as report:
         mine(
             Problem(
@@ -162,11 +165,73 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
             ),
             search=mining.search,
             recall_floor=mining.recall_floor,
-            provenance=provenance,
+            provenance=_provenance(chain, build, _teacher(chain, "first_round")),
             work=build.directory / "shards",
             output=build.directory / "table",
             progress=lambda done, total: report(done, total, "shards"),
         )
+
+
+def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    shortlist, teacher = chain.members
+    pairs = open_pairs(teacher, "train")
+    model = load_model(teacher["second_round"].path / "model.safetensors")
+    check_inputs(type(model), pairs)
+    folder = shortlist["hard_negatives"].path / "table"
+    tables = table_hashes(read_manifest(folder, dataset=_fingerprint(chain)))
+    captions = read_lists(folder / "i2t.parquet").negative_ids[:, : options.depth_captions].copy()
+    images = read_lists(folder / "t2i.parquet").negative_ids[:, : options.depth_images].copy()
+    depths = {"captions": captions.shape[1], "images": images.shape[1]}
+    about = {"experiment": options.shortlist, "depths": depths, "tables": tables}
+    provenance = _provenance(chain, build, _teacher(teacher, "second_round"), shortlist=about)
+    with show_progress("rescoring") as report:
+        rerank(
+            Rescoring(
+                model.to(device),
+                pairs,
+                Shortlist(captions, images, pairs.split.image_of),
+                options.h_captions,
+                options.h_images,
+                options.checked_anchors,
+                device,
+            ),
+            provenance=provenance,
+            work=build.directory / "shards",
+            output=build.directory / "table",
+            progress=lambda done, total: report(done, total, "units"),
+        )
+
+
+def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
+    build.clear()
+    folders = [member["hard_negatives"].path / "table" for member in chain.members]
+    made = [read_manifest(folder, dataset=_fingerprint(chain)) for folder in folders]
+    members = [
+        {"experiment": name, "teacher": about["teacher"], "tables": table_hashes(about)}
+        for name, about in zip(chain.asked, made, strict=True)
+    ]
+    how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
+    fuse_tables(
+        folders,
+        [run_name(*split_member(name)) for name in chain.asked],
+        method=options.method,
+        weights=options.weights,
+        depths={"i2t": options.h_captions, "t2i": options.h_images},
+        provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
+        image_of=open_split(chain.folder, chain.experiment.dataset.train).image_of,
+        output=build.directory / "table",
+    )
+
+
+def _teacher(chain: Chain, stage: str) -> dict[str, Any]:
+    weights = chain[stage].manifest()["files"]["model.safetensors"]["sha256"]
+    return {"experiment": chain.experiment.name, "model": chain.experiment.model.name, "weights_sha256": weights}
+
+
+def _provenance(chain: Chain, build: Build, teacher: dict[str, Any], **more: Any) -> dict[str, Any]:
+    dataset = _fingerprint(chain)
+    return {"dataset": dataset, "teacher": teacher, **more, "tool": "aoq", "tool_version": build.tool_version}
 
 
 def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:

@@ -15,9 +15,21 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
-from pipeline.config import Ensemble, Experiment, Mining, Sampling, Training, online_version
+from pipeline.config import (
+    Ensemble,
+    Experiment,
+    Fusing,
+    Fusion,
+    Mining,
+    Rerank,
+    Reranking,
+    Sampling,
+    Training,
+    online_version,
+)
 from pipeline.data.folder import split_fingerprint
 from pipeline.experiments import load_experiment
+from pipeline.mining.shortlist import TILES
 from pipeline.screen_section import Screen
 
 VERSIONS = {
@@ -29,6 +41,8 @@ VERSIONS = {
     "screen": 1,
     "second_round": 1,
     "evaluation": 1,
+    "rerank": 1,
+    "fusion": 1,
 }
 TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
@@ -49,17 +63,22 @@ class Chain:
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
     members: tuple[Chain, ...] = ()
-    """Those whose similarities an ensemble averages; its `experiment` is then the first one's, evaluated its way."""
+    """Those whose similarities an ensemble averages, or of whose tables a rerank or a fusion makes one; `experiment`
+    is then that of one of them, under another name."""
     asked: tuple[str, ...] = ()
-    """The members as the ensemble names them, overrides and all."""
+    """The members as they are named, overrides and all."""
+    uses: tuple[str, ...] = ()
+    """The stage that is needed of each member."""
     weights: tuple[float, ...] | None = None
+    table: Rerank | Fusion | None = None
+    """How the table is made of others, in place of [mining]."""
 
     def owner(self, stage: str) -> Chain:
         """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
         if stage in self.stages:
             return self
         if self.teacher is None:
-            what = "ensemble" if self.members else "experiment"
+            what = "ensemble" if self.members and self.table is None else "experiment"
             raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
         return self.teacher.owner(stage)
 
@@ -70,7 +89,9 @@ class Chain:
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """The chain of the experiment `name`; its data must be there, nothing else."""
     experiment, planner = load_experiment(name, override), _Planner(data_root, artifact_root)
-    return planner.ensemble(experiment) if isinstance(experiment, Ensemble) else planner.plan(experiment, (name,))
+    if isinstance(experiment, Ensemble):
+        return planner.ensemble(experiment)
+    return planner.plan(experiment, (name,))
 
 
 def split_member(member: str) -> tuple[str, str]:
@@ -101,8 +122,15 @@ class _Planner:
     data_root: Path
     root: Path
 
-    def plan(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain:
+    def plan(self, experiment: Experiment | Reranking | Fusing, asked: tuple[str, ...]) -> Chain:
         """`asked` are the experiments that led here, to notice teachers in a circle."""
+        if isinstance(experiment, Reranking):
+            return self._reranked(experiment.name, experiment.rerank, asked)
+        if isinstance(experiment, Fusing):
+            return self._fused(experiment.name, experiment.fusion, asked)
+        return self._trained(experiment, asked)
+
+    def _trained(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain:
         data = experiment.dataset
         stages: dict[str, Artifact] = {}
         if data.demo is not None:
@@ -156,13 +184,83 @@ class _Planner:
         scored = [member["second_round"] for member in members]
         mean = {"weights": list(weights) if weights else None}
         stages = {"evaluation": self._evaluated(experiment, first.folder, *scored, **mean)}
-        return Chain(experiment, self.data_root, first.folder, stages, None, members, asked, weights)
+        uses = ("second_round",) * len(asked)
+        return Chain(experiment, self.data_root, first.folder, stages, None, members, asked, uses, weights)
 
     def _plan_member(self, ensemble: str, name: str, override: str) -> Chain:
         member = load_experiment(name, override)
         if isinstance(member, Ensemble):
             raise ValueError(f"ensemble {ensemble!r} names {name!r}, an ensemble itself; name its members.")
         return self.plan(member, (name,))
+
+    def _reranked(self, name: str, rerank: Rerank, asked: tuple[str, ...]) -> Chain:
+        """The shortlist's candidates in the order of the teacher's scores."""
+        shortlist = self._named("shortlist", rerank.shortlist, asked)
+        teacher = self._named("teacher", rerank.teacher, asked)
+        if "second_round" not in teacher.stages:
+            raise ValueError(
+                f"rerank {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
+                "pairs; name an experiment with [second_round] or imported `weights`."
+            )
+        _check_same_data(name, teacher, shortlist)
+        depths: dict[str, int] = {}
+        for side, there in table_depths(shortlist).items():
+            h, depth = getattr(rerank, f"h_{side}"), getattr(rerank, f"depth_{side}") or there
+            if max(h, depth) > there:
+                option = f"h_{side} = {h}" if h > there else f"depth_{side} = {depth}"
+                raise ValueError(
+                    f"rerank {name!r}: {option}, and the table of {rerank.shortlist!r} keeps {there}; lower it, or "
+                    f"raise h_{side} there."
+                )
+            depths |= {f"h_{side}": h, f"depth_{side}": depth}
+        scored = {**depths, "checked_anchors": rerank.checked_anchors, "tiles": TILES}
+        upstream = shortlist["hard_negatives"], teacher["second_round"]
+        stages = {**_data_stages(teacher), "hard_negatives": self._derived("rerank", scored, *upstream)}
+        return Chain(
+            teacher.experiment.model_copy(update={"name": name}),
+            self.data_root,
+            teacher.folder,
+            stages,
+            members=(shortlist, teacher),
+            asked=(rerank.shortlist, rerank.teacher),
+            uses=("hard_negatives", "second_round"),
+            table=rerank,
+        )
+
+    def _fused(self, name: str, fusion: Fusion, asked: tuple[str, ...]) -> Chain:
+        """One table of the lists of several."""
+        members = tuple(self._named("member", member, asked) for member in fusion.members)
+        first = members[0].owner("hard_negatives")
+        seen: dict[str, str] = {}
+        for member, named in zip(members, fusion.members, strict=True):
+            _check_same_data(name, first, member)
+            other = seen.setdefault(member["hard_negatives"].key, named)
+            if other != named:
+                raise ValueError(
+                    f"fusion {name!r}: {other!r} and {named!r} have the same table; give it a larger weight instead."
+                )
+        for side in ("captions", "images"):
+            h, there = getattr(fusion, f"h_{side}"), sum(table_depths(member)[side] for member in members)
+            if h > there:
+                raise ValueError(f"fusion {name!r}: h_{side} = {h}, and all members together keep {there}; lower it.")
+        made = _values(fusion)
+        ingredients = {key: made[key] for key in ("method", "weights", "h_captions", "h_images")}
+        tables = [member["hard_negatives"] for member in members]
+        stages = {**_data_stages(first), "hard_negatives": self._derived("fusion", ingredients, *tables)}
+        return Chain(
+            first.experiment.model_copy(update={"name": name}),
+            self.data_root,
+            first.folder,
+            stages,
+            members=members,
+            asked=fusion.members,
+            uses=("hard_negatives",) * len(members),
+            weights=fusion.weights,
+            table=fusion,
+        )
+
+    def _derived(self, kind: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
+        return Artifact(self.root, "hard_negatives", VERSIONS[kind], {kind: ingredients}, upstream)
 
     def _artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
         return Artifact(self.root, stage, VERSIONS[stage], ingredients, upstream)
@@ -201,18 +299,48 @@ class _Planner:
     def _teacher(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain | None:
         if experiment.teacher is None:
             return None
-        if experiment.teacher in asked:
-            raise ValueError(f"teachers in a circle: {' -> '.join((*asked, experiment.teacher))}")
-        teacher = load_experiment(experiment.teacher)
-        if isinstance(teacher, Ensemble):
-            raise ValueError(f"teacher {experiment.teacher!r} is an ensemble, which mines no table; name a member.")
-        return self.plan(teacher, (*asked, experiment.teacher))
+        return self._named("teacher", experiment.teacher, asked)
+
+    def _named(self, role: str, name: str, asked: tuple[str, ...]) -> Chain:
+        """The chain of another experiment, which may carry an override."""
+        if name in asked:
+            raise ValueError(f"teachers in a circle: {' -> '.join((*asked, name))}")
+        named = load_experiment(*split_member(name))
+        if isinstance(named, Ensemble):
+            raise ValueError(f"{role} {name!r} is an ensemble, which mines no table; name a member.")
+        return self.plan(named, (*asked, name))
 
     def _evaluated(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
         options = _values(experiment.evaluation)
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
         return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
+
+
+def table_depths(chain: Chain) -> dict[str, int]:
+    """How many captions an image's list keeps, and how many images a caption's."""
+    owner = chain.owner("hard_negatives")
+    made = owner.table or owner.experiment.mining
+    assert made is not None  # what else gave the owner its table
+    return {"captions": made.h_captions, "images": made.h_images}
+
+
+def _data_stages(chain: Chain) -> dict[str, Artifact]:
+    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
+
+
+def _check_same_data(name: str, one: Chain, other: Chain) -> None:
+    """A table's rows are those of one training split."""
+    ours, theirs = (
+        [chain["dataset"].ingredients["splits"]["train"], *(world.key for world in chain["dataset"].upstream)]
+        for chain in (one, other.owner("hard_negatives"))
+    )
+    if ours != theirs:
+        raise ValueError(
+            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
+            f"([dataset] gives {ours} and {theirs}), so the rows of their tables are other images; name experiments on "
+            "one."
+        )
 
 
 def _mined(mining: Mining) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import luigi
 
-from pipeline.stages import split_member
+from pipeline.stages import Chain, split_member
 from tasks.base import ArtifactTask
 
 
@@ -45,12 +45,16 @@ class Embeddings(ArtifactTask):
 
 
 class HardNegatives(ArtifactTask):
-    """The negative table: the top-h of every training image and caption."""
+    """The negative table: the top-h of every training image and caption; mined, or made of other experiments'."""
 
     stage = "hard_negatives"
 
-    def requires(self) -> luigi.Task:
-        return self.stage_task(Embeddings)
+    def requires(self) -> Iterator[luigi.Task]:
+        owner = self.chain.owner(self.stage)
+        if owner.members:
+            yield from _of_members(self, owner)
+        else:
+            yield self.stage_task(Embeddings)
 
 
 class Screen(ArtifactTask):
@@ -93,6 +97,14 @@ class Evaluation(ArtifactTask):
     stage = "evaluation"
 
     def requires(self) -> Iterator[luigi.Task]:
-        members = [split_member(member) for member in self.chain.asked] or [(self.experiment, self.override)]
-        for experiment, override in members:
-            yield self.stage_task(SecondRound, experiment=experiment, override=override)
+        if self.chain.members:
+            yield from _of_members(self, self.chain)
+        else:
+            yield self.stage_task(SecondRound)
+
+
+def _of_members(task: ArtifactTask, chain: Chain) -> Iterator[luigi.Task]:
+    stages: dict[str, type[ArtifactTask]] = {"hard_negatives": HardNegatives, "second_round": SecondRound}
+    for asked, stage in zip(chain.asked, chain.uses, strict=True):
+        experiment, override = split_member(asked)
+        yield task.stage_task(stages[stage], experiment=experiment, override=override)

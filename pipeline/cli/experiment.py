@@ -33,9 +33,9 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def all_stages(chain: Chain) -> dict[str, Any]:
-    """The chain's artefacts with those of its teacher before them, by a name that says whose they are."""
+    """The chain's artefacts with those of its teacher and members before them, by a name that says whose they are."""
     stages: dict[str, Any] = {
-        f"{name} second_round": m["second_round"] for name, m in zip(chain.asked, chain.members, strict=True)
+        f"{name} {stage}": m[stage] for name, stage, m in zip(chain.asked, chain.uses, chain.members, strict=True)
     }
     if chain.teacher:
         stages |= {f"{chain.teacher.experiment.name} {stage}": a for stage, a in _table_stages(chain.teacher).items()}

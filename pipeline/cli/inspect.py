@@ -68,8 +68,8 @@ def inspect(
     if only and seen is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
     split = open_split(chain.folder, chain.experiment.dataset.train)
-    embeddings = chain["embeddings"]
-    store = EmbeddingStore.open(embeddings.path) if embeddings.exists() else None
+    embeddings = chain.owner("hard_negatives").stages.get("embeddings")
+    store = EmbeddingStore.open(embeddings.path) if embeddings and embeddings.exists() else None
     chosen, anchors = _anchors(split, image, caption, direction)
     found = [inspect_anchor(table, split, chosen, anchor, top, store, seen, only) for anchor in anchors]
     if as_json:
@@ -112,13 +112,16 @@ def _show(one: Inspection) -> None:
     console.print("its own:", style="green")
     for positive in one.positives:
         console.print(f"  {_place(positive, one.h)}  {escape(positive.text)}", highlight=False, style="green")
-    table = Table("rank", "score", "row", "image", "caption", box=None, pad_edge=False, header_style="bold")
+    sources = ["listed by"] if any(negative.sources for negative in one.negatives) else []
+    columns = ("rank", "score", "row", "image", *sources, "caption")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for negative in one.negatives:
         marks = [*filter(None, [negative.duplicate]), *negative.flags]
         mark = f"[yellow]({', '.join(marks)})[/] " if marks else ""
         above = "[red]▲[/]" if negative.above_positive else " "
         row = (str(negative.rank), f"{negative.score:.4f}{above}", str(negative.row), escape(negative.image_id))
-        table.add_row(*row, mark + escape(negative.text))
+        listed = [escape(" ".join(negative.sources))] if sources else []
+        table.add_row(*row, *listed, mark + escape(negative.text))
     console.print(table)
     if any(negative.above_positive for negative in one.negatives):
         console.print("▲ at least as similar as one of its own", style="dim")

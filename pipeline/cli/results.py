@@ -30,8 +30,9 @@ def results(chain: Chain) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("model", no_wrap=True)
     table.add_column("loss", no_wrap=True)
-    last = chain["evaluation" if chain.members else "second_round"]
-    rows = _ensemble_rows(chain) if chain.members else _round_rows(chain)
+    is_ensemble = "evaluation" in chain.stages and bool(chain.members)
+    last = chain["evaluation" if is_ensemble else "second_round"]
+    rows = _ensemble_rows(chain) if is_ensemble else _round_rows(chain)
     for row in rows:
         table.add_row(*row)
     console = Console()

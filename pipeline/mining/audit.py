@@ -81,6 +81,8 @@ def _lists(direction: Direction, lists: NegativeLists, candidates: int, scored: 
         yield from found("real ids with scores that are not finite", real > finite)
         yield from found("padding with a score", finite > real)
     yield from found("a positive score that is infinite", np.isinf(lists.positive_scores))
+    if lists.sources is not None:
+        yield from found("a listed id without a source, or padding with one", (lists.sources > 0) != real)
     ordered = np.sort(ids, axis=1)
     yield from found("the same id twice", (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
     both = real[:, 1:] & real[:, :-1]
@@ -136,10 +138,14 @@ def _positives(folder: Path, table: NegativeTable) -> Iterator[Finding]:
 
 
 def _agreement(table: NegativeTable) -> Iterator[Finding]:
-    """What one direction says of a pair, the other says too, if its list goes that far and both scores are exact."""
-    if any(_scores(table, direction) != "exact" for direction in DIRECTIONS):
+    """What one direction says of a pair, the other says too, if its list goes that far.
+
+    Not asked where scores came from elsewhere; fused scores are the list's own.
+    """
+    guarantees = [about["guarantee"] for about in table.manifest["directions"].values()]
+    if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
         return
-    exact = all(about["guarantee"] == "exact" for about in table.manifest["directions"].values())
+    exact = all(guarantee == "exact" for guarantee in guarantees)
     listed = {direction: _keys(direction, table) for direction in DIRECTIONS}
     for direction in DIRECTIONS:
         (anchors, keys, scores), other = listed[direction], table[OTHER[direction]]

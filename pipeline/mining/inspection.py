@@ -41,6 +41,8 @@ class Negative:
     """At least as similar as the anchor's lowest-scoring positive."""
     duplicate: str
     """"same text" or "near-duplicate" of a positive caption: probably no negative at all; else empty."""
+    sources: list[str]
+    """The members of a fused table that list it."""
     flags: tuple[str, ...] = ()
     """The rules of the view that it meets."""
     suspicion: float = 0.0
@@ -54,7 +56,8 @@ class Inspection:
     image_id: str
     text: str
     h: int
-    lowest_positive_score: float
+    lowest_positive_score: float | None
+    """None where the table's scores say nothing of positives."""
     positives: list[Positive]
     negatives: list[Negative]
 
@@ -82,6 +85,7 @@ def inspect_anchor(
     texts = [split.captions[row] for row in positive_captions]
     ids, scores = lists.negative_ids[anchor], lists.scores[anchor]
     lowest = float(lists.positive_scores[anchor])
+    names = table.manifest["directions"][direction].get("sources", [])
     negatives = []
     flags = np.zeros(len(ids), np.uint16) if view is None else view[direction].flags[anchor]
     suspicion = np.zeros(len(ids)) if view is None else view[direction].suspicion[anchor]
@@ -90,8 +94,12 @@ def inspect_anchor(
         other = int(split.image_of[row]) if direction == "i2t" else row
         theirs = [split.captions[row]] if direction == "i2t" else [split.captions[c] for c in split.captions_of[row]]
         flag = _duplicate(theirs, texts)
+        bits = 0 if lists.sources is None else int(lists.sources[anchor, place])
+        sources = [name for bit, name in enumerate(names) if bits >> bit & 1]
         seen = rules_of(int(flags[place])), round(float(suspicion[place]), 4)
-        negatives.append(Negative(place + 1, row, split.ids[other], theirs[0], score, score >= lowest, flag, *seen))
+        negatives.append(
+            Negative(place + 1, row, split.ids[other], theirs[0], score, score >= lowest, flag, sources, *seen)
+        )
     positive_rows = positive_captions if direction == "i2t" else np.array([image], dtype=np.int32)
     return Inspection(
         direction,
@@ -99,7 +107,7 @@ def inspect_anchor(
         split.ids[image],
         split.captions[anchor] if direction == "t2i" else "",
         lists.h,
-        lowest,
+        None if np.isnan(lowest) else lowest,
         _positives(positive_rows, split, direction, anchor, scores, store),
         negatives,
     )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int32
 
 from pipeline.artifact import write_atomically
 from pipeline.mining.backends import choose_backend
-from pipeline.mining.lists import Summary, certificates
+from pipeline.mining.lists import Summary, certificates, row_groups
 from pipeline.mining.problem import Problem
 from pipeline.mining.table import (
     CERTIFICATES,
@@ -27,8 +26,6 @@ from pipeline.mining.table import (
     write_positives,
 )
 from pipeline.mining.units import Steps
-
-GROUP_ROWS = 4096
 
 
 def mine(
@@ -93,20 +90,9 @@ def _write_table(
             list_writer(output / f"{direction}.parquet", h, {**header, **about}) as lists,
             pq.ParquetWriter(output / f"{direction}.certificates.parquet", CERTIFICATES, compression="zstd") as beside,
         ):
-            for group in _row_groups(shards):
+            for group in row_groups(pq.read_table(shard, page_checksum_verification=True) for shard in shards):
                 lists.write_table(group.drop_columns("bound").cast(lists.schema))
                 beside.write_table(certificates(group))
                 summary.add(group)
         manifest["directions"][direction] = {**about, **summary.figures()}
     write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-
-
-def _row_groups(shards: Sequence[Path]) -> Iterator[pa.Table]:
-    """All rows in groups of one size, whatever the shards': so that the same lists make the same file."""
-    waiting = pq.read_table(shards[0], page_checksum_verification=True)
-    for shard in [*shards[1:], None]:
-        while len(waiting) > GROUP_ROWS or (shard is None and len(waiting)):
-            yield waiting.slice(0, GROUP_ROWS).combine_chunks()
-            waiting = waiting.slice(GROUP_ROWS)
-        if shard is not None:
-            waiting = pa.concat_tables([waiting, pq.read_table(shard, page_checksum_verification=True)])

@@ -5,7 +5,8 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     anchor_id       int32                     row n is anchor n
     negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
     scores          fixed_size_list<float32>[h]  padding null; all null in a table imported without scores
-    positive_score  float32                   of the lowest-scoring positive
+    positive_score  float32                   of the lowest-scoring positive; NaN where there is none
+    sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
 
 Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
 manifest say whose scores they are, on which data.
@@ -24,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int32, UInt8
 
 FORMAT_VERSION = 1
 Direction = Literal["i2t", "t2i"]
@@ -43,6 +44,7 @@ class NegativeLists:
     negative_ids: Int32[np.ndarray, "anchors h"]
     scores: Float32[np.ndarray, "anchors h"]
     positive_scores: Float32[np.ndarray, " anchors"]
+    sources: UInt8[np.ndarray, "anchors h"] | None = None
 
     def __len__(self) -> int:
         return len(self.negative_ids)
@@ -65,14 +67,15 @@ class NegativeTable:
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
     h = lists.h
     scores = pa.array(lists.scores.ravel(), mask=(lists.negative_ids.ravel() < 0) | np.isnan(lists.scores.ravel()))
-    return pa.table(
-        {
-            "anchor_id": pa.array(np.arange(first_anchor, first_anchor + len(lists), dtype=np.int32)),
-            "negative_ids": pa.FixedSizeListArray.from_arrays(pa.array(lists.negative_ids.ravel()), h),
-            "scores": pa.FixedSizeListArray.from_arrays(scores, h),
-            "positive_score": pa.array(lists.positive_scores),
-        }
-    )
+    columns = {
+        "anchor_id": pa.array(np.arange(first_anchor, first_anchor + len(lists), dtype=np.int32)),
+        "negative_ids": pa.FixedSizeListArray.from_arrays(pa.array(lists.negative_ids.ravel()), h),
+        "scores": pa.FixedSizeListArray.from_arrays(scores, h),
+        "positive_score": pa.array(lists.positive_scores),
+    }
+    if lists.sources is not None:
+        columns["sources"] = pa.FixedSizeListArray.from_arrays(pa.array(lists.sources.ravel()), h)
+    return pa.table(columns)
 
 
 def from_arrow(table: pa.Table) -> NegativeLists:
@@ -84,28 +87,36 @@ def from_arrow(table: pa.Table) -> NegativeLists:
         matrix("negative_ids").astype(np.int32, copy=False),
         matrix("scores").astype(np.float32, copy=False),
         table.column("positive_score").to_numpy(),
+        matrix("sources") if "sources" in table.column_names else None,
     )
 
 
 class ContentHash:
-    """SHA-256 of the SHA-256s of ids, scores and positive scores, little-endian: whatever the file's layout."""
+    """SHA-256 of the SHA-256s of ids, scores, positive scores (and sources), little-endian: whatever the layout."""
 
     def __init__(self) -> None:
         self._columns = [sha256() for _ in range(3)]
 
     def add(self, lists: NegativeLists) -> None:
-        for column, values in zip(
-            self._columns, (lists.negative_ids, lists.scores, lists.positive_scores), strict=True
-        ):
+        columns = [lists.negative_ids, lists.scores, lists.positive_scores]
+        if lists.sources is not None:
+            columns.append(lists.sources)
+        self._columns += [sha256() for _ in columns[len(self._columns) :]]
+        for column, values in zip(self._columns, columns, strict=True):
             column.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
 
     def hexdigest(self) -> str:
         return sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
 
 
-def list_writer(path: Path, h: int, footer: Mapping[str, Any]) -> pq.ParquetWriter:
+def list_writer(path: Path, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
     """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
-    empty = NegativeLists(np.empty((0, h), np.int32), np.empty((0, h), np.float32), np.empty(0, np.float32))
+    empty = NegativeLists(
+        np.empty((0, h), np.int32),
+        np.empty((0, h), np.float32),
+        np.empty(0, np.float32),
+        np.empty((0, h), np.uint8) if sources else None,
+    )
     schema = to_arrow(empty).schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
     return pq.ParquetWriter(
         path,
@@ -221,3 +232,8 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
+
+
+def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The sha256 of each direction's lists."""
+    return {direction: about["sha256"] for direction, about in manifest["directions"].items()}

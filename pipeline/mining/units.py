@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,22 +18,24 @@ logger = logging.getLogger(__name__)
 
 GROUP_ROWS = 2**16
 
+Job = TypeVar("Job")
+
 
 @dataclass(frozen=True)
-class Unit:
-    """`run(problem, work)` gives the tables of `outputs`; whoever runs it, and how often, the files are the same."""
+class Unit(Generic[Job]):
+    """`run(job, work)` gives the tables of `outputs`; whoever runs it, and how often, the files are the same."""
 
     outputs: tuple[str, ...]
-    run: Callable[[Problem, Path], Sequence[pa.Table]]
+    run: Callable[[Job, Path], Sequence[pa.Table]]
 
     def is_done(self, work: Path) -> bool:
         return all(_is_sound(work / f"{name}.parquet") for name in self.outputs)
 
-    def do(self, problem: Problem, work: Path) -> None:
+    def do(self, job: Job, work: Path) -> None:
         """Write what is not there whole already."""
         if self.is_done(work):
             return
-        for name, table in zip(self.outputs, self.run(problem, work), strict=True):
+        for name, table in zip(self.outputs, self.run(job, work), strict=True):
             temporary = work / f"{name}.tmp-{os.getpid()}"
             pq.write_table(
                 table,
@@ -50,7 +53,7 @@ def unit_name(kind: str, start: int, stop: int) -> str:
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
-Steps = Sequence[Sequence[Unit]]
+Steps = Sequence[Sequence[Unit[Problem]]]
 """The units of one step need those of the steps before it, but not each other."""
 
 
