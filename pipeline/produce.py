@@ -25,6 +25,7 @@ from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
+from pipeline.mining.runners import choose_runner
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import read_table
 from pipeline.progress import show_progress
@@ -132,6 +133,7 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     engine.torch_device()
+    run = choose_runner(engine)
     mining = chain.experiment.mining
     assert mining is not None  # stages.plan gave the chain this stage
     store = EmbeddingStore.open(chain["embeddings"].path)
@@ -162,6 +164,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
             provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",
+            run=run,
             progress=lambda done, total: report(done, total, "shards"),
         )
 
