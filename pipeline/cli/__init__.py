@@ -11,6 +11,7 @@ from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
+from pipeline.cli.plan import plan
 from pipeline.cli.results import results
 from pipeline.cli.table import audit, diff, stats
 from pipeline.settings import log_to_console, read_project_settings
@@ -38,5 +39,5 @@ def main() -> None:
     log_to_console()
 
 
-for command in (mine, inspect, audit, stats, diff, results, status, explain, verify, gc, data, import_checkpoint):
+for command in (mine, plan, inspect, audit, stats, diff, results, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)

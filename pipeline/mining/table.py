@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,7 +103,7 @@ class ContentHash:
         return sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
 
 
-def list_writer(path: Path, h: int, footer: Mapping[str, Any]) -> pq.ParquetWriter:
+def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any]) -> pq.ParquetWriter:
     """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
     empty = NegativeLists(np.empty((0, h), np.int32), np.empty((0, h), np.float32), np.empty(0, np.float32))
     schema = to_arrow(empty).schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
