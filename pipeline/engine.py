@@ -1,4 +1,4 @@
-"""Where and how stages run: device, threads, how often to save. None of it is in a key."""
+"""Where and how stages run: device, threads, who mines, how often to save. None of it is in a key."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from typing import Literal
 
 import torch
 
+BACKENDS = ("inprocess", "ray")
+
 
 @dataclass(frozen=True)
 class Engine:
     device: str = "auto"
     threads: int = 0
-    """0: as many as this process may use."""
+    """0: as many as this process may use; of a mining unit on Ray, one."""
     checkpoint_steps: int = 500
     tensorboard: bool = False
     mining_memory_mb: int = 1500
-    """About so much may mining use beyond the embeddings."""
+    """About so much may mining use beyond the embeddings; on Ray, each unit."""
+    backend: str = "inprocess"
+    """Who does mining's units: this process, or Ray."""
+    ray_address: str = ""
+    """Of the cluster: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
 
     def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ValueError(f"[engine] backend is {self.backend!r}; known are {' and '.join(BACKENDS)}.")
         if self.mining_memory_mb < 100:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 

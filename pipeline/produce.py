@@ -28,6 +28,7 @@ from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
 from pipeline.mining.rerank import rerank
 from pipeline.mining.rescore import Rescoring
+from pipeline.mining.runners import choose_runner
 from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.matches import read_matches
@@ -149,6 +150,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _mine(chain: Chain, build: Build, engine: Engine) -> None:
     engine.torch_device()
+    run = choose_runner(engine)
     mining = chain.experiment.mining
     assert mining is not None  # stages.plan gave the chain this stage
     store = EmbeddingStore.open(chain["embeddings"].path)
@@ -168,6 +170,7 @@ def _mine(chain: Chain, build: Build, engine: Engine) -> None:
             provenance=_provenance(chain, build, _teacher(chain, "first_round")),
             work=build.directory / "shards",
             output=build.directory / "table",
+            run=run,
             progress=lambda done, total: report(done, total, "shards"),
         )
 

@@ -19,6 +19,7 @@ class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the cla
     data_root: luigi.Parameter = luigi.Parameter(default="data")
     artifact_root: luigi.Parameter = luigi.Parameter(default="artifacts")
     runs_root: luigi.Parameter = luigi.Parameter(default="runs")
+    cache_root: luigi.Parameter = luigi.Parameter(default="~/.cache/aoq")
 
 
 class engine(luigi.Config):  # noqa: N801
@@ -26,6 +27,8 @@ class engine(luigi.Config):  # noqa: N801
     threads: luigi.IntParameter = luigi.IntParameter(default=0)
     checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
     mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)
+    backend: luigi.Parameter = luigi.Parameter(default="inprocess")
+    ray_address: luigi.Parameter = luigi.Parameter(default="")
     tensorboard: luigi.BoolParameter = luigi.BoolParameter(default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
 
 

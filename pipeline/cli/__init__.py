@@ -14,6 +14,7 @@ from pipeline.cli.export import export
 from pipeline.cli.import_table import import_table
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
+from pipeline.cli.plan import plan
 from pipeline.cli.results import results
 from pipeline.cli.screen import screen
 from pipeline.cli.table import audit, diff, stats
@@ -42,7 +43,7 @@ def main() -> None:
     log_to_console()
 
 
-TABLES = (mine, screen, inspect, audit, stats, diff, drift, export, import_table)
+TABLES = (plan, mine, screen, inspect, audit, stats, diff, drift, export, import_table)
 PIPELINE = (results, status, explain, verify, gc, data, import_checkpoint)
 for command in (*TABLES, *PIPELINE):
     main.add_command(command)

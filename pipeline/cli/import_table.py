@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.mine import pairing, read_pairs
+from pipeline.cli.mining_options import read_pairing, read_pairs
 from pipeline.cli.output import made_whole, open_both_vectors
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def import_table(
     with made_whole(output) as made:
         raw = open_sources(files, ids, _captions(opened, pairs, per_image, ids), made.parent)
         sizes = len(raw["i2t"].ids), len(raw["t2i"].ids)
-        image_of = opened.image_of if opened is not None else pairing(*sizes, pairs, per_image)
+        image_of = opened.image_of if opened is not None else read_pairing(*sizes, pairs, per_image)
         about = {"teacher": _teacher(files, vectors, normalise), "tool": "aoq", "tool_version": version("aoq")}
         dataset = sha256(image_of.tobytes()).hexdigest() if data is None else split_fingerprint(data, split)
         manifest = import_lists(

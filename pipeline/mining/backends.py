@@ -50,13 +50,17 @@ class Backend:
 EXACT = {"onepass": Backend("onepass", one_pass_steps), "faiss-flat": Backend("faiss-flat", flat_steps)}
 
 
+def fastest() -> tuple[str, str]:
+    """The exact search that `auto` takes on this machine, and why."""
+    if gpus():
+        return "faiss-flat", f"searching with faiss-flat: FAISS sees {gpus()} GPUs"
+    return "onepass", f"searching with onepass in {fastest_precision()}: no GPU, and a tile serves both directions"
+
+
 def choose_backend(search: str) -> Backend:
     if search == "auto":
-        if gpus():
-            logger.info("searching with faiss-flat: FAISS sees %d GPUs", gpus())
-            return EXACT["faiss-flat"]
-        logger.info("searching with onepass in %s: no GPU, and a tile serves both directions", fastest_precision())
-        return EXACT["onepass"]
+        search, why = fastest()
+        logger.info(why)
     if search.startswith(FACTORY):
         return Backend(search, partial(approximate_steps, description=search.removeprefix(FACTORY)), _sampled)
     if search not in EXACT:

@@ -28,7 +28,11 @@ PROPOSAL_BYTES = 64
 def exact_heads(side: Side) -> Heads:
     """The h best negatives of every anchor, all certified."""
     count, h = len(side.anchors), side.h
-    found = Heads(np.empty((count, h), dtype=np.int32), np.empty((count, h), dtype=np.float32), np.full(count, np.inf))
+    found = Heads(
+        np.empty((count, h), dtype=np.int32),
+        np.empty((count, h), dtype=np.float32),
+        np.full(count, np.inf, dtype=np.float32),
+    )
     pending, depth = np.arange(count), side.wanted + SLACK
     while len(pending):
         depth = min(depth, len(side.candidates))

@@ -19,7 +19,7 @@ GROUP_ROWS = 4096
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
     """Rows of the table, and of each the `bound`: no candidate without an exact score of its own can score more."""
     lists = to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side)), first_anchor)
-    return lists.append_column("bound", pa.array(np.nextafter(found.bound.astype(np.float32), np.float32(np.inf))))
+    return lists.append_column("bound", pa.array(found.bound))
 
 
 def certificates(group: pa.Table) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.artifact import write_atomically
 from pipeline.mining.backends import choose_backend
 from pipeline.mining.lists import Summary, certificates, row_groups
 from pipeline.mining.problem import Problem
+from pipeline.mining.runners import Progress, Runner, run_in_process
 from pipeline.mining.table import (
     CERTIFICATES,
     DIRECTIONS,
@@ -36,13 +37,14 @@ def mine(
     work: Path,
     output: Path,
     recall_floor: float = 0.95,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    run: Runner = run_in_process,
+    progress: Progress = lambda done, total: None,
 ) -> None:
     """Write the table to the folder `output`; finished units in `work` are kept and used.
 
     `search` is a backend's name (`pipeline.mining.backends`); lists of one that only comes near are refused if fewer
-    than `recall_floor` of the true ones are in them. `provenance` (dataset fingerprint, teacher, ...) goes into every
-    footer and the manifest.
+    than `recall_floor` of the true ones are in them. `run` does the units (`pipeline.mining.runners`). `provenance`
+    (dataset fingerprint, teacher, ...) goes into every footer and the manifest.
     """
     if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
         shutil.rmtree(work, ignore_errors=True)
@@ -50,12 +52,7 @@ def mine(
     backend = choose_backend(search)
     work.mkdir(parents=True, exist_ok=True)
     steps = backend.plan(problem)
-    total, done = sum(map(len, steps)), 0
-    for step in steps:
-        for unit in step:
-            unit.do(problem, work)
-            done += 1
-            progress(done, total)
+    run(steps, problem, work, progress)
     guarantees = {direction: backend.guarantee(work, direction) for direction in DIRECTIONS}
     for direction, guarantee in guarantees.items():
         if guarantee.get("recall", 1.0) < recall_floor:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int32, Int64, Integer
+from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer
 from numba import njit
 
 from pipeline.mining.problem import Side
 from pipeline.mining.scores import exact_scores
 from pipeline.mining.threads import in_parallel
+
+LAST_BITS = 2.0**-21
+"""Of the largest product: more than rounding a score down and a bound up to float32 can take between them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Heads:
 
     ids: Int32[np.ndarray, "anchors h"]
     scores: Float32[np.ndarray, "anchors h"]
-    bound: Float[np.ndarray, " anchors"]
+    bound: Float32[np.ndarray, " anchors"]
 
     @property
     def certified(self) -> Bool[np.ndarray, " anchors"]:
@@ -54,13 +57,18 @@ def heads(side: Side, proposals: Proposals) -> Heads:
     rest = np.empty(len(side.anchors))
     rows = len(side.anchors)
     given = (proposals.offsets, proposals.ids, proposals.scores, positives.offsets, positives.ids)
-    in_parallel(_choose, rows, *given, h, 2 * proposals.error, kept, rest)
+    in_parallel(_choose, rows, *given, h, 2 * proposals.error + LAST_BITS * side.longest, kept, rest)
     counts = np.concatenate([[0], np.cumsum(kept)])[proposals.offsets]
     ids = proposals.ids[kept]
     scores = exact_scores(side.anchors, side.candidates, counts, ids)
     best, best_scores = np.full((rows, h), -1, np.int32), np.full((rows, h), -np.inf, np.float32)
     in_parallel(_sort, rows, counts, ids, scores.view(np.uint32), best, best_scores.view(np.uint32))
-    return Heads(best, best_scores, np.maximum(rest + proposals.error, proposals.unproposed))
+    return Heads(best, best_scores, _rounded_up(np.maximum(rest + proposals.error, proposals.unproposed)))
+
+
+def _rounded_up(bounds: Float64[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
+    near = bounds.astype(np.float32)
+    return np.where(near < bounds, np.nextafter(near, np.float32(np.inf)), near)
 
 
 @njit(nogil=True, cache=True)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,7 +110,7 @@ class ContentHash:
         return sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
 
 
-def list_writer(path: Path, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
+def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
     """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
     empty = NegativeLists(
         np.empty((0, h), np.int32),

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.mining.faiss_flat import load_faiss
+
 PARTS = 4  # a thread: so that one which is held up holds up little
+
+
+def use_threads(count: int) -> None:
+    """Let torch, FAISS and `in_parallel` use so many in this process."""
+    torch.set_num_threads(count)
+    load_faiss().omp_set_num_threads(count)
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any) -> list[tuple[int, int]]:

@@ -27,16 +27,21 @@ CHUNK = 64  # entries of a tile, of which most often none is kept
 def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
     """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
     count = len(side.candidates)
-    size = min(count, max(FEWEST_SAMPLED, int(SAMPLED * count / side.wanted)))
+    size, rank = sample_and_rank(count, side.wanted)
     sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
     sample = product.prepare(side.candidates[sampled])
-    expected = size * side.wanted / count
-    rank = min(size, int(np.ceil(expected + 3 * np.sqrt(expected) + 1)))
     limits = np.empty(len(side.anchors), dtype=np.float32)
     for start, stop in blocks(len(limits), TILE_CAPTIONS):
         scores = product(product.prepare(side.anchors[start:stop]), sample)
         in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
     return limits
+
+
+def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
+    """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
+    size = min(count, max(FEWEST_SAMPLED, int(SAMPLED * count / wanted)))
+    expected = size * wanted / count
+    return size, min(size, int(np.ceil(expected + 3 * np.sqrt(expected) + 1)))
 
 
 class Keeper:

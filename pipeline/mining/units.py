@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Unit(Generic[Job]):
         if self.is_done(work):
             return
         for name, table in zip(self.outputs, self.run(job, work), strict=True):
-            temporary = work / f"{name}.tmp-{os.getpid()}"
+            temporary = work / f"{name}.tmp-{platform.node()}-{os.getpid()}"
             pq.write_table(
                 table,
                 temporary,

@@ -79,6 +79,19 @@ def test_every_format_and_pairing_gives_the_same_table(run, files):
         assert hashes(files / f"table{number}") == hashes(files / "table")
 
 
+def test_vectors_at_an_address_are_copied_and_give_the_same_table(run, files, monkeypatch):
+    monkeypatch.setenv("HOME", str(files))
+    run("--per-image", EACH)
+    save_file({"text": vectors()[1]}, "captions.safetensors")
+    given = {"images": f"file://{files}/images.npy", "captions": f"file://{files}/captions.safetensors::text"}
+    assert run("--per-image", EACH, **given, output="copied").exit_code == 0
+    assert hashes(files / "copied") == hashes(files / "table")
+    assert len(list((files / ".cache" / "aoq").glob("*.npy"))) == 1
+    refused = run("--per-image", EACH, images=f"file://{files}/none.npy", output="none")
+    assert (refused.exit_code, f"there is no file at file://{files}/none.npy" in refused.stderr) == (1, True)
+    assert not list(files.glob(".none*"))
+
+
 def test_norms_are_divided_out_on_demand(run, files):
     run("--per-image", EACH, "--metric", "dot")
     images, captions = vectors()

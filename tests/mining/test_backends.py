@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.mining import backends, products
@@ -50,6 +50,7 @@ def definition(problem, direction):
     nudge=st.sampled_from([0.0, 2.0**-22, 1e-3]),
     precision=st.sampled_from(["float32", "bfloat16"]),
 )
+@example(seed=11, images=6, kinds=1, nudge=2.0**-22, precision="float32")  # bounds a hair below the last scores
 def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kinds, nudge, precision):
     """Few distinct vectors stand many times, some a hair apart; one caption in eight belongs to no image."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,80 @@
+"""The arguments of `aoq mine`, which `aoq plan` takes too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int32
+
+OPTIONS = (
+    click.option(
+        "--pairs", type=click.Path(path_type=Path), help="A .npy file: the image of each caption, -1 for none."
+    ),
+    click.option("--per-image", type=click.IntRange(min=1), help="So many consecutive captions belong to each image."),
+    click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
+    click.option(
+        "--h-captions", default=300, show_default=True, type=click.IntRange(min=1), help="Negatives an image."
+    ),
+    click.option("--h-images", default=60, show_default=True, type=click.IntRange(min=1), help="Negatives a caption."),
+    click.option("--metric", default="cosine", show_default=True, type=click.Choice(["cosine", "dot"])),
+    click.option("--normalise", is_flag=True, help="Divide every vector by its norm first."),
+    click.option("--search", default="auto", show_default=True, help="auto, onepass, faiss-flat or faiss:FACTORY."),
+    click.option(
+        "--recall-floor",
+        default=0.95,
+        show_default=True,
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        help="What a faiss:FACTORY must find.",
+    ),
+    click.option(
+        "--memory-mb",
+        default=1500,
+        show_default=True,
+        type=click.IntRange(min=100),
+        help="To use beyond the vectors, about.",
+    ),
+    click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
+)
+
+
+def mining_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take who belongs to whom, how many negatives, the metric, the search, memory and threads."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def require_pairing(pairs: Path | None, per_image: int | None, unpaired: bool) -> None:
+    if sum((pairs is not None, per_image is not None, unpaired)) != 1:
+        raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K or --unpaired")
+
+
+def read_pairing(
+    images: int, captions: int, pairs: Path | None, per_image: int | None
+) -> Int32[np.ndarray, " captions"]:
+    import numpy as np
+
+    if pairs is not None:
+        return read_pairs(pairs)
+    if per_image is None:
+        return np.full(captions, -1, dtype=np.int32)
+    if images * per_image != captions:
+        raise ValueError(
+            f"{images} images of {per_image} captions make {images * per_image}, and there are {captions}."
+        )
+    return np.repeat(np.arange(images, dtype=np.int32), per_image)
+
+
+def read_pairs(path: Path) -> Int32[np.ndarray, " captions"]:
+    import numpy as np
+
+    image_of = np.load(path)
+    if image_of.ndim != 1 or not np.issubdtype(image_of.dtype, np.integer):
+        raise ValueError(f"{path} holds {image_of.dtype} of shape {image_of.shape}; an integer a caption is needed.")
+    return image_of.astype(np.int32)

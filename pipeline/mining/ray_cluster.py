@@ -1,0 +1,98 @@
+"""Reaching a Ray cluster, or starting one on this machine for as long as a run takes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told
+    "RAY_worker_niceness": "0",  # of a cluster started here: units are what it is for
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a change to come
+}
+STORE_BYTES = 100_000_000
+"""For what goes through a cluster started here: units and their arguments."""
+SECONDS = 5.0
+
+
+def load_ray() -> Any:
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            'the backend ray needs Ray, which is not installed: `pip install "aoq[ray]"`; or mine with inprocess.'
+        ) from error
+    return ray
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Ray, connected to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
+
+    In a process that is connected already, that connection is used and left open.
+    """
+    ray = load_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    given: dict[str, Any] = {"address": address}
+    if not address:
+        processors = len(os.sched_getaffinity(0))
+        given = {"address": "local", "num_cpus": processors, "object_store_memory": STORE_BYTES}
+        given["include_dashboard"] = False
+    elif address != "auto":
+        _require_listener(address)
+    try:
+        ray.init(**given, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+        raise ConnectionError(
+            f"there is no Ray cluster to use at {address or 'this machine'!r} ({' '.join(str(error).split())}); start "
+            "one with `ray start`, run on one of its nodes, and where it asks for a token set RAY_AUTH_MODE=token; or "
+            'leave the address empty ("") to use this machine alone.'
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def usable_nodes(ray: Any, cpus: int, memory: int) -> dict[str, str]:
+    """The nodes alive that have room for a unit, by id, with a name for each; there must be one."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    usable = {
+        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
+        for node in alive
+        if node["Resources"].get("CPU", 0) >= cpus and node["Resources"].get("memory", 0) >= memory
+    }
+    if not usable:
+        rooms = [
+            f"{node['Resources'].get('CPU', 0):.0f} CPUs and {node['Resources'].get('memory', 0) / 1e6:.0f} MB"
+            for node in alive
+        ]
+        raise ValueError(
+            f"no node of the cluster has room for a unit of {cpus} threads and {memory / 1e6:.0f} MB; there are "
+            f"{len(rooms)} nodes with {'; '.join(rooms) or 'nothing'}. Lower the threads or the mining memory."
+        )
+    return usable
+
+
+def _require_listener(address: str) -> None:
+    """Ray itself tries for half a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ValueError(f'{address!r} is no address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.')
+    try:
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"nothing answers at {address} ({error.strerror or error}); is the cluster up (`ray start --head` "
+            'listens on port 6379)? Leave the address empty ("") to use this machine alone.'
+        ) from None
