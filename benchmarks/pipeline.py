@@ -27,7 +27,7 @@ from pipeline.config import Loss, online_version
 from pipeline.data.batches import epoch_order, step_rng
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import read_table
-from pipeline.produce import model_options, open_pairs
+from pipeline.produce.inputs import model_options, open_pairs
 from pipeline.settings import configured_path, read_project_settings
 from pipeline.stages import Chain, plan
 from pipeline.training.loop import draw_groups, make_objective, take_step

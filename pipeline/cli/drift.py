@@ -36,7 +36,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     from pipeline.engine import Engine
     from pipeline.mining.drift import measure_drift
     from pipeline.mining.table import read_table
-    from pipeline.produce import open_pairs
+    from pipeline.produce.inputs import open_pairs
     from pipeline.training.checkpoint import load_model
 
     name = chain.experiment.name

@@ -1,0 +1,18 @@
+"""One function a stage: read the upstream artefacts, call what computes, fill the work directory."""
+
+from pipeline.produce.data import produce_dataset, produce_world
+from pipeline.produce.evaluation import produce_evaluation
+from pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
+from pipeline.produce.training import produce_control, produce_first_round, produce_second_round
+
+__all__ = [
+    "produce_control",
+    "produce_dataset",
+    "produce_embeddings",
+    "produce_evaluation",
+    "produce_first_round",
+    "produce_hard_negatives",
+    "produce_screen",
+    "produce_second_round",
+    "produce_world",
+]

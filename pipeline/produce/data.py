@@ -1,0 +1,54 @@
+"""The world and the dataset: what everything else reads."""
+
+from __future__ import annotations
+
+from pipeline.artifact import Build, file_sha256
+from pipeline.data.check import check_folder
+from pipeline.data.demo import write_demo_world
+from pipeline.data.folder import open_split, present_files, split_fingerprint
+from pipeline.data.tokens import TokenisedCaptions
+from pipeline.data.vocabulary import Vocabulary
+from pipeline.engine import Engine
+from pipeline.stages import Chain
+
+MOST_PROBLEMS = 5
+
+
+def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
+    demo = chain.experiment.dataset.demo
+    assert demo is not None  # only experiments on the demo have this stage
+    build.clear()
+    write_demo_world(build.directory, images=demo.images, dev_images=demo.dev_images, seed=demo.seed)
+
+
+def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
+    """The vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
+    build.clear()
+    config, folder = chain.experiment.dataset, chain.folder
+    used = sorted({config.train, config.dev, *config.vocabulary_splits})
+    problems = [problem for problem in check_folder(folder, used) if problem.severity == "error"]
+    if problems:
+        shown = "\n".join(f"  {problem}" for problem in problems[:MOST_PROBLEMS])
+        more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
+    roles = {"train": config.train, "dev": config.dev}
+    splits = {role: open_split(folder, name) for role, name in roles.items()}
+    if config.vocabulary is not None:
+        vocabulary = Vocabulary.load(chain.data_root / config.vocabulary)
+    else:
+        chosen = [open_split(folder, name).captions for name in config.vocabulary_splits]
+        vocabulary = Vocabulary.build(
+            [caption for captions in chosen for caption in captions], min_count=config.min_count
+        )
+    vocabulary.save(build.directory / "vocabulary.json")
+    for role, split in splits.items():
+        TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
+    build.notes["fingerprint"] = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    build.notes["folder_sha256"] = {
+        path.name: file_sha256(path) for name in used for path in present_files(folder, name).values()
+    }
+    build.notes["counts"] = {
+        role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
+    }
+    build.notes["vocabulary_size"] = len(vocabulary)
+    build.notes["feature_size"] = int(splits["train"].features.shape[2])

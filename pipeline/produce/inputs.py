@@ -1,0 +1,59 @@
+"""What several stages read: splits with their tokens, sizes, and whether they suit the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from models import MODELS
+from models.base import MatchingModel
+from pipeline.data.batches import PairData
+from pipeline.data.features import open_features
+from pipeline.data.folder import open_split, split_paths
+from pipeline.data.tokens import TokenisedCaptions
+from pipeline.data.vocabulary import Vocabulary
+from pipeline.stages import Chain
+
+
+def open_pairs(chain: Chain, role: str) -> PairData:
+    """The train or dev split with the captions that the dataset stage tokenised."""
+    config = chain.experiment.dataset
+    split = open_split(chain.folder, {"train": config.train, "dev": config.dev}[role])
+    tokens = TokenisedCaptions.load(chain["dataset"].path / f"{role}_tokens.npz")
+    return PairData(split, tokens, config.max_regions)
+
+
+def open_named_pairs(chain: Chain, folder: Path, name: str) -> PairData:
+    """Any split of the folder, tokenised with the chain's own vocabulary."""
+    split = open_split(folder, name)
+    vocabulary = Vocabulary.load(chain["dataset"].path / "vocabulary.json")
+    return PairData(split, TokenisedCaptions.build(split.captions, vocabulary), chain.experiment.dataset.max_regions)
+
+
+def fingerprint(chain: Chain) -> str:
+    return str(chain["dataset"].manifest()["fingerprint"]["train"])
+
+
+def model_options(chain: Chain) -> dict[str, Any]:
+    """What builds the experiment's model: its section, and the sizes that follow from the data."""
+    dataset, section = chain["dataset"].manifest(), chain.experiment.model
+    sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
+    if not MODELS[section.name].takes_masks:
+        regions = open_features(split_paths(chain.folder, chain.experiment.dataset.train)["ims.npy"]).shape[1]
+        sizes["regions"] = min(regions, chain.experiment.dataset.max_regions or regions)
+    return {**section.model_dump(exclude={"name"}), **sizes}
+
+
+def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
+    """Raise if the split lacks what the model needs, before anything is trained."""
+    split, name = pairs.split, model.__name__
+    if model.needs_boxes and split.boxes is None:
+        raise ValueError(
+            f"{name} needs to know where regions lie, and split {split.name!r} has no {split.name}_boxes.npy; write "
+            "one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
+        )
+    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.max_regions].all():
+        raise ValueError(
+            f"{name} normalises each region slot over the batch and takes no masked regions, but {split.name}_mask.npy "
+            "masks some; set [dataset] max_regions to what every image has, or choose another model."
+        )

@@ -1,0 +1,164 @@
+"""Embeddings, the negative table (mined, reranked or fused) and its screen."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from models.base import EmbeddingModel
+from pipeline.artifact import Build
+from pipeline.config import Fusion, Rerank
+from pipeline.data.folder import open_split
+from pipeline.embedding import EmbeddingStore, write_embeddings
+from pipeline.engine import Engine
+from pipeline.mining.fusion import fuse_tables
+from pipeline.mining.mine import mine
+from pipeline.mining.problem import Problem
+from pipeline.mining.rerank import rerank
+from pipeline.mining.rescore import Rescoring
+from pipeline.mining.runners import choose_runner
+from pipeline.mining.screening.entries import Knowledge
+from pipeline.mining.screening.matches import read_matches
+from pipeline.mining.screening.view import judge, write_view
+from pipeline.mining.shortlist import Shortlist
+from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
+from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs
+from pipeline.progress import show_progress
+from pipeline.stages import Chain, run_name, split_member
+from pipeline.training.checkpoint import load_model
+
+logger = logging.getLogger(__name__)
+
+
+def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    model = load_model(chain["first_round"].path / "model.safetensors").to(device)
+    assert isinstance(model, EmbeddingModel)  # the config refuses to mine with any other
+    with show_progress("embeddings") as report:
+        write_embeddings(model, open_pairs(chain, "train"), build.directory, device, report)
+
+
+def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
+    """The table: mined from embeddings, or made of other experiments' tables."""
+    if isinstance(chain.table, Rerank):
+        _rerank(chain, chain.table, build, engine)
+    elif isinstance(chain.table, Fusion):
+        _fuse(chain, chain.table, build)
+    else:
+        _mine(chain, build, engine)
+
+
+def _mine(chain: Chain, build: Build, engine: Engine) -> None:
+    engine.torch_device()
+    run = choose_runner(engine)
+    mining = chain.experiment.mining
+    assert mining is not None  # stages.plan gave the chain this stage
+    store = EmbeddingStore.open(chain["embeddings"].path)
+    split = open_split(chain.folder, chain.experiment.dataset.train)
+    with show_progress("mining") as report:
+        mine(
+            Problem(
+                store.images,
+                store.captions,
+                split.image_of,
+                mining.h_captions,
+                mining.h_images,
+                memory=engine.mining_memory_mb * 1_000_000,
+            ),
+            search=mining.search,
+            recall_floor=mining.recall_floor,
+            provenance=_provenance(chain, build, _teacher(chain, "first_round")),
+            work=build.directory / "shards",
+            output=build.directory / "table",
+            run=run,
+            progress=lambda done, total: report(done, total, "shards"),
+        )
+
+
+def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    shortlist, teacher = chain.members
+    pairs = open_pairs(teacher, "train")
+    model = load_model(teacher["second_round"].path / "model.safetensors")
+    check_inputs(type(model), pairs)
+    folder = shortlist["hard_negatives"].path / "table"
+    tables = table_hashes(read_manifest(folder, dataset=fingerprint(chain)))
+    captions = read_lists(folder / "i2t.parquet").negative_ids[:, : options.depth_captions].copy()
+    images = read_lists(folder / "t2i.parquet").negative_ids[:, : options.depth_images].copy()
+    depths = {"captions": captions.shape[1], "images": images.shape[1]}
+    about = {"experiment": options.shortlist, "depths": depths, "tables": tables}
+    provenance = _provenance(chain, build, _teacher(teacher, "second_round"), shortlist=about)
+    with show_progress("rescoring") as report:
+        rerank(
+            Rescoring(
+                model.to(device),
+                pairs,
+                Shortlist(captions, images, pairs.split.image_of),
+                options.h_captions,
+                options.h_images,
+                options.checked_anchors,
+                device,
+            ),
+            provenance=provenance,
+            work=build.directory / "shards",
+            output=build.directory / "table",
+            progress=lambda done, total: report(done, total, "units"),
+        )
+
+
+def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
+    build.clear()
+    folders = [member["hard_negatives"].path / "table" for member in chain.members]
+    made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
+    members = [
+        {"experiment": name, "teacher": about["teacher"], "tables": table_hashes(about)}
+        for name, about in zip(chain.asked, made, strict=True)
+    ]
+    how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
+    fuse_tables(
+        folders,
+        [run_name(*split_member(name)) for name in chain.asked],
+        method=options.method,
+        weights=options.weights,
+        depths={"i2t": options.h_captions, "t2i": options.h_images},
+        provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
+        image_of=open_split(chain.folder, chain.experiment.dataset.train).image_of,
+        output=build.directory / "table",
+    )
+
+
+def _teacher(chain: Chain, stage: str) -> dict[str, Any]:
+    weights = chain[stage].manifest()["files"]["model.safetensors"]["sha256"]
+    return {"experiment": chain.experiment.name, "model": chain.experiment.model.name, "weights_sha256": weights}
+
+
+def _provenance(chain: Chain, build: Build, teacher: dict[str, Any], **more: Any) -> dict[str, Any]:
+    dataset = fingerprint(chain)
+    return {"dataset": dataset, "teacher": teacher, **more, "tool": "aoq", "tool_version": build.tool_version}
+
+
+def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
+    """The table as the experiment's screen sees it."""
+    engine.torch_device()
+    build.clear()
+    screen = chain.experiment.screen
+    assert screen is not None  # stages.plan gave the chain this stage
+    split = open_split(chain.folder, chain.experiment.dataset.train)
+    matches = None
+    if screen.positives is not None:
+        matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
+    store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
+    knowledge = Knowledge(
+        split.image_count,
+        split.image_of,
+        split.captions,
+        images=None if store is None else store.images,
+        captions=None if store is None else store.captions,
+        matches=matches,
+    )
+    view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
+    write_view(view, build.directory / "view")
+    build.notes["directions"] = view.manifest["directions"]
+    for direction, counts in view.manifest["directions"].items():
+        taken = ", ".join(f"{rule} {count}" for rule, count in counts["takes"].items())
+        logger.info("%s: %d of %d negatives left (%s)", direction, counts["left"], counts["listed"], taken)

@@ -1,0 +1,115 @@
+"""Both rounds and the control: models trained, or imported weights in their place."""
+
+from __future__ import annotations
+
+import torch
+
+from models import MODELS, build_model
+from models.base import MatchingModel
+from pipeline.artifact import Artifact, Build
+from pipeline.config import Training
+from pipeline.data.folder import Split
+from pipeline.embedding import similarity_matrix
+from pipeline.engine import Engine
+from pipeline.evaluation.retrieval import evaluate_similarity
+from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
+from pipeline.mining.screening.view import read_view
+from pipeline.mining.table import NegativeTable, read_table
+from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
+from pipeline.progress import show_progress
+from pipeline.stages import TABLELESS, Chain, control_training
+from pipeline.training.checkpoint import load_model, read_weights, save_model
+from pipeline.training.loop import Run, train
+
+
+def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
+    """The teacher: trained, or imported weights that fit the data, with their dev recalls."""
+    experiment = chain.experiment
+    if experiment.first_round is not None:
+        _train(chain, experiment.first_round, None, build, engine)
+    else:
+        _import(chain, str(experiment.teacher_weights), build, engine)
+
+
+def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
+    _train(chain, control_training(chain.experiment.student), None, build, engine)
+
+
+def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
+    """The student, trained on the table; or imported weights in its place."""
+    experiment = chain.experiment
+    if experiment.weights is not None:
+        _import(chain, experiment.weights, build, engine)
+        return
+    table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
+    _train(chain, experiment.student, table, build, engine)
+
+
+def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
+    """Weights of `aoq import-checkpoint`, if they fit the experiment's model and data, with their dev recalls."""
+    experiment, path = chain.experiment, chain.data_root / file
+    description, weights = read_weights(path)
+    dev, expected = open_pairs(chain, "dev"), model_options(chain)
+    wrong = {
+        name: (description["options"].get(name), value)
+        for name, value in expected.items()
+        if description["options"].get(name) != value and not name.startswith("caption_")
+    }  # VSRN's captioner has no part in its similarities, and official VSRN checkpoints come without
+    if description["name"] != experiment.model.name or wrong:
+        found = "; ".join(f"{name} is {theirs} there and {ours} here" for name, (theirs, ours) in wrong.items())
+        raise ValueError(
+            f"{path} holds a {description['name']!r}, the experiment a {experiment.model.name!r}; {found}. "
+            "Set [model] to the file's options, and [dataset] vocabulary to the one it was trained with."
+        )
+    save_model(build.directory / "model.safetensors", weights, description)
+    device = engine.torch_device()
+    similarity = similarity_matrix(load_model(path).to(device), dev, device)
+    build.notes["metrics"] = evaluate_similarity(similarity, dev.split.image_of)
+
+
+def _train(chain: Chain, training: Training, table: Artifact | None, build: Build, engine: Engine) -> None:
+    device = engine.torch_device()
+    seed = chain.experiment.seed
+    torch.manual_seed(seed)  # the one place: initial weights and dropout follow from it
+    train_pairs, dev_pairs = open_pairs(chain, "train"), open_pairs(chain, "dev")
+    name, options = chain.experiment.model.name, model_options(chain)
+    for pairs in (train_pairs, dev_pairs):
+        check_inputs(MODELS[name], pairs)
+    sampler = None
+    if table is not None:
+        sampler = _sampler(chain, read_table(table.path / "table", dataset=fingerprint(chain)), train_pairs.split)
+
+    def validate(model: MatchingModel) -> dict[str, float]:
+        return evaluate_similarity(similarity_matrix(model, dev_pairs, device), dev_pairs.split.image_of)
+
+    with show_progress(f"{chain.experiment.name} {training.loss.name}") as report:
+        build.notes |= train(
+            build_model(name, **options),
+            {"name": name, "options": options},
+            train_pairs,
+            sampler,
+            training,
+            validate,
+            seed=seed,
+            run=Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report),
+        )
+
+
+def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
+    screen, sampling = chain.experiment.screen, chain.experiment.sampling
+    weights = None
+    if sampling.gap is not None and sampling.sharpness is not None:
+        weights = GapWeights(sampling.gap, sampling.sharpness)
+    return Sampler(
+        table,
+        split.image_of,
+        split.captions_of,
+        strategy=sampling.strategy,
+        resample=sampling.resample,
+        h_captions=sampling.h_captions,
+        h_images=sampling.h_images,
+        windows=sampling.windows or WHOLE,
+        weights=weights,
+        view=read_view(chain["screen"].path / "view", table.manifest) if screen else None,
+        suspected=screen.suspected if screen else "drop",
+    )
