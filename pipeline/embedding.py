@@ -57,14 +57,17 @@ def similarity_matrix(
 
 @dataclass(frozen=True)
 class EmbeddingStore:
-    """`images.npy` (I, D) and `captions.npy` (C, D), float32, memory-mapped, rows in the split's order."""
+    """`images.npy` (I, D) and `captions.npy` (C, D), float32, memory-mapped, rows in the split's order.
+
+    Mapped copy-on-write, so that torch takes them as they are; the files stay as they are.
+    """
 
     images: Float32[np.ndarray, "images D"]
     captions: Float32[np.ndarray, "captions D"]
 
     @classmethod
     def open(cls, folder: Path) -> EmbeddingStore:
-        return cls(np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "captions.npy", mmap_mode="r"))
+        return cls(np.load(folder / "images.npy", mmap_mode="c"), np.load(folder / "captions.npy", mmap_mode="c"))
 
 
 @torch.inference_mode()

@@ -27,7 +27,8 @@ class Product:
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
-        tensor = torch.tensor(vectors)  # a copy: the file is mapped read-only
+        """Without a copy where the vectors may be written to: torch does not take others."""
+        tensor = torch.from_numpy(vectors) if vectors.flags.writeable else torch.tensor(vectors)
         return tensor.bfloat16() if self.precision == "bfloat16" else tensor
 
     def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:

@@ -51,7 +51,7 @@ class Job:
     versions: Versions
 
     def open(self) -> Problem:
-        images, captions = (np.load(side.here(), mmap_mode="r") for side in (self.images, self.captions))
+        images, captions = (np.load(side.here(), mmap_mode="c") for side in (self.images, self.captions))
         pairs = np.load(self.work / "pairs.npy")
         return Problem(images, captions, pairs, self.h_captions, self.h_images, self.memory)
 

@@ -21,7 +21,8 @@ TILE_IMAGES, TILE_CAPTIONS = 1024, 4096
 SAMPLED = 3.0  # of an anchor's h best, so many are expected in the sample
 FEWEST_SAMPLED = 1024
 TOO_MANY = 8  # times h: an anchor that keeps more has ties beyond number, and is searched by itself
-CHUNK = 64  # entries of a tile, of which most often none is kept
+SPARE = 2  # times that for images, of which a block is held at a time: a low limit is seldom so low
+CHUNK = 16  # entries of a tile, of which most often none is kept
 
 
 def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
@@ -45,12 +46,12 @@ def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
 
 
 class Keeper:
-    """The pairs that anchors of one side keep from tile after tile."""
+    """The pairs that anchors of one side keep from tile after tile; one that keeps more than `most` keeps no more."""
 
-    def __init__(self, limits: Float32[np.ndarray, " anchors"], wanted: int) -> None:
+    def __init__(self, limits: Float32[np.ndarray, " anchors"], most: int) -> None:
         self.limits = limits.copy()
         self._counts = np.zeros(len(limits), dtype=np.int64)
-        self._most = TOO_MANY * wanted
+        self._most = most
         self._parts: list[tuple[np.ndarray, ...]] = []
 
     def add(self, anchors: Int32[np.ndarray, " pairs"], *others: np.ndarray) -> None:

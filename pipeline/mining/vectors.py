@@ -29,12 +29,12 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarr
     if not count or not dimensions:
         raise ValueError(f"{given} is empty: {count} vectors of {dimensions} dimensions.")
     if path.suffix == ".npy" and not normalise:
-        mapped = np.load(path, mmap_mode="r")
+        mapped = np.load(path, mmap_mode="c")
         if mapped.dtype == np.float32:
             return mapped
     if not copy.is_file():
         _write(copy, given, count, dimensions, parts, normalise)
-    return np.load(copy, mmap_mode="r")
+    return np.load(copy, mmap_mode="c")
 
 
 def vectors_file(given: str) -> Path:

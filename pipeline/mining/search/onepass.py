@@ -16,6 +16,7 @@ from pipeline.mining.products import Product, near_product
 from pipeline.mining.proposals import heads
 from pipeline.mining.table import DIRECTIONS, Direction
 from pipeline.mining.tiles import (
+    SPARE,
     TILE_CAPTIONS,
     TILE_IMAGES,
     TOO_MANY,
@@ -61,7 +62,8 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path)
     """The lists of some images, and what all captions keep of these images."""
     side, t2i = problem["i2t"].rows(np.arange(start, stop)), problem["t2i"]
     limits = {d: pq.read_table(work / f"{_limits_name(d, product)}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
-    images, captions = Keeper(limits["i2t"][start:stop], side.wanted), Keeper(limits["t2i"], t2i.wanted)
+    images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
+    captions = Keeper(limits["t2i"], TOO_MANY * t2i.wanted)
     block = product.prepare(side.anchors)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
         tile = product(block, product.prepare(problem.captions[first:last]))
