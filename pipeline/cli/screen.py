@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.cli.output import made_whole
 from pipeline.experiments import explain
 from pipeline.screen_section import RULES, Screen
 
@@ -61,30 +60,24 @@ def screen(
     from pipeline.mining.screening.view import judge, write_view
     from pipeline.mining.table import read_positives, read_table
 
-    if output.exists():
-        raise ValueError(f"{output} is there already; remove it or choose another folder.")
     try:
         asked = Screen(**{rule: value for rule, value in rules.items() if value is not None})
     except ValidationError as error:
         raise ValueError(explain(Screen, error).removeprefix("the file: ")) from None
     judged = read_table(table)
     image_count, caption_count = len(judged.i2t), len(judged.t2i)
-    build = output.absolute().parent / f".{output.name}.screening-{os.getpid()}"
-    build.mkdir(parents=True)
-    try:
+    with made_whole(output) as made:
+        scratch = made.parent
         knowledge = Knowledge(
             image_count,
             read_positives(table, image_count, caption_count),
             None if texts is None else _lines(texts, caption_count),
-            None if images is None else _vectors(images, image_count, build / "images.npy", normalise),
-            None if captions is None else _vectors(captions, caption_count, build / "captions.npy", normalise),
+            None if images is None else _vectors(images, image_count, scratch / "images.npy", normalise),
+            None if captions is None else _vectors(captions, caption_count, scratch / "captions.npy", normalise),
             None if asked.positives is None else read_matches(Path(asked.positives), image_count, caption_count),
         )
         view = judge(judged, asked, knowledge)
-        write_view(view, build / "view")
-        os.replace(build / "view", output)
-    finally:
-        shutil.rmtree(build)
+        write_view(view, made)
     show_counts(view)
 
 
@@ -103,7 +96,9 @@ def show_counts(view: View) -> None:
 
 
 def _lines(path: Path, count: int) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    from pipeline.data.lines import read_lines
+
+    lines = read_lines(path)
     if len(lines) != count:
         raise ValueError(f"{path} has {len(lines)} lines, and the table is of {count} captions; give one line each.")
     return lines
