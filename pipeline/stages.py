@@ -159,6 +159,12 @@ class _Planner:
                 "sampling": _sampled(experiment.sampling),
             }
             if experiment.screen is not None:
+                made = teacher.owner("hard_negatives").stages if teacher else stages
+                if experiment.screen.needs_vectors and "embeddings" not in made:
+                    raise ValueError(
+                        "[screen] caption_similarity and image_similarity ask for the teacher's vectors, and the table "
+                        f"of {experiment.teacher!r} is made of other tables; leave these rules out."
+                    )
                 stages["screen"] = table = self._screen(experiment.screen, table)
                 student["suspected"] = experiment.screen.suspected
             stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)

@@ -210,3 +210,11 @@ def test_a_derived_table_is_all_that_such_an_experiment_has(planned):
     fused = planned("fused", fusion_of(*SEEDS[:2]))
     with pytest.raises(ValueError, match=r"experiment 'fused' has stages .*'hard_negatives'\], not 'second_round'"):
         fused["second_round"]
+
+
+def test_a_screen_cannot_ask_a_derived_table_for_vectors(planned, write):
+    fused = write("fused", fusion_of(*SEEDS[:2]))
+    student = STUDENT.format(teacher=fused, loss="offtri")
+    assert "screen" in planned("student", student, "screen={mutual_rank=3}").stages
+    with pytest.raises(ValueError, match="made of other tables; leave these rules out"):
+        planned("student", student, "screen={image_similarity=0.9}")
