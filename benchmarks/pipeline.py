@@ -23,13 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from models import build_model
+from pipeline.chain import Chain
 from pipeline.config import Loss, online_version
 from pipeline.data.batches import epoch_order, step_rng
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import read_table
 from pipeline.produce.inputs import model_options, open_pairs
 from pipeline.settings import configured_path, read_project_settings
-from pipeline.stages import Chain, plan
+from pipeline.stages import plan
 from pipeline.training.loop import draw_groups, make_objective, take_step
 from pipeline.training.step import read_batch
 

@@ -1,4 +1,4 @@
-"""The chain of artefacts an experiment consists of, and what each stage's key is made of.
+"""Planning the chain of artefacts an experiment consists of, and what each stage's key is made of.
 
 Imports nothing heavy: the whole chain is planned before anything runs. A stage's version is raised when its code
 changes results; `tests/test_stages.py` pins the keys so that a changed default is noticed.
@@ -6,7 +6,6 @@ changes results; `tests/test_stages.py` pins the keys so that a changed default 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
+from pipeline.chain import Chain, check_same_data, data_stages, split_member, table_depths
 from pipeline.config import (
     Ensemble,
     Experiment,
@@ -48,56 +48,12 @@ TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Every artefact of one experiment, by stage, in the order they are made; with the experiment itself.
-
-    The `control` is the second round's student, schedule and seed on the online loss alone: a first round, and the
-    teacher's own where that has the same schedule.
-    """
-
-    experiment: Experiment
-    data_root: Path
-    folder: Path
-    """The precomp folder the experiment reads."""
-    stages: Mapping[str, Artifact]
-    teacher: Chain | None = None
-    members: tuple[Chain, ...] = ()
-    """Those whose similarities an ensemble averages, or of whose tables a rerank or a fusion makes one; `experiment`
-    is then that of one of them, under another name."""
-    asked: tuple[str, ...] = ()
-    """The members as they are named, overrides and all."""
-    uses: tuple[str, ...] = ()
-    """The stage that is needed of each member."""
-    weights: tuple[float, ...] | None = None
-    table: Rerank | Fusion | None = None
-    """How the table is made of others, in place of [mining]."""
-
-    def owner(self, stage: str) -> Chain:
-        """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
-        if stage in self.stages:
-            return self
-        if self.teacher is None:
-            what = "ensemble" if self.members and self.table is None else "experiment"
-            raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
-        return self.teacher.owner(stage)
-
-    def __getitem__(self, stage: str) -> Artifact:
-        return self.owner(stage).stages[stage]
-
-
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """The chain of the experiment `name`; its data must be there, nothing else."""
     experiment, planner = load_experiment(name, override), _Planner(data_root, artifact_root)
     if isinstance(experiment, Ensemble):
         return planner.ensemble(experiment)
     return planner.plan(experiment, (name,))
-
-
-def split_member(member: str) -> tuple[str, str]:
-    """The experiment and the override that a member of an ensemble names: "f30k_vsrn@seed=1"."""
-    name, _, override = member.partition("@")
-    return name, override
 
 
 def control_training(training: Training) -> Training:
@@ -109,12 +65,6 @@ def control_training(training: Training) -> Training:
     while warmup and warmup[-1] == "online":
         warmup.pop()
     return training.model_copy(update={"loss": online_version(training.loss), "warmup": tuple(warmup)})
-
-
-def run_name(experiment: str, override: str = "") -> str:
-    """The folder below `runs/` for an experiment, and one of its own for each override of it."""
-    name = Path(experiment).stem
-    return f"{name}@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}" if override else name
 
 
 @dataclass(frozen=True)
@@ -208,7 +158,7 @@ class _Planner:
                 f"rerank {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
                 "pairs; name an experiment with [second_round] or imported `weights`."
             )
-        _check_same_data(name, teacher, shortlist)
+        check_same_data(name, teacher, shortlist)
         depths: dict[str, int] = {}
         for side, there in table_depths(shortlist).items():
             h, depth = getattr(rerank, f"h_{side}"), getattr(rerank, f"depth_{side}") or there
@@ -221,7 +171,7 @@ class _Planner:
             depths |= {f"h_{side}": h, f"depth_{side}": depth}
         scored = {**depths, "checked_anchors": rerank.checked_anchors, "tiles": TILES}
         upstream = shortlist["hard_negatives"], teacher["second_round"]
-        stages = {**_data_stages(teacher), "hard_negatives": self._derived("rerank", scored, *upstream)}
+        stages = {**data_stages(teacher), "hard_negatives": self._derived("rerank", scored, *upstream)}
         return Chain(
             teacher.experiment.model_copy(update={"name": name}),
             self.data_root,
@@ -239,7 +189,7 @@ class _Planner:
         first = members[0].owner("hard_negatives")
         seen: dict[str, str] = {}
         for member, named in zip(members, fusion.members, strict=True):
-            _check_same_data(name, first, member)
+            check_same_data(name, first, member)
             other = seen.setdefault(member["hard_negatives"].key, named)
             if other != named:
                 raise ValueError(
@@ -252,7 +202,7 @@ class _Planner:
         made = _values(fusion)
         ingredients = {key: made[key] for key in ("method", "weights", "h_captions", "h_images")}
         tables = [member["hard_negatives"] for member in members]
-        stages = {**_data_stages(first), "hard_negatives": self._derived("fusion", ingredients, *tables)}
+        stages = {**data_stages(first), "hard_negatives": self._derived("fusion", ingredients, *tables)}
         return Chain(
             first.experiment.model_copy(update={"name": name}),
             self.data_root,
@@ -321,32 +271,6 @@ class _Planner:
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
         return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
-
-
-def table_depths(chain: Chain) -> dict[str, int]:
-    """How many captions an image's list keeps, and how many images a caption's."""
-    owner = chain.owner("hard_negatives")
-    made = owner.table or owner.experiment.mining
-    assert made is not None  # what else gave the owner its table
-    return {"captions": made.h_captions, "images": made.h_images}
-
-
-def _data_stages(chain: Chain) -> dict[str, Artifact]:
-    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
-
-
-def _check_same_data(name: str, one: Chain, other: Chain) -> None:
-    """A table's rows are those of one training split."""
-    ours, theirs = (
-        [chain["dataset"].ingredients["splits"]["train"], *(world.key for world in chain["dataset"].upstream)]
-        for chain in (one, other.owner("hard_negatives"))
-    )
-    if ours != theirs:
-        raise ValueError(
-            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
-            f"([dataset] gives {ours} and {theirs}), so the rows of their tables are other images; name experiments on "
-            "one."
-        )
 
 
 def _mined(mining: Mining) -> dict[str, Any]:

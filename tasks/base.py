@@ -12,8 +12,9 @@ from typing import ClassVar
 import luigi
 
 from pipeline.artifact import Artifact
+from pipeline.chain import Chain, run_name
 from pipeline.settings import configured_path, engine, runs_root
-from pipeline.stages import Chain, plan, run_name
+from pipeline.stages import plan
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import luigi
 
-from pipeline.stages import Chain, split_member
+from pipeline.chain import Chain, split_member
 from tasks.base import ArtifactTask
 
 

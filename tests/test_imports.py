@@ -26,7 +26,7 @@ ROWS = [
     ["pipeline.data"],
     ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
     ["pipeline.training"],
-    ["pipeline.stages", "pipeline.settings"],
+    ["pipeline.chain", "pipeline.stages", "pipeline.settings"],
     ["pipeline.produce"],
     ["tasks", "pipeline.cli"],
 ]

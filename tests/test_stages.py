@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.stages import plan, run_name
+from pipeline.chain import run_name
+from pipeline.stages import plan
 
 TINY = str(Path(__file__).parent / "tiny.toml")
 

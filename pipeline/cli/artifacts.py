@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifact import MANIFEST, Artifact, file_sha256
+from pipeline.chain import Chain
 from pipeline.cli.experiment import all_stages, experiment_chain
 from pipeline.experiments import known_experiments
 from pipeline.settings import configured_path, runs_root
-from pipeline.stages import Chain, plan
+from pipeline.stages import plan
 
 
 @click.command()

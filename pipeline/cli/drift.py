@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.chain import Chain
 from pipeline.cli.experiment import experiment_chain
 from pipeline.cli.table import show_most_changed
-from pipeline.stages import Chain
 
 STAGES = ("second_round", "control", "first_round")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from pipeline.chain import Chain
 from pipeline.settings import configured_path
-from pipeline.stages import Chain, plan
+from pipeline.stages import plan
 
 
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipeline.chain import Chain
 from pipeline.cli.experiment import experiment_chain
 from pipeline.screen_section import RULES
-from pipeline.stages import Chain
 
 if TYPE_CHECKING:
     from pipeline.data.folder import Split

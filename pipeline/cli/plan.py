@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.chain import Chain
 from pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
 from pipeline.settings import configured_path, engine
-from pipeline.stages import Chain
 from pipeline.stages import plan as plan_chain
 
 if TYPE_CHECKING:

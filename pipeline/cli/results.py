@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifact import Artifact
+from pipeline.chain import Chain, run_name, split_member
 from pipeline.cli.experiment import experiment_chain
 from pipeline.evaluation.retrieval import K
-from pipeline.stages import Chain, run_name, split_member
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
 ROUNDS = {"first_round": "round one", "control": "control", "second_round": "round two"}

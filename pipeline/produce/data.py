@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pipeline.artifact import Build, file_sha256
+from pipeline.chain import Chain
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split, present_files, split_fingerprint
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.engine import Engine
-from pipeline.stages import Chain
 
 MOST_PROBLEMS = 5
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.artifact import Build
+from pipeline.chain import Chain
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from pipeline.produce.inputs import open_named_pairs
-from pipeline.stages import Chain
 from pipeline.training.checkpoint import load_model
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from models import MODELS
 from models.base import MatchingModel
+from pipeline.chain import Chain
 from pipeline.data.batches import PairData
 from pipeline.data.features import open_features
 from pipeline.data.folder import open_split, split_paths
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
-from pipeline.stages import Chain
 
 
 def open_pairs(chain: Chain, role: str) -> PairData:

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.base import EmbeddingModel
 from pipeline.artifact import Build
+from pipeline.chain import Chain, run_name, split_member
 from pipeline.config import Fusion, Rerank
 from pipeline.data.folder import open_split
 from pipeline.embedding import EmbeddingStore, write_embeddings
@@ -24,7 +25,6 @@ from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
 from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs
 from pipeline.progress import show_progress
-from pipeline.stages import Chain, run_name, split_member
 from pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import torch
 from models import MODELS, build_model
 from models.base import MatchingModel
 from pipeline.artifact import Artifact, Build
+from pipeline.chain import Chain
 from pipeline.config import Training
 from pipeline.data.folder import Split
 from pipeline.embedding import similarity_matrix
@@ -17,7 +18,7 @@ from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
 from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from pipeline.progress import show_progress
-from pipeline.stages import TABLELESS, Chain, control_training
+from pipeline.stages import TABLELESS, control_training
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
 

@@ -1,0 +1,88 @@
+"""The chain of artefacts an experiment consists of; `pipeline.stages` plans it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.artifact import Artifact
+from pipeline.config import Experiment, Fusion, Rerank
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Every artefact of one experiment, by stage, in the order they are made; with the experiment itself.
+
+    The `control` is the second round's student, schedule and seed on the online loss alone: a first round, and the
+    teacher's own where that has the same schedule.
+    """
+
+    experiment: Experiment
+    data_root: Path
+    folder: Path
+    """The precomp folder the experiment reads."""
+    stages: Mapping[str, Artifact]
+    teacher: Chain | None = None
+    members: tuple[Chain, ...] = ()
+    """Those whose similarities an ensemble averages, or of whose tables a rerank or a fusion makes one; `experiment`
+    is then that of one of them, under another name."""
+    asked: tuple[str, ...] = ()
+    """The members as they are named, overrides and all."""
+    uses: tuple[str, ...] = ()
+    """The stage that is needed of each member."""
+    weights: tuple[float, ...] | None = None
+    table: Rerank | Fusion | None = None
+    """How the table is made of others, in place of [mining]."""
+
+    def owner(self, stage: str) -> Chain:
+        """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
+        if stage in self.stages:
+            return self
+        if self.teacher is None:
+            what = "ensemble" if self.members and self.table is None else "experiment"
+            raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
+        return self.teacher.owner(stage)
+
+    def __getitem__(self, stage: str) -> Artifact:
+        return self.owner(stage).stages[stage]
+
+
+def table_depths(chain: Chain) -> dict[str, int]:
+    """How many captions an image's list keeps, and how many images a caption's."""
+    owner = chain.owner("hard_negatives")
+    made = owner.table or owner.experiment.mining
+    assert made is not None  # what else gave the owner its table
+    return {"captions": made.h_captions, "images": made.h_images}
+
+
+def data_stages(chain: Chain) -> dict[str, Artifact]:
+    """What its data are made by."""
+    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
+
+
+def check_same_data(name: str, one: Chain, other: Chain) -> None:
+    """A table's rows are those of one training split."""
+    ours, theirs = (
+        [chain["dataset"].ingredients["splits"]["train"], *(world.key for world in chain["dataset"].upstream)]
+        for chain in (one, other.owner("hard_negatives"))
+    )
+    if ours != theirs:
+        raise ValueError(
+            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
+            f"([dataset] gives {ours} and {theirs}), so the rows of their tables are other images; name experiments on "
+            "one."
+        )
+
+
+def split_member(member: str) -> tuple[str, str]:
+    """The experiment and the override that a member of an ensemble names: "f30k_vsrn@seed=1"."""
+    name, _, override = member.partition("@")
+    return name, override
+
+
+def run_name(experiment: str, override: str = "") -> str:
+    """The folder below `runs/` for an experiment, and one of its own for each override of it."""
+    name = Path(experiment).stem
+    return f"{name}@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}" if override else name
