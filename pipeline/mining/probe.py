@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 
 from pipeline.mining.exact import SLACK
 from pipeline.mining.faiss_flat import search
+from pipeline.mining.grouping import group
+from pipeline.mining.limits import sample_and_rank, sampled_limits
 from pipeline.mining.lists import Summary, lists_table
 from pipeline.mining.problem import Positives, Problem, Side
 from pipeline.mining.products import Product, near_product
 from pipeline.mining.proposals import Proposals, heads
 from pipeline.mining.shape import Shape
 from pipeline.mining.table import Direction, list_writer
-from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES, Keeper, sample_and_rank, sampled_limits, scan_tile
+from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES, Keeper, TileKeeper
 from pipeline.mining.vectors import check_vectors
 
 SECONDS = 0.2
@@ -76,8 +78,8 @@ def tiles_seconds(shape: Shape, pool: Problem) -> float:
     limits = [_limits_like(shape, tile, "i2t"), _limits_like(shape, tile.T, "t2i")]
 
     def one_tile() -> None:
-        keepers = [Keeper(limit, len(images) + len(captions)) for limit in limits]
-        scan_tile(product(block, product.prepare(captions)), 0, 0, *keepers)
+        keeper = TileKeeper(*(Keeper(limit, len(images) + len(captions)) for limit in limits))
+        product.scan(block, product.prepare(captions), 0, keeper)
 
     return _timed(one_tile) * shape.images * shape.captions / tile.size
 
@@ -133,8 +135,8 @@ def _pass_on(proposed: Proposals) -> None:
     columns = {"caption": proposed.ids, "image": proposed.ids, "score": proposed.scores}
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False, write_page_checksum=True)
-    read = pq.read_table(file)["caption"].to_numpy()
-    np.argsort(read, kind="stable")
+    caption, *others = (column.to_numpy() for column in pq.read_table(file).columns)
+    group(caption, int(caption.max()) + 1, *others)
 
 
 def _write(lists: pa.Table, h: int) -> int:

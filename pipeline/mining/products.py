@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
-from pipeline.mining.problem import BLOCK, Problem, blocks
+from pipeline.mining.float_product import float_product
+from pipeline.mining.int8_product import Int8Product, int8_works
+from pipeline.mining.problem import Problem
+from pipeline.mining.tiles import TileKeeper
 
-Precision = Literal["float32", "bfloat16"]
-ROUNDED = 2.0**-8  # so much of a number may rounding to bfloat16 take away: it has 8 significant bits
-SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
-@dataclass
-class Product:
-    """Dot products of all of one block with all of another, as float32 numbers."""
+@runtime_checkable
+class Product(Protocol):
+    """All dot products of one block of vectors with another."""
 
-    precision: Precision
-    error: float
-    """How far one can be from the exact product."""
-    _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+    @property
+    def precision(self) -> str: ...
 
-    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
-        """Without a copy where the vectors may be written to: torch does not take others."""
-        tensor = torch.from_numpy(vectors) if vectors.flags.writeable else torch.tensor(vectors)
-        return tensor.bfloat16() if self.precision == "bfloat16" else tensor
+    @property
+    def error(self) -> float:
+        """How far the scores that `scan` keeps can be from the exact products."""
 
-    def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:
-        """Of blocks that were prepared. The next call overwrites them: fresh memory would cost a tenth more."""
-        shape = len(one), len(other)
-        if self._result.shape != shape:
-            self._result = torch.empty(shape, dtype=one.dtype)
-        return torch.mm(one, other.T, out=self._result).float().numpy()
+    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Any:
+        """A block, for the two methods below."""
+
+    def __call__(self, one: Any, other: Any) -> Float32[np.ndarray, "items others"]:
+        """The near products; the next call may overwrite them: fresh memory would cost a tenth more."""
+
+    def scan(self, images: Any, captions: Any, first_caption: int, keeper: TileKeeper) -> None:
+        """Hand over the pairs whose near score reaches a limit; all others score less than it plus `error`, exactly."""
 
 
 def near_product(problem: Problem, precision: Precision | None = None) -> Product:
-    """In bfloat16 where the processor has units for it, else in float32."""
+    """In what this processor multiplies fastest."""
     precision = precision or fastest_precision()
-    adding = problem["i2t"].rounding_error
-    if precision == "float32":
-        return Product("float32", adding)
-    (images, left_images), (captions, left_captions) = (_norms(side) for side in (problem.images, problem.captions))
-    # <a, c> - <a', c'> = <a - a', c> + <a', c - c'>, and then <a', c'> is added up in float32 and rounded itself.
-    given = left_images * captions + (images + left_images) * left_captions
-    rounded = ROUNDED * ((images + left_images) * (captions + left_captions) + adding)
-    return Product("bfloat16", 1.01 * (given + 1.02 * adding + rounded) + problem.images.shape[1] * SMALLEST)
+    if precision == "int8" and int8_works(problem.images.shape[1]):
+        return Int8Product(problem["i2t"].rounding_error)
+    return float_product(problem, "bfloat16" if precision == "bfloat16" else "float32")
 
 
 def fastest_precision() -> Precision:
-    """For dot products on this processor."""
+    """For dot products on this processor: bfloat16 or 8-bit integers where it has units for them."""
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return "bfloat16" if able.get("amx_bf16") or able.get("avx512_bf16") else "float32"
-
-
-def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
-    """The largest norm, and the largest norm of what bfloat16 leaves of a vector."""
-    norm = left = 0.0
-    for start, stop in blocks(len(vectors), BLOCK):
-        part = torch.tensor(vectors[start:stop])
-        norm = max(norm, float(part.square().sum(1).max()))
-        left = max(left, float((part - part.bfloat16().float()).square().sum(1).max()))
-    return math.sqrt(norm) * (1 + 1e-4), math.sqrt(left) * (1 + 1e-4)
+    if able.get("amx_bf16") or able.get("avx512_bf16"):
+        return "bfloat16"
+    return "int8" if (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works() else "float32"

@@ -21,10 +21,10 @@ def use_threads(count: int) -> None:
     load_faiss().omp_set_num_threads(count)
 
 
-def in_parallel(function: Callable[..., Any], count: int, *arguments: Any) -> list[tuple[int, int]]:
+def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> list[tuple[int, int]]:
     """function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
     threads = torch.get_num_threads()
-    edges = np.linspace(0, count, min(count, PARTS * threads) + 1, dtype=np.int64).tolist()
+    edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     ranges = list(pairwise(edges))
     with ThreadPoolExecutor(threads) as pool:
         for part in [pool.submit(function, start, stop, *arguments) for start, stop in ranges]:

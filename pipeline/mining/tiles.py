@@ -1,48 +1,24 @@
 """Both directions from one pass: a tile of similarities is computed once, for the images' lists and the captions'.
 
-A random sample of the other side says from which score on a candidate may be among an anchor's h best. What a tile
-holds above that limit is kept, with its near score; everything else is bounded by it.
+What a tile holds above an anchor's limit (`pipeline.mining.limits`) is kept, with its near score; everything else is
+bounded by the limit.
 """
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int32
-from numba import njit
 
-from pipeline.mining.problem import Side, blocks
-from pipeline.mining.products import Product
+from pipeline.mining.grouping import group
 from pipeline.mining.proposals import Proposals
 from pipeline.mining.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 1024, 4096
-SAMPLED = 3.0  # of an anchor's h best, so many are expected in the sample
-FEWEST_SAMPLED = 1024
 TOO_MANY = 8  # times h: an anchor that keeps more has ties beyond number, and is searched by itself
 SPARE = 2  # times that for images, of which a block is held at a time: a low limit is seldom so low
-CHUNK = 16  # entries of a tile, of which most often none is kept
-
-
-def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
-    """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
-    count = len(side.candidates)
-    size, rank = sample_and_rank(count, side.wanted)
-    sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
-    sample = product.prepare(side.candidates[sampled])
-    limits = np.empty(len(side.anchors), dtype=np.float32)
-    for start, stop in blocks(len(limits), TILE_CAPTIONS):
-        scores = product(product.prepare(side.anchors[start:stop]), sample)
-        in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
-    return limits
-
-
-def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
-    """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
-    size = min(count, max(FEWEST_SAMPLED, int(SAMPLED * count / wanted)))
-    expected = size * wanted / count
-    return size, min(size, int(np.ceil(expected + 3 * np.sqrt(expected) + 1)))
 
 
 class Keeper:
@@ -61,78 +37,42 @@ class Keeper:
         self.limits[first:last][self._counts[first:last] > self._most] = np.inf
 
     def kept(self) -> tuple[np.ndarray, ...]:
-        """Anchors, rising, and their candidates and scores."""
-        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        order = np.argsort(columns[0], kind="stable")
-        return tuple(column[order] for column in columns)
+        """Where each anchor's pairs begin, and the last ones end; the pairs' candidates and scores."""
+        anchors, *others = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        return group(anchors, len(self.limits), *others)
+
+    def proposals(self, error: float) -> Proposals:
+        offsets, candidates, scores = self.kept()
+        return Proposals(offsets, candidates, scores, self.limits.astype(np.float64) + error, error)
 
 
-def scan_tile(
-    tile: Float32[np.ndarray, "I C"], first_image: int, first_caption: int, images: Keeper, captions: Keeper
-) -> None:
-    """Hand each keeper what its anchors keep of a tile."""
-    rows, columns = tile.shape
-    buffers = [[np.empty(tile.size, kind) for kind in (np.int32, np.int32, np.float32)] for _ in range(2)]
-    ends = np.empty((2, rows), dtype=np.int64)
-    limits = images.limits[first_image : first_image + rows], captions.limits[first_caption : first_caption + columns]
-    ranges = in_parallel(_scan, rows, tile, *limits, *buffers[0], *buffers[1], ends)
-    for keeper, buffer, end in zip((images, captions), buffers, ends, strict=True):
-        found = [slice(start * columns, end[start]) for start, _ in ranges]
-        image, caption, score = (np.concatenate([column[part] for part in found]) for column in buffer)
-        image += first_image
-        caption += first_caption
-        keeper.add(*((image, caption) if keeper is images else (caption, image)), score)
+class TileKeeper:
+    """What the images of a block, and all captions, keep from tile after tile."""
 
+    def __init__(self, images: Keeper, captions: Keeper) -> None:
+        self._keepers = images, captions
+        self._buffers: list[list[np.ndarray]] = []
 
-def proposals(
-    keeper_columns: tuple[np.ndarray, ...], limits: Float32[np.ndarray, " anchors"], error: float
-) -> Proposals:
-    """What was kept, as proposals; `limits` count from the first anchor, 0."""
-    anchors, candidates, scores = keeper_columns
-    offsets = np.searchsorted(anchors, np.arange(len(limits) + 1))
-    return Proposals(offsets, candidates, scores, limits.astype(np.float64) + error, error)
+    def take(self, kernel: Callable[..., None], arguments: tuple[Any, ...], shape: tuple[int, ...], first: int) -> None:
+        """Hand each keeper what its anchors keep of a tile: all images, and captions from `first` on.
 
+        kernel(start, stop, *arguments, limits, …) writes what the rows from start to stop hold for images, and for
+        captions: row, column and score of each pair, from place start * columns on; and of both where they end.
+        """
+        rows, columns = shape
+        ends = np.empty((2, rows), dtype=np.int64)
+        images, captions = self._keepers
+        limits = images.limits, captions.limits[first : first + columns]
+        buffers = self._buffers_for(rows * columns)
+        ranges = in_parallel(kernel, rows, *arguments, *limits, *buffers[0], *buffers[1], ends, parts=1)
+        for keeper, buffer, end in zip(self._keepers, buffers, ends, strict=True):
+            found = [slice(start * columns, end[start]) for start, _ in ranges]
+            image, caption, score = (np.concatenate([column[part] for part in found]) for column in buffer)
+            caption += np.int32(first)
+            keeper.add(*((image, caption) if keeper is images else (caption, image)), score)
 
-@njit(nogil=True, cache=True)
-@no_type_check
-def _nth_best(start: int, stop: int, scores: Any, rank: int, limits: Any) -> None:
-    for row in range(start, stop):
-        limits[row] = np.partition(scores[row], scores.shape[1] - rank)[scores.shape[1] - rank]
-
-
-@njit(nogil=True, cache=True)
-@no_type_check
-def _scan(
-    start: int,
-    stop: int,
-    tile: Any,
-    image_limits: Any,
-    caption_limits: Any,
-    own_images: Any,
-    own_captions: Any,
-    own_scores: Any,
-    their_images: Any,
-    their_captions: Any,
-    their_scores: Any,
-    ends: Any,
-) -> None:
-    """Write the pairs of these rows that the image (`own`) or the caption (`their`) keeps, from place start * C on."""
-    columns = tile.shape[1]
-    own = their = start * columns
-    for row in range(start, stop):
-        limit = image_limits[row]
-        for first in range(0, columns, CHUNK):
-            scores, limits = tile[row, first : first + CHUNK], caption_limits[first : first + CHUNK]
-            found = 0
-            for n in range(len(scores)):
-                found += scores[n] >= min(limit, limits[n])
-            if found == 0:
-                continue
-            for n in range(len(scores)):
-                if scores[n] >= limit:
-                    own_images[own], own_captions[own], own_scores[own] = row, first + n, scores[n]
-                    own += 1
-                if scores[n] >= limits[n]:
-                    their_images[their], their_captions[their], their_scores[their] = row, first + n, scores[n]
-                    their += 1
-    ends[0, start], ends[1, start] = own, their
+    def _buffers_for(self, size: int) -> list[list[np.ndarray]]:
+        """The same ones as long as tiles are of one size: fresh memory costs more than what is written into it."""
+        if not self._buffers or len(self._buffers[0][0]) < size:
+            self._buffers = [[np.empty(size, kind) for kind in (np.int32, np.int32, np.float32)] for _ in range(2)]
+        return self._buffers

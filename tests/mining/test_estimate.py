@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.mining import mine as mining
-from pipeline.mining import probe
+from pipeline.mining import probe, products
 from pipeline.mining.estimate import estimate
+from pipeline.mining.float_product import FloatProduct
 from pipeline.mining.problem import Problem
-from pipeline.mining.products import Product
 from pipeline.mining.shape import Shape
 
 SHAPE = Shape(1100, 3300, 8, 3, 40, 15)
@@ -53,10 +53,14 @@ def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, 
 
 def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatch):
     made = []
-    multiply = Product.__call__
-    monkeypatch.setattr(
-        Product, "__call__", lambda self, a, b: (made.append(2 * len(a) * len(b) * a.shape[1]), multiply(self, a, b))[1]
-    )
+    monkeypatch.setattr(products, "fastest_precision", lambda: "float32")
+    multiply = FloatProduct.__call__
+
+    def counted(product, one, other):
+        made.append(2 * len(one) * len(other) * one.shape[1])
+        return multiply(product, one, other)
+
+    monkeypatch.setattr(FloatProduct, "__call__", counted)
     mining.mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
     assert SHAPE.operations("onepass") == sum(made)
     assert SHAPE.operations("faiss-flat") == 2 * sum(2 * 8 for _ in range(1100) for _ in range(3300))

@@ -10,21 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.mining.exact import PROPOSAL_BYTES, mend
+from pipeline.mining.grouping import group
+from pipeline.mining.limits import sampled_limits
 from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, blocks
 from pipeline.mining.products import Product, near_product
-from pipeline.mining.proposals import heads
+from pipeline.mining.proposals import Proposals, heads
 from pipeline.mining.table import DIRECTIONS, Direction
-from pipeline.mining.tiles import (
-    SPARE,
-    TILE_CAPTIONS,
-    TILE_IMAGES,
-    TOO_MANY,
-    Keeper,
-    proposals,
-    sampled_limits,
-    scan_tile,
-)
+from pipeline.mining.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
 from pipeline.mining.units import Steps, Unit, unit_name
 
 GIVEN_UP = -1
@@ -64,15 +57,14 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path)
     limits = {d: pq.read_table(work / f"{_limits_name(d, product)}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
     captions = Keeper(limits["t2i"], TOO_MANY * t2i.wanted)
-    block = product.prepare(side.anchors)
+    block, keeper = product.prepare(side.anchors), TileKeeper(images, captions)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
-        tile = product(block, product.prepare(problem.captions[first:last]))
-        scan_tile(tile, 0, first, images, captions)
-    found = mend(heads(side, proposals(images.kept(), images.limits, product.error)), side)
-    anchors, candidates, scores = captions.kept()
+        product.scan(block, product.prepare(problem.captions[first:last]), first, keeper)
+    found = mend(heads(side, images.proposals(product.error)), side)
+    offsets, candidates, scores = captions.kept()
     given_up = np.flatnonzero(np.isinf(captions.limits)).astype(np.int32)
     kept = {
-        "caption": np.concatenate([anchors, given_up]),
+        "caption": np.concatenate([np.repeat(np.arange(len(t2i.anchors), dtype=np.int32), np.diff(offsets)), given_up]),
         "image": np.concatenate([candidates + np.int32(start), np.full(len(given_up), GIVEN_UP, np.int32)]),
         "score": np.concatenate([scores, np.full(len(given_up), np.inf, np.float32)]),
     }
@@ -89,8 +81,8 @@ def _merge(start: int, stop: int, product: Product, problem: Problem, work: Path
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
     limits = pq.read_table(work / f"{_limits_name('t2i', product)}.parquet")["limit"].to_numpy()[start:stop].copy()
     limits[caption[image == GIVEN_UP] - start] = np.inf
-    order = np.flatnonzero(image != GIVEN_UP)
-    order = order[np.argsort(caption[order], kind="stable")]
-    columns = caption[order] - start, image[order], score[order]
-    found = mend(heads(side, proposals(columns, limits, product.error)), side)
+    there = image != GIVEN_UP
+    offsets, images, near = group(caption[there] - np.int32(start), stop - start, image[there], score[there])
+    proposals = Proposals(offsets, images, near, limits.astype(np.float64) + product.error, product.error)
+    found = mend(heads(side, proposals), side)
     return [lists_table(side, found, start)]

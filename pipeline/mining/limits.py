@@ -1,0 +1,40 @@
+"""From which score on a candidate may be among an anchor's h best: a random sample of the other side tells."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float32
+
+from pipeline.mining.problem import Side, blocks
+from pipeline.mining.products import Product
+from pipeline.mining.threads import in_parallel
+from pipeline.mining.tiles import TILE_CAPTIONS
+
+SAMPLED = 6.0  # of an anchor's h best, so many are expected in the sample
+FEWEST_SAMPLED = 1024
+DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and that anchor is searched by itself
+
+
+def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
+    """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
+    count = len(side.candidates)
+    size, rank = sample_and_rank(count, side.wanted)
+    sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
+    sample = product.prepare(side.candidates[sampled])
+    limits = np.empty(len(side.anchors), dtype=np.float32)
+    for start, stop in blocks(len(limits), TILE_CAPTIONS):
+        scores = product(product.prepare(side.anchors[start:stop]), sample)
+        in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
+    return limits
+
+
+def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
+    """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
+    size = min(count, max(FEWEST_SAMPLED, int(SAMPLED * count / wanted)))
+    expected = size * wanted / count
+    return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
+
+
+def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, limits: np.ndarray) -> None:
+    place = scores.shape[1] - rank
+    limits[start:stop] = np.partition(scores[start:stop], place, axis=1)[:, place]
