@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Float64, Int32, Int64, UInt8
 
-from pipeline.mining.derived import write_derived
 from pipeline.mining.lists import row_groups
 from pipeline.mining.table import Direction, NegativeLists, from_arrow
+from pipeline.mining.writing import as_tables, write_table
 
 RANK_CONSTANT = 60
 ID_BITS = 32
@@ -123,8 +123,8 @@ def fuse_tables(
             yield fuse(members, measures, used, h)
 
     about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
-    made = {direction: ({"h": h, **about}, fused(direction, h)) for direction, h in depths.items()}
-    write_derived(output, provenance, made, image_of)
+    made = {direction: ({"h": h, **about}, as_tables(fused(direction, h))) for direction, h in depths.items()}
+    write_table(output, provenance, made, image_of)
 
 
 def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:

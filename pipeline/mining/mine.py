@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Int32
 
-from pipeline.artifact import write_atomically
 from pipeline.mining.backends import choose_backend
-from pipeline.mining.lists import Summary, certificates, row_groups
 from pipeline.mining.problem import Problem
 from pipeline.mining.runners import Progress, Runner, run_in_process
-from pipeline.mining.table import (
-    CERTIFICATES,
-    DIRECTIONS,
-    FORMAT_VERSION,
-    MANIFEST,
-    Direction,
-    list_writer,
-    write_positives,
-)
+from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction
 from pipeline.mining.units import Steps
+from pipeline.mining.writing import write_table
 
 
 def mine(
@@ -60,36 +48,17 @@ def mine(
                 f"{backend.name} finds {guarantee['recall']:.1%} of the {direction} lists, and mining.recall_floor is "
                 f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
             )
-    _write_table(output, work, steps, {**provenance}, backend.name, guarantees, problem.image_of)
+    made = {
+        direction: (
+            {"h": problem[direction].h, "search": backend.name, **guarantees[direction]},
+            (pq.read_table(shard, page_checksum_verification=True) for shard in _shards(steps, work, direction)),
+        )
+        for direction in DIRECTIONS
+    }
+    write_table(output, provenance, made, problem.image_of)
     shutil.rmtree(work)
 
 
-def _write_table(
-    output: Path,
-    work: Path,
-    steps: Steps,
-    provenance: dict[str, Any],
-    search: str,
-    guarantees: Mapping[Direction, Mapping[str, Any]],
-    image_of: Int32[np.ndarray, " captions"],
-) -> None:
-    output.mkdir(parents=True, exist_ok=True)
-    write_positives(output, image_of)
-    header = {"format_version": FORMAT_VERSION, **provenance}
-    manifest: dict[str, Any] = {**header, "directions": {}}
+def _shards(steps: Steps, work: Path, direction: Direction) -> list[Path]:
     names = [name for step in steps for unit in step for name in unit.outputs]
-    for direction in DIRECTIONS:
-        shards = [work / f"{name}.parquet" for name in names if name.startswith(f"{direction}-")]
-        h = pq.read_schema(shards[0]).field("scores").type.list_size
-        about = {"direction": direction, "h": h, "search": search, **guarantees[direction]}
-        summary = Summary()
-        with (
-            list_writer(output / f"{direction}.parquet", h, {**header, **about}) as lists,
-            pq.ParquetWriter(output / f"{direction}.certificates.parquet", CERTIFICATES, compression="zstd") as beside,
-        ):
-            for group in row_groups(pq.read_table(shard, page_checksum_verification=True) for shard in shards):
-                lists.write_table(group.drop_columns("bound").cast(lists.schema))
-                beside.write_table(certificates(group))
-                summary.add(group)
-        manifest["directions"][direction] = {**about, **summary.figures()}
-    write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    return [work / f"{name}.parquet" for name in names if name.startswith(f"{direction}-")]

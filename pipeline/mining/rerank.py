@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from pipeline.mining.derived import Made, write_derived
 from pipeline.mining.rescore import (
     ROUNDING,
     Rescoring,
@@ -27,6 +26,7 @@ from pipeline.mining.rescore import (
 )
 from pipeline.mining.shortlist import Block
 from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction, NegativeLists
+from pipeline.mining.writing import Made, as_tables, write_table
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def rerank(
         unit.do(job, work)
         progress(done, len(units))
     made = {direction: _made(job, direction, work) for direction in DIRECTIONS}
-    write_derived(output, provenance, made, job.shortlist.image_of)
+    write_table(output, provenance, made, job.shortlist.image_of)
     shutil.rmtree(work)
 
 
@@ -66,7 +66,7 @@ def _made(job: Rescoring, direction: Direction, work: Path) -> Made:
     )
     about = {"h": job.h(direction), "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6)}
     parts = (_block_lists(job, direction, block, work) for block in _anchor_blocks(job, direction))
-    return {**about, "recall_anchors": anchors}, parts
+    return {**about, "recall_anchors": anchors}, as_tables(parts)
 
 
 def measured_recall(job: Rescoring, direction: Direction, work: Path) -> float:

@@ -60,6 +60,7 @@ def test_datasets_read_a_table_of_ours(load, world):
 def test_sentence_transformers_trains_on_it(name, loss, scored, load, outgoing, tmp_path):
     """With a model of word vectors, for one epoch."""
     library = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("accelerate")
     from sentence_transformers.sentence_transformer import losses
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer, models, pre_tokenizers
