@@ -28,6 +28,7 @@ from pipeline.config import (
     online_version,
 )
 from pipeline.data.folder import split_fingerprint
+from pipeline.data.phrases import annotation_path
 from pipeline.experiments import load_experiment
 from pipeline.mining.shortlist import TILES
 from pipeline.screen_section import Screen
@@ -271,7 +272,12 @@ class _Planner:
         options = _values(experiment.evaluation)
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
-        return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
+        values = {**options, "content": content, **mean}
+        # A generated world is known by its key, and need not be there yet.
+        phrases = annotation_path(folder, options["split"]) if experiment.dataset.demo is None else None
+        if phrases is not None and len(scored) == 1 and experiment.model.attends:
+            values["phrases"] = file_sha256(phrases)
+        return self._artifact("evaluation", values, *scored)
 
 
 def _mined(mining: Mining) -> dict[str, Any]:
