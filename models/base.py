@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.attention import Direction
+
 
 @dataclass(frozen=True)
 class Images:
@@ -99,6 +101,22 @@ def concatenate(codes: Sequence[Code]) -> Code:
     return Code(torch.cat(vectors), torch.cat(masks), torch.cat(pooled) if pooled else None)
 
 
+@dataclass(frozen=True)
+class FragmentAttention:
+    """Where the fragments of P aligned pairs look, in one direction: a query attends to sum_k weights[k] keys[k].
+
+    Words are the queries of "t2i" and regions those of "i2t". Weights are not negative, 0 at queries and keys that are
+    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient.
+    """
+
+    direction: Direction
+    queries: Float[Tensor, "pairs queries D"]
+    keys: Float[Tensor, "pairs keys D"]
+    weights: Float[Tensor, "pairs queries keys"]
+    query_mask: Bool[Tensor, "pairs queries"]
+    key_mask: Bool[Tensor, "pairs keys"]
+
+
 class MatchingModel(nn.Module, ABC):
     """Similarities between images and captions: higher is closer, always.
 
@@ -113,6 +131,8 @@ class MatchingModel(nn.Module, ABC):
     """True if `Images.boxes` must be there."""
     takes_masks: bool = True
     """False if every image must have all its regions."""
+    attends: bool = False
+    """True if fragments attend to fragments: `fragment_attention` says where."""
 
     @abstractmethod
     def encode_images(self, images: Images) -> Code: ...
@@ -127,6 +147,13 @@ class MatchingModel(nn.Module, ABC):
     @abstractmethod
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
         """Image b against caption b, for aligned codes."""
+
+    def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
+        """Where image b and caption b of aligned codes look in each other, in each direction the model attends in."""
+        raise ValueError(
+            f"{type(self).__name__} compares whole images and captions and has no attention; choose a model whose "
+            "words and regions attend to each other."
+        )
 
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
         """A further loss on matched pairs (VSRN's captioner), already weighted; None for models without one."""

@@ -31,12 +31,17 @@ class BFAN(FragmentModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         return self.focused(block, "t2i") + self.focused(block, "i2t")
 
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        return {"t2i": self.focal_weights(block, "t2i"), "i2t": self.focal_weights(block, "i2t")}
+
     def focused(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
         """One direction's mean cosine."""
-        weights = attention(block, direction=direction, temperature=self.temperature)
-        weights = focus(weights, block.mask(CONTEXT[direction]), CONTEXT[direction], self.focal)
-        cosines = attended_cosine(block, weights, direction=direction)
+        cosines = attended_cosine(block, self.focal_weights(block, direction), direction=direction)
         return aggregate(cosines, block, direction=direction, aggregation="Mean")
+
+    def focal_weights(self, block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
+        weights = attention(block, direction=direction, temperature=self.temperature)
+        return focus(weights, block.mask(CONTEXT[direction]), CONTEXT[direction], self.focal)
 
 
 def focus(

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
-from models.base import Captions, Code, Images, MatchingModel
+from models.attention import Direction
+from models.base import Captions, Code, FragmentAttention, Images, MatchingModel
 from models.blocks import Block, Regions
 from models.normalise import l2_normalise
 from models.regions import Projection, zero_masked
@@ -26,6 +27,7 @@ class FragmentModel(MatchingModel):
     `weight_norm` learns the norm of W apart from its direction.
     """
 
+    attends = True
     block_words = 128
     """The most words of a block of the similarity matrix: small enough for the cache."""
 
@@ -69,6 +71,10 @@ class FragmentModel(MatchingModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         """The similarity of each caption with each image that it faces."""
 
+    @abstractmethod
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        """The weights by which a query's context is summed, in each direction that the model attends in."""
+
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
         """Every image against every caption; without gradients in tiles, so that memory stays small."""
         order = real_fragments(captions).sum(1).argsort(stable=True)
@@ -85,6 +91,17 @@ class FragmentModel(MatchingModel):
 
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
         return self.compare(self.pair_block(images, captions)).squeeze(1)
+
+    def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
+        block = self.pair_block(images, captions)
+        words, regions = (block.words, real_fragments(captions)), (block.regions.vectors[:, 0], real_fragments(images))
+        found = []
+        for direction, weights in self.attend(block).items():
+            by_word = weights.squeeze(2)
+            (queries, real), (keys, real_keys) = (words, regions) if direction == "t2i" else (regions, words)
+            weights = (by_word if direction == "t2i" else by_word.transpose(1, 2)).masked_fill(~real.unsqueeze(2), 0)
+            found.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
+        return tuple(found)
 
     def pair_block(self, images: Code, captions: Code) -> Block:
         """Image b with caption b."""

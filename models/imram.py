@@ -44,6 +44,13 @@ class IMRAM(FragmentModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS[self.mode]]).sum(0)
 
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        """The first round's weights, where the queries are the fragments themselves; later ones are refined."""
+        return {
+            direction: attention(block, direction=direction, temperature=self.temperature)
+            for direction in DIRECTIONS[self.mode]
+        }
+
     def _rounds(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
         if self.steps == 1:
             return self._look(block, block.products, direction)[0]

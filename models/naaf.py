@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from models.attention import CONTEXT, aggregate, attention, inverse_root, masked_softmax
+from models.attention import CONTEXT, Direction, aggregate, attention, inverse_root, masked_softmax
 from models.base import Code
 from models.blocks import Block
 from models.fragments import FragmentModel
@@ -53,15 +53,22 @@ class NAAF(FragmentModel):
             self.register_buffer(name, torch.tensor(value))
         self.register_buffer("statistics", torch.zeros(4))  # mu+, sigma+, mu-, sigma-
 
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        """A word attends to regions above the threshold, and to nothing if there is none: its weights are 0."""
+        fitting, mask = block.products > self._threshold, block.mask(CONTEXT["t2i"])
+        weights = masked_softmax(self.temperature * block.products, fitting if mask is None else fitting & mask, 3)
+        return {"t2i": weights}
+
+    @property
+    def _threshold(self) -> Tensor:
+        return self.threshold if self.training else self.safe_threshold
+
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        threshold = self.threshold if self.training else self.safe_threshold
         similarity = block.products
-        margin = best_region(block) - threshold
+        margin = best_region(block) - self._threshold
         decisive = margin if self.training else propagate(margin, block)
         negative = torch.where(decisive < 0, margin, 0)
-        fitting = similarity > threshold
-        mask = block.mask(CONTEXT["t2i"])
-        weights = masked_softmax(self.temperature * similarity, fitting if mask is None else fitting & mask, 3)
+        weights = self.attend(block)["t2i"]
         positive = (weights * similarity).sum(3) * inverse_root(block.squared_norm(weights, 3))
         relevance = (attention(block, direction="t2i", temperature=self.temperature) * similarity).sum(3)
         return aggregate(negative + positive + relevance, block, direction="t2i", aggregation="Mean")

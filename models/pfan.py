@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from models.attention import aggregate, attended_cosine, attention
+from models.attention import aggregate, attended_cosine
 from models.base import Code, Images
 from models.blocks import Block
 from models.normalise import l2_normalise
@@ -78,7 +78,7 @@ class PFAN(SCAN):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         if self.direction == "i2t":
             return super().compare(block)
-        weights = attention(block, direction="t2i", temperature=self.temperature, normalisation=self.normalisation)
+        weights = self.attend(block)["t2i"]
         how: dict[str, Any] = {"aggregation": self.aggregation, "temperature": self.temperature_lse}
         cosines = aggregate(attended_cosine(block, weights, direction="t2i"), block, direction="t2i", **how)
         return cosines + 0.5 * aggregate(weights.amax(3), block, direction="t2i", **how)

@@ -41,10 +41,14 @@ class SCAN(FragmentModel):
         highest = {"LogSumExp": 1.0 + math.log(LONG) / temperature_lse, "Sum": float(LONG)}.get(aggregation, 1.0)
         self.similarity_range = (-highest if aggregation == "Sum" else -1.0, highest)
 
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         weights = attention(
             block, direction=self.direction, temperature=self.temperature, normalisation=self.normalisation
         )
+        return {self.direction: weights}
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        weights = self.attend(block)[self.direction]
         return aggregate(
             attended_cosine(block, weights, direction=self.direction),
             block,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from models.attention import attention, inverse_root, masked_softmax
+from models.attention import Direction, attention, inverse_root, masked_softmax
 from models.base import Captions, Code, Images
 from models.blocks import Block
 from models.fragments import FragmentModel
@@ -73,9 +73,12 @@ class _SGRAF(FragmentModel):
         code = super().encode_captions(captions)
         return Code(code.vectors, code.mask, self.pool_caption(code.vectors, code.mask))
 
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        return {"t2i": attention(block, direction="t2i", temperature=TEMPERATURE)}
+
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
         """The similarity vectors of words, before they are normalised."""
-        weights = attention(block, direction="t2i", temperature=TEMPERATURE)
+        weights = self.attend(block)["t2i"]
         norm_inverse = inverse_root(block.squared_norm(weights, 3))
         weights = weights * norm_inverse.unsqueeze(3)  # what is attended to has norm 1 now
         layer, regions = self.local_similarity, block.regions.vectors

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.constraints_section import Constraints
 from pipeline.model_sections import Model, Section
 from pipeline.screen_section import Screen
 
@@ -108,6 +109,8 @@ class Training(Section):
     gradient_clip: PositiveFloat = 2.0
     warmup: _list_of(WarmUp) = ()  # type: ignore[valid-type]
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
+    constraints: Constraints | None = None
+    """What is demanded of the model's attention besides."""
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Training:
@@ -290,4 +293,15 @@ class Experiment(Section):
             )
         if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
             raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
+        return self
+
+    @model_validator(mode="after")
+    def _attention_to_constrain(self) -> Experiment:
+        for name in ("first_round", "second_round"):
+            training: Training | None = getattr(self, name)
+            if training is not None and training.constraints is not None and not self.model.attends:
+                raise ValueError(
+                    f"[{name}.constraints] is about attention, and [model] {self.model.name} has none: it compares "
+                    "whole images and captions. Leave the section out, or choose a model of fragments, such as scan"
+                )
         return self

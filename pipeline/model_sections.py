@@ -16,6 +16,8 @@ class Section(BaseModel):
 class ModelSection(Section):
     makes_embeddings: ClassVar[bool] = True
     """Whether a search index can serve the model; if not, it cannot be the teacher of a table."""
+    attends: ClassVar[bool] = False
+    """Whether words and regions attend to each other: constraints and attention metrics are for such models."""
     embedding_size: PositiveInt = 1024
     word_size: PositiveInt = 300
 
@@ -44,6 +46,7 @@ class Fragments(ModelSection):
     """What SCAN and its descendants share: their encoders."""
 
     makes_embeddings = False
+    attends = True
     bidirectional: bool = True
     normalise_images: bool = True
     normalise_captions: bool = True

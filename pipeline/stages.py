@@ -28,6 +28,7 @@ from pipeline.config import (
     online_version,
 )
 from pipeline.data.folder import split_fingerprint
+from pipeline.data.phrases import annotation_path
 from pipeline.experiments import load_experiment
 from pipeline.mining.shortlist import TILES
 from pipeline.screen_section import Screen
@@ -46,6 +47,7 @@ VERSIONS = {
 }
 TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
+LATER_TRAINING = ("constraints",)
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -57,7 +59,7 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 
 
 def control_training(training: Training) -> Training:
-    """The same schedule with the online loss in place of the offline one.
+    """The same schedule and constraints with the online loss in place of the offline one.
 
     Warm-up epochs that are online anyway are no longer told apart, so that equal trainings have equal keys.
     """
@@ -101,11 +103,11 @@ class _Planner:
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _mined(experiment.mining), embeddings)
         table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
-        online = {**shared, "training": _values(control_training(experiment.student))}
+        online = {**shared, "training": _training(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
         if experiment.student.loss.name not in TABLELESS:
             student: dict[str, Any] = {
-                "training": _values(experiment.student),
+                "training": _training(experiment.student),
                 "sampling": _sampled(experiment.sampling),
             }
             if experiment.screen is not None:
@@ -233,7 +235,7 @@ class _Planner:
 
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:
-            return {**shared, "training": _values(experiment.first_round)}
+            return {**shared, "training": _training(experiment.first_round)}
         return self._imported(experiment, "teacher_weights", str(experiment.teacher_weights))
 
     def _imported(self, experiment: Experiment, option: str, file: str) -> dict[str, Any]:
@@ -270,7 +272,12 @@ class _Planner:
         options = _values(experiment.evaluation)
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
-        return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
+        values = {**options, "content": content, **mean}
+        # A generated world is known by its key, and need not be there yet.
+        phrases = annotation_path(folder, options["split"]) if experiment.dataset.demo is None else None
+        if phrases is not None and len(scored) == 1 and experiment.model.attends:
+            values["phrases"] = file_sha256(phrases)
+        return self._artifact("evaluation", values, *scored)
 
 
 def _mined(mining: Mining) -> dict[str, Any]:
@@ -280,9 +287,16 @@ def _mined(mining: Mining) -> dict[str, Any]:
 
 
 def _sampled(sampling: Sampling) -> dict[str, Any]:
+    return _used(sampling, LATER_SAMPLING)
+
+
+def _training(training: Training) -> dict[str, Any]:
+    return _used(training, LATER_TRAINING)
+
+
+def _used(section: BaseModel, later: tuple[str, ...]) -> dict[str, Any]:
     """Options that came later have no part in keys while they are not used."""
-    values = _values(sampling)
-    return {name: value for name, value in values.items() if value is not None or name not in LATER_SAMPLING}
+    return {name: value for name, value in _values(section).items() if value is not None or name not in later}
 
 
 def _values(section: BaseModel) -> dict[str, Any]:

@@ -100,6 +100,27 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ),
         ("[dataset.demo]", "sampling.windows = []\n[dataset.demo]", "`windows` is empty"),
         ("[dataset.demo]", "screen.same_words = true\n[dataset.demo]", r"\[screen\] has unknown keys \['same_words'\]"),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 1.0, margin = 0.1}",
+            r"\[second_round.constraints\] is about attention, and \[model\] vsepp has none",
+        ),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 1.0}",
+            r"second_round.constraints.ccr.margin: Field required",
+        ),
+        ("[second_round]", "[second_round]\nconstraints = {}", "second_round.constraints: no constraint is set; give"),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 0.0, margin = 0.1}",
+            r"second_round.constraints.ccr.weight: .*greater than 0 \(got 0.0\)",
+        ),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.crr = {weight = 1.0, margin = 0.1}",
+            r"\[second_round.constraints\] has unknown keys \['crr'\]; allowed keys are \['ccr', 'ccs'\]",
+        ),
         ("[dataset.demo]", 'screen.suspected = "drop"\n[dataset.demo]', "screen: .*no rule is set"),
     ],
 )
@@ -160,10 +181,11 @@ def test_every_model_has_a_section_with_its_options_and_defaults():
         assert section == {key: keywords[key] for key in section}, name
 
 
-def test_sections_know_which_models_can_be_searched():
+def test_sections_know_which_models_can_be_searched_and_which_attend():
     for kind in sections(Experiment, "model"):
         name = kind.model_fields["name"].annotation.__args__[0]
         assert kind.makes_embeddings == issubclass(MODELS[name], EmbeddingModel), name
+        assert kind.attends == MODELS[name].attends, name
 
 
 ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'

@@ -17,6 +17,7 @@ ROWS = [
         "pipeline.config",
         "pipeline.model_sections",
         "pipeline.screen_section",
+        "pipeline.constraints_section",
         "pipeline.experiments",
         "pipeline.artifact",
         "pipeline.engine",

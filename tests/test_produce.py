@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from models import MODELS, build_model
 from pipeline import produce
+from pipeline.cli import main
 from pipeline.cli.artifacts import changed_data
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split
@@ -162,6 +165,42 @@ def test_every_model_can_be_a_student(make, tmp_path, name):
         text=FRAGMENTS.replace("NAME", name),
     )
     assert student["evaluation"].manifest()["metrics"] == student["second_round"].manifest()["metrics"]
+
+
+ANNOTATED = FRAGMENTS.replace("NAME", "scan").replace('"adapoffquin"', '"online"')
+
+
+def test_the_attention_of_a_student_is_measured_where_phrases_are_annotated(make, data_root, tmp_path):
+    make("own", [], teacher=OWN)
+    own = f'teacher = "{tmp_path / "own.toml"}"'
+    stages = ["dataset", "second_round", "evaluation"]
+    found = make("demo", stages, teacher=own, text=ANNOTATED)["evaluation"].manifest()["attention"]
+    assert set(found) == {"precision", "recall", "f1", "threshold", "phrases", "left_out", "curve"}
+    assert found["f1"] == max(found["curve"]["f1"])
+    assert found["curve"]["recall"][0] == 100  # every weight is more than 0
+    assert 0 < found["curve"]["precision"][0] < 100
+    roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
+    shown = CliRunner().invoke(main, ["results", str(tmp_path / "demo.toml"), *roots]).stdout
+    assert f"attention of round two: precision {found['precision']:.1f}  recall" in shown
+    assert f"({found['phrases']} phrases of dev, weights over {found['threshold']:.2f})" in shown
+
+    folder = data_root / "annotated"
+    shutil.copytree(data_root / "one", folder)
+    for path in folder.glob("*_labels.json"):
+        path.unlink()
+    before = make("plain", stages, "annotated", own, text=ANNOTATED)
+    assert "attention" not in before["evaluation"].manifest()
+    unattending = make("own", [], "annotated", teacher=OWN)["evaluation"].key
+    split = open_split(folder, "dev")
+    first = [{"phrase": split.captions[0].split()[0], "start": 0, "boxes": [split.boxes[0, 3].tolist()]}]
+    (folder / "dev_phrases.jsonl").write_text(json.dumps(first) + "\n" + "[]\n" * 59)
+    after = make("plain", stages, "annotated", own, text=ANNOTATED)
+    assert after["evaluation"].manifest()["attention"]["phrases"] == 1
+    assert after["second_round"].key == before["second_round"].key
+    (folder / "dev_phrases.jsonl").write_text("[]\n" * 59)
+    with pytest.raises(ValueError, match="59 lines for 60 captions"):
+        make("plain", ["evaluation"], "annotated", own, text=ANNOTATED)
+    assert make("own", [], "annotated", teacher=OWN)["evaluation"].key == unattending
 
 
 def test_what_a_model_needs_of_the_data_is_checked_first(make, data_root, tmp_path):

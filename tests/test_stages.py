@@ -73,6 +73,13 @@ def test_only_what_shapes_a_stage_changes_its_key(override, stages):
     assert changed(override) == stages
 
 
+def test_constraints_shape_what_trains_under_them():
+    chosen = "second_round.constraints.ccr={weight=0.1, margin=0.2}"
+    without, one = keys(name="demo"), keys(chosen, name="demo")
+    assert {stage for stage in without if without[stage] != one[stage]} == {"control", "second_round", "evaluation"}
+    assert keys(chosen.replace("0.1", "1.0"), name="demo")["second_round"] != one["second_round"]
+
+
 def test_a_screen_is_a_stage_between_table_and_student():
     without, one = keys(), keys("screen={mutual_rank=3}")
     assert one.keys() - without.keys() == {"screen"}

@@ -11,6 +11,7 @@ from rich.table import Table
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, run_name, split_member
 from pipeline.cli.experiment import experiment_chain
+from pipeline.evaluation.attention import SCORES
 from pipeline.evaluation.retrieval import K
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
@@ -22,7 +23,8 @@ ROUNDS = {"first_round": "round one", "control": "control", "second_round": "rou
 def results(chain: Chain) -> None:
     """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone.
 
-    Of an ensemble: the recalls of its members and of their mean similarity, on its evaluation split.
+    After an evaluation on a split with annotated phrases: how well the student attends. Of an ensemble: the recalls
+    of its members and of their mean similarity, on its evaluation split.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", overflow="fold")  # an ensemble's members may have long names
@@ -37,8 +39,21 @@ def results(chain: Chain) -> None:
         table.add_row(*row)
     console = Console()
     console.print(table)
+    if not is_ensemble and "evaluation" in chain.stages:
+        _show_attention(console, chain)
     if last.exists():
         console.print(f"\nartefacts: {last.root}", highlight=False, soft_wrap=True)
+
+
+def _show_attention(console: Console, chain: Chain) -> None:
+    """Attention precision, recall and F1, if there is an evaluation that could tell."""
+    evaluation = chain["evaluation"]
+    found = evaluation.manifest().get("attention") if evaluation.exists() else None
+    if found:
+        scores = "  ".join(f"{name} {found[name]:.1f}" for name in SCORES)
+        split = chain.experiment.evaluation.split
+        where = f"{found['phrases']} phrases of {split}, weights over {found['threshold']:.2f}"
+        console.print(f"\nattention of round two: {scores}  ({where})", highlight=False, soft_wrap=True)
 
 
 def _round_rows(chain: Chain) -> list[list[str]]:

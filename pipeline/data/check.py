@@ -19,6 +19,7 @@ from pipeline.data.features import open_boxes, open_features, read_mask
 from pipeline.data.folder import REQUIRED, find_splits, present_files
 from pipeline.data.lines import line_problems, split_lines
 from pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
+from pipeline.data.phrases import phrase_problems, phrases_path
 
 MOST_OF_A_KIND = 20
 BLOCK_BYTES = 32 * 2**20
@@ -85,11 +86,17 @@ class _Examination:
 
 def _examine(folder: Path, split: str) -> _Examination:
     examined = _Examination(split, present_files(folder, split))
+    if phrases_path(folder, split).is_file():
+        examined.paths["phrases.jsonl"] = phrases_path(folder, split)
     for suffix in REQUIRED:
         if suffix not in examined.paths:
             examined.problems.append(Problem(f"{split}_{suffix}", "is missing; every split needs one"))
     captions, ids = _examine_text(examined, "caps.txt"), _examine_text(examined, "ids.txt")
     features = examined.attempt("ims.npy", open_features)
+    if captions is not None:
+        told = captions
+        problems = examined.attempt("phrases.jsonl", lambda path: list(phrase_problems(path, told))) or []
+        examined.note(Problem(phrases_path(folder, split).name, message, line=line) for line, message in problems)
     repeat = 1
     if features is not None:
         if captions is not None:

@@ -18,6 +18,10 @@ from pipeline.data.demo_scenes import COLOURS, GROUNDS, GROUPS, NONE, OBJECTS, S
 UNSAID = -2
 
 
+def labels_path(folder: Path, split: str) -> Path:
+    return folder / f"{split}_labels.json"
+
+
 @dataclass(frozen=True)
 class SeenScenes:
     """What is in each image: object, colour, size, number and place of each group, and the ground."""
@@ -30,7 +34,7 @@ class SeenScenes:
 
     @classmethod
     def read(cls, folder: Path, split: str) -> SeenScenes:
-        labels = np.array(json.loads((folder / f"{split}_labels.json").read_text(encoding="utf-8"))["regions"])
+        labels = np.array(json.loads(labels_path(folder, split).read_text(encoding="utf-8"))["regions"])
         boxes = np.load(folder / f"{split}_boxes.npy")
         centres = (boxes[..., :2] + boxes[..., 2:]) / 2
         groups = np.zeros((len(labels), GROUPS, 4), dtype=np.int64)

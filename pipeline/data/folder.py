@@ -6,6 +6,7 @@
     {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
     {split}_mask.npy   (images, regions), True = a real region      optional: all are real
     {split}_pairs.npy  (captions,) the image of each caption        optional: as many each, in order
+    {split}_phrases.jsonl  which words speak of what in the image   optional, for evaluation: `pipeline.data.phrases`
 
 Official arrays that repeat every image once a caption are seen as one row an image. No split is ever cut:
 where the official loaders take the first 1000 images of `dev`, this one takes all.
@@ -44,7 +45,7 @@ class Split:
     captions: list[str]
     image_of: Int32[np.ndarray, " captions"]
     ids: list[str]
-    boxes: Float[np.ndarray, "images regions 4"] | None = None
+    boxes: Float[np.ndarray, "images regions coordinates"] | None = None
     mask: Bool[np.ndarray, "images regions"] | None = None
 
     @property

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import torch
+
+from models.base import MatchingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain
+from pipeline.data.batches import PairData
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine
+from pipeline.evaluation.attended import find_phrases, measure_attention
+from pipeline.evaluation.attention import AttentionCurve
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from pipeline.produce.inputs import open_named_pairs
 from pipeline.training.checkpoint import load_model
 
 
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
-    """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's."""
+    """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's.
+
+    Of one model that attends, also how well, where it is known what the split's phrases speak of (`attention`).
+    """
     device = engine.torch_device()
     options = chain.experiment.evaluation
     scores, metrics = [], []
@@ -26,4 +36,12 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     similarity = ensemble(scores, chain.weights)
     build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
+    if not chain.members and model.attends:
+        curve = _attention(model, pairs, chain.folder, device)
+        build.notes |= {"attention": curve.summary()} if curve else {}
     np.save(build.directory / "similarity.npy", similarity)
+
+
+def _attention(model: MatchingModel, pairs: PairData, folder: Path, device: torch.device) -> AttentionCurve | None:
+    phrases = find_phrases(folder, pairs.split)
+    return measure_attention(model, pairs, phrases, device) if phrases is not None else None

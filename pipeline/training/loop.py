@@ -24,6 +24,7 @@ from pipeline.losses import LOSSES, plateau
 from pipeline.mining.sampler import Group, Sampler
 from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
 from pipeline.training.collapse import CollapseDetector
+from pipeline.training.constraints import constrained
 from pipeline.training.metrics import MetricsLog, Window
 from pipeline.training.step import GROUPS, Batch, Objective, forward, read_batch
 
@@ -145,6 +146,7 @@ class _Trainer:
         rng = step_rng(seed=self._seed, epoch=self.state.epoch, step=self.state.step)
         groups, collision_rate = draw_groups(self._pairs, self._sampler, objective, captions, rng, self.state.epoch)
         batch = read_batch(self._pairs, groups).to(self._run.device)
+        objective = constrained(objective, self._training.constraints, rng)
         figures = take_step(
             self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
         )

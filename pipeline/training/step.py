@@ -24,6 +24,8 @@ class Objective:
     kind: LossKind
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
+    besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
+    """A further loss on the codes of the anchors, already weighted."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
 
 
 def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:
-    """The loss on the batch's similarities and the model's auxiliary loss on the anchors.
+    """The loss on the batch's similarities, and what is added to it: the model's auxiliary loss on the anchors, and the
+    objective's.
 
     The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a model that finds
     all pairs equally similar.
@@ -71,7 +74,12 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
     gap = (matrix.diagonal().mean() - matrix.mean()).detach()
     value = LossValue(value.total, {**value.figures, "positive_gap": gap})
-    return value, model.auxiliary_loss(anchors, batch.captions[:size])
+    auxiliary = model.auxiliary_loss(anchors, batch.captions[:size])
+    if objective.besides is None:
+        return value, auxiliary
+    further = objective.besides(model, images[:size], captions[:size])
+    value = LossValue(value.total, {**value.figures, **further.figures})
+    return value, further.total if auxiliary is None else auxiliary + further.total
 
 
 def _encode_images(model: MatchingModel, images: Images, groups: int) -> tuple[Code, Code]:

@@ -112,6 +112,7 @@ build = fixture_of(lambda model: True)
 build_masking = fixture_of(lambda model: model.takes_masks)
 build_unmasking = fixture_of(lambda model: not model.takes_masks)
 build_embedding = fixture_of(lambda model: issubclass(model, EmbeddingModel))
+build_attending = fixture_of(lambda model: model.attends)
 
 
 @pytest.fixture

@@ -280,3 +280,51 @@ def test_embeddings_have_unit_length(build_embedding, world):
     for code in encode(build_embedding(), world(masked=True)):
         assert isinstance(code, Code)
         assert_close(code.vectors.norm(dim=1), torch.ones(5))
+
+
+def test_attention_sums_to_one_over_what_is_real(build_attending, world):
+    """Over real keys, of real queries; NAAF's words may attend to nothing. Padding and masked regions get none."""
+    model, (images, captions) = build_attending(), world(masked=build_attending.takes_masks)
+    for found in model.fragment_attention(*encode(model, (images, captions))):
+        word_mask = torch.arange(7) < captions.lengths.unsqueeze(1)
+        region_mask = torch.ones(5, 6, dtype=torch.bool) if images.mask is None else images.mask
+        masks = (word_mask, region_mask) if found.direction == "t2i" else (region_mask, word_mask)
+        assert torch.equal(found.query_mask, masks[0])
+        assert torch.equal(found.key_mask, masks[1])
+        assert (found.weights >= 0).all()
+        assert not found.weights[~(masks[0].unsqueeze(2) & masks[1].unsqueeze(1))].any()
+        total = found.weights.sum(2)[masks[0]]
+        attending = total > 0 if build_attending.name == "naaf" else torch.ones_like(total, dtype=torch.bool)
+        assert attending.any()
+        assert_close(total, attending.float(), **CLOSE)
+
+
+def test_attention_of_a_pair_depends_on_nothing_else(build_attending, world):
+    """Neither on batch mates, nor on padding, nor on masked regions."""
+    model, (images, captions) = build_attending(), world(masked=build_attending.takes_masks)
+    codes = encode(model, (images, captions))
+    for pair in range(5):
+        keep = slice(None) if images.mask is None else images.mask[pair]
+        alone = Images(images.features[pair : pair + 1, keep], None, images.boxes[pair : pair + 1, keep])
+        own = model.fragment_attention(*encode(model, (alone, captions[pair : pair + 1])))
+        for found, one in zip(model.fragment_attention(*codes), own, strict=True):
+            real = found.weights[pair][found.query_mask[pair]][:, found.key_mask[pair]]
+            assert_close(real, one.weights[0], **CLOSE)
+            assert_close(found.queries[pair][found.query_mask[pair]], one.queries[0], **CLOSE)
+            assert_close(found.keys[pair][found.key_mask[pair]], one.keys[0], **CLOSE)
+
+
+def test_attention_has_a_gradient(build_attending, world):
+    model = build_attending()
+    for found in model.fragment_attention(*encode(model, world(masked=build_attending.takes_masks))):
+        model.zero_grad()
+        found.weights.square().sum().backward(retain_graph=True)
+        for part in (model.project, model.text):
+            assert any(p.grad is not None and p.grad.any() for p in part.parameters())
+
+
+def test_models_without_attention_say_so(build_embedding, world):
+    model = build_embedding()
+    assert not model.attends
+    with pytest.raises(ValueError, match=rf"{type(model).__name__} compares whole images .* has no attention; choose"):
+        model.fragment_attention(*encode(model, world()))

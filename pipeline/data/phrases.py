@@ -1,0 +1,128 @@
+"""Which words of a caption speak of what in its image: `{split}_phrases.jsonl`, the truth to hold attention against.
+
+One line a caption, in the order of `{split}_caps.txt`, a json list of its phrases (`[]`: none is annotated):
+
+    [{"phrase": "two dogs", "start": 0, "boxes": [[0.1, 0.4, 0.3, 0.8], [0.5, 0.4, 0.7, 0.9]]}, ...]
+
+`phrase` is the text and `start` where it stands among the caption's tokens, counted from 0 as `tokenise` gives them;
+`boxes` are x1, y1, x2, y2 in [0, 1], as shares of the image's width and height (Flickr30K Entities: those of the
+phrase's chain; phrases that are not visual or have no box are left out). In place of `boxes`, `regions` names rows of
+the image's own regions, where it is known what each of them shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from pipeline.data.demo_truth import labels_path
+from pipeline.data.lines import read_lines
+from pipeline.data.vocabulary import tokenise
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """The tokens start .. stop - 1 of a caption, counted without `<start>`, speak of `boxes` or else of `regions`."""
+
+    start: int
+    stop: int
+    boxes: Float64[np.ndarray, "boxes 4"] | None = None
+    regions: tuple[int, ...] = ()
+
+
+def phrases_path(folder: Path, split: str) -> Path:
+    return folder / f"{split}_phrases.jsonl"
+
+
+def annotation_path(folder: Path, split: str) -> Path | None:
+    """The file that says it: `{split}_phrases.jsonl`, or the labels of a generated world; None if none does."""
+    paths = phrases_path(folder, split), labels_path(folder, split)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_demo_phrases(path: Path) -> list[list[Phrase]]:
+    """The phrases of a generated world's captions, by regions: those of an object's group, or of the ground."""
+    captions = json.loads(path.read_text(encoding="utf-8"))["phrases"]
+    return [[Phrase(start, stop, regions=tuple(regions)) for start, stop, regions in told] for told in captions]
+
+
+def read_phrases(path: Path, captions: Sequence[str]) -> list[list[Phrase]]:
+    """The phrases of every caption; refuses those that do not stand where they are said to."""
+    for number, problem in phrase_problems(path, captions):
+        raise ValueError(f"{path}:{number}: {problem}")
+    return [_read_line(line, tokenise(caption)) for line, caption in _lines(path, captions)]
+
+
+def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Line number (from 1) and what is wrong with it, for every bad line."""
+    for number, (line, caption) in enumerate(_lines(path, captions), start=1):
+        try:
+            _read_line(line, tokenise(caption))
+        except ValueError as error:
+            yield number, str(error)
+
+
+def _lines(path: Path, captions: Sequence[str]) -> list[tuple[str, str]]:
+    """Each line with its caption."""
+    lines = read_lines(path)
+    if len(lines) != len(captions):
+        raise ValueError(
+            f"{path}: {len(lines)} lines for {len(captions)} captions; write one line a caption, [] where nothing is "
+            "annotated."
+        )
+    return list(zip(lines, captions, strict=True))
+
+
+def _read_line(line: str, tokens: list[str]) -> list[Phrase]:
+    try:
+        items = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"is not json ({error}); write a list of phrases.") from None
+    if not isinstance(items, list):
+        raise ValueError(f"is no list but {line[:40]!r}; write a list of phrases, [] for none.")
+    return [_read_phrase(item, tokens) for item in items]
+
+
+def _read_phrase(item: Any, tokens: list[str]) -> Phrase:
+    keys = item.keys() if isinstance(item, dict) else set()
+    if keys not in ({"phrase", "start", "boxes"}, {"phrase", "start", "regions"}):
+        raise ValueError(f"a phrase is an object with phrase, start and either boxes or regions; this is {item!r}.")
+    if not isinstance(item["phrase"], str) or type(item["start"]) is not int:
+        raise ValueError(f"`phrase` is a text and `start` a whole number; got {item['phrase']!r}, {item['start']!r}.")
+    words, start = tokenise(item["phrase"]), item["start"]
+    stop = start + len(words)
+    if not words or start < 0 or tokens[start:stop] != words:
+        raise ValueError(
+            f"phrase {item['phrase']!r} does not stand at token {start} of the caption, whose tokens are {tokens}; "
+            "correct `start`, counted from 0."
+        )
+    if "regions" in keys:
+        return Phrase(start, stop, regions=_read_regions(item["regions"]))
+    return Phrase(start, stop, _read_boxes(item["boxes"]))
+
+
+def _read_regions(regions: Any) -> tuple[int, ...]:
+    if not isinstance(regions, list) or any(type(region) is not int or region < 0 for region in regions):
+        raise ValueError(f"`regions` are whole numbers from 0; got {regions!r}.")
+    return tuple(regions)
+
+
+def _read_boxes(boxes: Any) -> Float64[np.ndarray, "boxes 4"]:
+    try:
+        corners = np.array(boxes, dtype=np.float64)
+    except (TypeError, ValueError):
+        corners = np.zeros(0)
+    if corners.ndim != 2 or corners.shape[1] != 4 or not len(corners):
+        raise ValueError(f"`boxes` is a list of x1, y1, x2, y2; got {boxes!r}.")
+    low, high = corners[:, :2], corners[:, 2:]
+    if not ((low >= 0) & (low <= high) & (high <= 1)).all():  # NaN is refused too
+        raise ValueError(
+            f"boxes {boxes} leave [0, 1] or have x2 < x1 or y2 < y1; divide by the image's width and height."
+        )
+    return corners

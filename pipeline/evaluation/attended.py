@@ -1,0 +1,82 @@
+"""A model's attention on a split, held against what its phrases speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Integer
+
+from models.base import MatchingModel
+from pipeline.data.batches import PairData
+from pipeline.data.folder import Split
+from pipeline.data.phrases import Phrase, annotation_path, phrases_path, read_demo_phrases, read_phrases
+from pipeline.embedding import encode_captions
+from pipeline.evaluation.attention import OVERLAP, AttentionCurve, attention_curve, box_overlap
+
+
+def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
+    """The phrases of every caption, where it is known what they speak of."""
+    path = annotation_path(folder, split.name)
+    if path is None:
+        return None
+    if path != phrases_path(folder, split.name):
+        return read_demo_phrases(path)
+    phrases = read_phrases(path, split.captions)
+    count = split.features.shape[1]
+    for line, spoken in enumerate(phrases, start=1):
+        for phrase in spoken:
+            if phrase.boxes is not None and (split.boxes is None or split.boxes.shape[2] != 4):
+                raise ValueError(
+                    f"{path}:{line}: which regions a phrase's boxes are about can only be told by the regions' own; "
+                    f"write them to {split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
+                )
+            if max(phrase.regions, default=0) >= count:
+                raise ValueError(f"{path}:{line}: region {max(phrase.regions)} of {count}; rows count from 0.")
+    return phrases
+
+
+@torch.inference_mode()
+def measure_attention(
+    model: MatchingModel, pairs: PairData, phrases: Sequence[Sequence[Phrase]], device: torch.device
+) -> AttentionCurve | None:
+    """How well words attend to regions, in eval mode; None where words do not attend, as in a model of i2t alone.
+
+    Memory holds one tile of captions with their images.
+    """
+    model.eval()
+    rows = np.array([row for row, spoken in enumerate(phrases) if spoken], dtype=np.int64)
+    if not any(True for _ in word_attention(model, pairs, rows[:1], device)):
+        return None
+    relevant = partial(relevant_regions, pairs)
+    return attention_curve(
+        (weights[phrase.start : phrase.stop], relevant(phrase, int(pairs.split.image_of[row])))
+        for row, weights in word_attention(model, pairs, rows, device)
+        for phrase in phrases[row]
+    )
+
+
+def word_attention(
+    model: MatchingModel, pairs: PairData, rows: Integer[np.ndarray, " some"], device: torch.device
+) -> Iterator[tuple[int, Float[np.ndarray, "words regions"]]]:
+    """These captions, in any order, with the weights of their words, `<start>` left out, in their own images."""
+    for tile, captions in encode_captions(model, pairs, device, rows):
+        images = model.encode_images(pairs.images(pairs.split.image_of[tile]).to(device))
+        for found in model.fragment_attention(images, captions):
+            if found.direction == "t2i":
+                yield from zip(tile.tolist(), found.weights[:, 1:].float().cpu().numpy(), strict=True)
+
+
+def relevant_regions(pairs: PairData, phrase: Phrase, image: int) -> Bool[np.ndarray, " regions"]:
+    """The real regions that show what a phrase speaks of: those it names, or that overlap one of its boxes enough."""
+    split, used = pairs.split, slice(pairs.max_regions)
+    if phrase.boxes is None:
+        relevant = np.isin(np.arange(split.features.shape[1])[used], phrase.regions)
+    else:
+        assert split.boxes is not None  # `find_phrases` has seen to it
+        boxes = np.array(split.boxes[image, used], dtype=np.float64)
+        relevant = box_overlap(boxes, phrase.boxes).max(axis=1) > OVERLAP
+    return relevant if split.mask is None else relevant & split.mask[image, used]

@@ -1,0 +1,125 @@
+"""How well words attend to what they speak of: attention precision, recall, F1 (Chen et al., WACV 2023, section 3.4).
+
+A region is relevant to a phrase if it shows what the phrase speaks of, and attended to by a word if its weight exceeds
+a threshold. A phrase scores the highest precision, the highest recall and the highest F1 of its words, each by itself,
+so that the mean F1 over phrases is not the harmonic mean of the other two. The paper leaves open, and this decides:
+a word that attends to nothing scores 0; a region that overlaps any of a phrase's boxes enough is relevant; a
+phrase without any relevant region is left out, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+THRESHOLDS = np.arange(11) / 100
+"""The paper's: 0, 0.01, ..., 0.1 (36 regions of equal weight have 0.028 each)."""
+OVERLAP = 0.4
+"""The paper's least IoU of a relevant region, itself not enough."""
+SCORES = ("precision", "recall", "f1")
+
+
+def box_overlap(
+    boxes: Float[np.ndarray, "boxes 4"], others: Float[np.ndarray, "others 4"]
+) -> Float[np.ndarray, "boxes others"]:
+    """The share of two boxes' union that is common to both (IoU); corners x1, y1, x2, y2. 0 for boxes of no extent.
+
+    >>> box_overlap(np.array([[0.0, 0.0, 0.5, 1.0]]), np.array([[0.0, 0.0, 1.0, 1.0], [0.6, 0.0, 1.0, 1.0]]))
+    array([[0.5, 0. ]])
+    """
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    common = (high - low).clip(min=0).prod(axis=2)
+    area, other_area = (np.prod(these[:, 2:] - these[:, :2], axis=1) for these in (boxes, others))
+    union = area[:, None] + other_area - common
+    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+
+
+def word_scores(
+    weights: Float[np.ndarray, "words regions"],
+    relevant: Bool[np.ndarray, " regions"],
+    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
+) -> Float[np.ndarray, "3 words thresholds"]:
+    """Precision |A & R| / |A|, recall |A & R| / |R| and F1 of every word, eq. (9); one region or more is relevant.
+
+    >>> word_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
+    array([[[0.67, 0.5 , 0.  ]],
+           [[1.  , 0.5 , 0.  ]],
+           [[0.8 , 0.5 , 0.  ]]])
+    """
+    attended = weights[:, None, :] > thresholds[:, None]
+    hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
+    # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), which is defined where P and R are 0.
+    return np.stack([hits / count.clip(min=1), hits / relevant.sum(), 2 * hits / (count + relevant.sum())])
+
+
+def phrase_scores(
+    weights: Float[np.ndarray, "words regions"],
+    relevant: Bool[np.ndarray, " regions"],
+    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
+) -> Float[np.ndarray, "3 thresholds"]:
+    """The highest of each score among the phrase's words.
+
+    >>> phrase_scores(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([True, False]), np.array([0.2]))
+    array([[1.],
+           [1.],
+           [1.]])
+    """
+    return word_scores(weights, relevant, thresholds).max(axis=1)
+
+
+@dataclass(frozen=True)
+class AttentionCurve:
+    """Mean scores over phrases at every threshold; `precision` over `recall` is the PR curve."""
+
+    thresholds: Float[np.ndarray, " thresholds"]
+    precision: Float[np.ndarray, " thresholds"]
+    recall: Float[np.ndarray, " thresholds"]
+    f1: Float[np.ndarray, " thresholds"]
+    phrases: int
+    left_out: int
+    """Phrases without any relevant region."""
+
+    def summary(self) -> dict[str, object]:
+        """The scores, in percent, at the (lowest) threshold of the best F1, and the whole curve."""
+        best = int(self.f1.argmax())
+        scores = {name: 100.0 * getattr(self, name) for name in SCORES}
+        return {
+            **{name: float(values[best]) for name, values in scores.items()},
+            "threshold": float(self.thresholds[best]),
+            "phrases": self.phrases,
+            "left_out": self.left_out,
+            "curve": {
+                "threshold": self.thresholds.tolist(),
+                **{name: values.tolist() for name, values in scores.items()},
+            },
+        }
+
+
+def attention_curve(
+    phrases: Iterable[tuple[Float[np.ndarray, "_words _regions"], Bool[np.ndarray, " _regions"]]],
+    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
+) -> AttentionCurve:
+    """The mean over phrases, each given by its words' weights and which regions are relevant.
+
+    >>> weights, dog = np.array([[0.7, 0.3]]), np.array([True, False])
+    >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)], np.array([0.5])).precision
+    array([0.5])
+    """
+    total, count, left_out = np.zeros((len(SCORES), len(thresholds))), 0, 0
+    for weights, relevant in phrases:
+        if not relevant.any():
+            left_out += 1
+            continue
+        total += phrase_scores(weights, relevant, thresholds)
+        count += 1
+    if not count:
+        raise ValueError(
+            f"none of {left_out} phrases has a relevant region, so there is no attention to judge; are the boxes of "
+            "phrases and of regions shares of the same images' width and height?"
+        )
+    precision, recall, f1 = total / count
+    return AttentionCurve(thresholds, precision, recall, f1, count, left_out)

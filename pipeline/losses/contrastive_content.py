@@ -1,0 +1,119 @@
+"""CCR and CCS: what a fragment attends to, held against the rest and against another fragment (Chen et al., WACV 2023).
+
+A query q with attention weights w over the keys k attends to a = sum_k w_k k. One query is drawn of every matched pair
+and direction. The paper leaves open, and this decides: the terms are summed over pairs and directions, like the
+ranking loss that their weights are relative to; Sim is the cosine for every model; `<start>` and `<end>` are never
+drawn, though they remain keys; nothing is detached. What is not defined is left out: a~ with a single key, q^ with no
+other query, and queries that attend to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from models.base import FragmentAttention
+from models.normalise import l2_normalise
+from pipeline.losses.hinge import hinge
+
+
+@dataclass(frozen=True)
+class ContentSimilarities:
+    """Of one query q a pair; the masks are True where there is such a similarity."""
+
+    attended: Float[Tensor, " pairs"]
+    """Sim(q, a)"""
+    rest: Float[Tensor, " pairs"]
+    """Sim(q, a~), where a~ weighs keys by 1 - w"""
+    swapped: Float[Tensor, " pairs"]
+    """Sim(q^, a), where q^ is another query of the same item"""
+    has_rest: Bool[Tensor, " pairs"]
+    has_swapped: Bool[Tensor, " pairs"]
+
+
+def content_resourcing(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
+    """What q attends to is closer to q than the rest is, CCR, eq. (6): sum of [m - Sim(q, a) + Sim(q, a~)]_+.
+
+    >>> yes, similarities = torch.tensor([True]), [torch.tensor([value]) for value in (0.5, 0.4, 0.7)]
+    >>> content_resourcing(ContentSimilarities(*similarities, yes, yes), margin=0.2)
+    tensor(0.1000)
+    """
+    return hinge(pairs.attended, pairs.rest, margin=margin).masked_fill(~pairs.has_rest, 0).sum()
+
+
+def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
+    """What q attends to is closer to q than to another query, CCS, eq. (7): sum of [m - Sim(q, a) + Sim(q^, a)]_+.
+
+    >>> yes, similarities = torch.tensor([True]), [torch.tensor([value]) for value in (0.5, 0.4, 0.7)]
+    >>> content_swapping(ContentSimilarities(*similarities, yes, yes), margin=0.0)
+    tensor(0.2000)
+    """
+    return hinge(pairs.attended, pairs.swapped, margin=margin).masked_fill(~pairs.has_swapped, 0).sum()
+
+
+def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
+    """Of a query of each pair and another one, both drawn by `uniform` numbers from [0, 1)."""
+    eligible = drawable(attention)
+    attending = eligible & (attention.weights.detach().sum(2) > 0)
+    drawn = pick(attending, uniform[0])
+    other = pick(eligible.scatter(1, drawn.unsqueeze(1), False), uniform[1])
+    pairs = torch.arange(len(drawn), device=drawn.device)
+    query, swapped, weights = (
+        attention.queries[pairs, drawn],
+        attention.queries[pairs, other],
+        attention.weights[pairs, drawn],
+    )
+    attended = attend(weights, attention.keys)
+    is_there = attending.any(1)
+    return ContentSimilarities(
+        cosine(query, attended),
+        cosine(query, attend(reversed_weights(weights, attention.key_mask), attention.keys)),
+        cosine(swapped, attended),
+        is_there & (attention.key_mask.sum(1) > 1),
+        is_there & (eligible.sum(1) > 1),
+    )
+
+
+def drawable(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
+    """The real queries; of words not the first and the last, `<start>` and `<end>`."""
+    real = attention.query_mask
+    if attention.direction == "i2t":
+        return real
+    place = real.cumsum(1)
+    return real & (place > 1) & (place < real.sum(1, keepdim=True))
+
+
+def reversed_weights(
+    weights: Float[Tensor, "pairs keys"], mask: Bool[Tensor, "pairs keys"]
+) -> Float[Tensor, "pairs keys"]:
+    """w~ = (1 - w) / sum (1 - w) over the real keys, eq. (5); 0 elsewhere, and where there is one key only.
+
+    >>> reversed_weights(torch.tensor([[0.5, 0.3, 0.2, 0.0]]), torch.tensor([[True, True, True, False]]))
+    tensor([[0.2500, 0.3500, 0.4000, 0.0000]])
+    """
+    rest = (1 - weights).masked_fill(~mask, 0)
+    total = rest.sum(1, keepdim=True)
+    return rest / total.masked_fill(mask.sum(1, keepdim=True) < 2, torch.inf)
+
+
+def attend(weights: Float[Tensor, "pairs keys"], keys: Float[Tensor, "pairs keys D"]) -> Float[Tensor, "pairs D"]:
+    return torch.einsum("pk,pkd->pd", weights, keys)
+
+
+def cosine(one: Float[Tensor, "pairs D"], other: Float[Tensor, "pairs D"]) -> Float[Tensor, " pairs"]:
+    """0 where either is a zero vector."""
+    return (l2_normalise(one) * l2_normalise(other)).sum(1)
+
+
+def pick(mask: Bool[Tensor, "pairs queries"], uniform: Float64[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
+    """The place of one True entry a row, each as likely; 0 in rows without one.
+
+    >>> pick(torch.tensor([[False, True, True], [False, False, False]]), torch.tensor([0.6, 0.6]).double())
+    tensor([2, 0])
+    """
+    count = mask.sum(1)
+    rank = (uniform * count).long().clamp(max=count - 1)
+    return (mask & (mask.cumsum(1) == rank.unsqueeze(1) + 1)).int().argmax(1)
