@@ -141,7 +141,7 @@ class _Planner:
         weights = ensemble.ensemble.weights
         scored = [member["second_round"] for member in members]
         mean = {"weights": list(weights) if weights else None}
-        stages = {"evaluation": self._evaluated(experiment, first.folder, *scored, **mean)}
+        stages = {**data_stages(first), "evaluation": self._evaluated(experiment, first.folder, *scored, **mean)}
         uses = ("second_round",) * len(asked)
         return Chain(experiment, self.data_root, first.folder, stages, None, members, asked, uses, weights)
 

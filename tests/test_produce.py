@@ -134,7 +134,7 @@ def test_an_ensemble_that_cannot_be_is_refused(make, tmp_path):
     make("worded", [], teacher=OWN + "\ndataset.min_count = 1")
     own = tmp_path / "own.toml"
     both = make("both", [], text=ensemble_of(own, f"{own}@seed=1"))
-    with pytest.raises(ValueError, match=r"ensemble 'both' has stages \['evaluation'\], not 'second_round'"):
+    with pytest.raises(ValueError, match=r"ensemble 'both' has stages .*'evaluation'\], not 'second_round'"):
         both["second_round"]
     for name, message in (
         ("elsewhere", "'own' and 'elsewhere' are of different data"),

@@ -70,7 +70,7 @@ def test_an_ensemble_trains_its_members_and_is_shown(luigi, tmp_path):
     assert {"adapoffquin", "offtri", "ensemble"} <= set(shown.stdout.split())
     wrong = luigi("SecondRound", experiment=both)
     assert wrong.returncode != 0
-    assert "ensemble 'both' has stages ['evaluation'], not 'second_round'" in wrong.stderr
+    assert "ensemble 'both' has stages ['world', 'dataset', 'evaluation'], not 'second_round'" in wrong.stderr
     assert "Traceback" not in wrong.stderr
 
 
