@@ -64,7 +64,8 @@ def control_training(training: Training) -> Training:
     warmup = list(training.warmup)
     while warmup and warmup[-1] == "online":
         warmup.pop()
-    return training.model_copy(update={"loss": online_version(training.loss), "warmup": tuple(warmup)})
+    shared = {name: getattr(training, name) for name in Training.model_fields}
+    return Training.model_validate({**shared, "loss": online_version(training.loss), "warmup": tuple(warmup)})
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,11 @@ class _Planner:
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _mined(experiment.mining), embeddings)
         table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
-        online = {**shared, "training": _values(control_training(experiment.student))}
+        online = {**shared, "training": _trained(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
         if experiment.student.loss.name not in TABLELESS:
             student: dict[str, Any] = {
-                "training": _values(experiment.student),
+                "training": _trained(experiment.student),
                 "sampling": _sampled(experiment.sampling),
             }
             if experiment.screen is not None:
@@ -117,7 +118,8 @@ class _Planner:
                     )
                 stages["screen"] = table = self._screen(experiment.screen, table)
                 student["suspected"] = experiment.screen.suspected
-            stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)
+            upstream = dataset, table, *_start(experiment, stages, teacher)
+            stages["second_round"] = self._artifact("second_round", {**shared, **student}, *upstream)
         stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
         return Chain(experiment, self.data_root, folder, stages, teacher)
 
@@ -233,7 +235,7 @@ class _Planner:
 
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:
-            return {**shared, "training": _values(experiment.first_round)}
+            return {**shared, "training": _trained(experiment.first_round)}
         return self._imported(experiment, "teacher_weights", str(experiment.teacher_weights))
 
     def _imported(self, experiment: Experiment, option: str, file: str) -> dict[str, Any]:
@@ -271,6 +273,32 @@ class _Planner:
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
         return self._artifact("evaluation", {**options, "content": content, **mean}, *scored)
+
+
+def _start(experiment: Experiment, stages: Mapping[str, Artifact], teacher: Chain | None) -> list[Artifact]:
+    """The training whose weights a fine-tuned student starts from, if it does not start afresh."""
+    if experiment.student.start != "teacher":
+        return [stages["control"]] if experiment.student.start == "control" else []
+    owner = teacher.owner("hard_negatives") if teacher else None
+    made = owner.stages if owner else stages
+    remedy = 'start = "control" takes the student\'s own weights after the online loss.'
+    if "first_round" not in made:
+        raise ValueError(
+            f'[second_round] start = "teacher", and the table of {experiment.teacher!r} is made of other tables, so it '
+            f"has no one teacher; {remedy}"
+        )
+    vocabularies = [there["dataset"].ingredients["vocabulary"] for there in (stages, made)]
+    if owner and (owner.experiment.model != experiment.model or vocabularies[0] != vocabularies[1]):
+        raise ValueError(
+            f'[second_round] start = "teacher", and {experiment.teacher!r} has another [model] or vocabulary '
+            f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
+        )
+    return [made["first_round"]]
+
+
+def _trained(training: Training) -> dict[str, Any]:
+    """Options that came later are None, and have no part in keys, while they are not used."""
+    return training.model_dump(mode="json", exclude_none=True)
 
 
 def _mined(mining: Mining) -> dict[str, Any]:

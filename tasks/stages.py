@@ -89,6 +89,8 @@ class SecondRound(ArtifactTask):
             yield self.stage_task(HardNegatives)
             if "screen" in self.chain.stages:
                 yield self.stage_task(Screen)
+            if start := self.chain.experiment.student.start:
+                yield self.stage_task({"teacher": FirstRound, "control": Control}[start])
 
 
 class Evaluation(ArtifactTask):

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from pipeline.losses.ablations import adap_pos_quin, online_quin, only_offline, squared_off_quin
 from pipeline.losses.aoq import adap_off_quin, off_quin, off_tri
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from pipeline.losses.triplet import online_triplet, sum_triplet
@@ -27,6 +28,10 @@ LOSSES: dict[str, LossKind] = {
     "offtri": LossKind(off_tri, "anchors"),
     "offquin": LossKind(off_quin, "quintuplet"),
     "adapoffquin": LossKind(adap_off_quin, "quintuplet"),
+    "onlyoffline": LossKind(only_offline, "quintuplet"),
+    "onlinequin": LossKind(online_quin, "anchors"),
+    "adapposquin": LossKind(adap_pos_quin, "quintuplet"),
+    "squaredoffquin": LossKind(squared_off_quin, "quintuplet"),
 }
 
 

@@ -142,4 +142,8 @@ def test_losses_draw_no_more_than_they_use():
         "offtri": 2,
         "offquin": 3,
         "adapoffquin": 3,
+        "onlyoffline": 3,
+        "onlinequin": 2,
+        "adapposquin": 3,
+        "squaredoffquin": 3,
     }
