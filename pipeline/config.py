@@ -68,6 +68,9 @@ class _OfflineLoss(Section):
     margin_online: Margin = 0.2
     margin_offline: Margin = 0.0
     mask_positives: bool = True
+    companions: Literal["anchors"] | None = None
+    """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
+    (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
 
 
 class OffTri(_OfflineLoss):
