@@ -53,7 +53,7 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
     experiment, planner = load_experiment(name, override), _Planner(data_root, artifact_root)
     if isinstance(experiment, Ensemble):
         return planner.ensemble(experiment)
-    return planner.plan(experiment, (name,))
+    return planner.plan(experiment, (f"{name}@{override}" if override else name,))
 
 
 def control_training(training: Training) -> Training:
@@ -118,6 +118,7 @@ class _Planner:
                     )
                 stages["screen"] = table = self._screen(experiment.screen, table)
                 student["suspected"] = experiment.screen.suspected
+            _check_heads(experiment, teacher)
             upstream = dataset, table, *_start(experiment, stages, teacher)
             stages["second_round"] = self._artifact("second_round", {**shared, **student}, *upstream)
         stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
@@ -294,6 +295,20 @@ def _start(experiment: Experiment, stages: Mapping[str, Artifact], teacher: Chai
             f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
         )
     return [made["first_round"]]
+
+
+def _check_heads(experiment: Experiment, teacher: Chain | None) -> None:
+    """A student draws from no more of each list than the table keeps."""
+    made = experiment.mining
+    depths = (
+        table_depths(teacher) if teacher else {"captions": made.h_captions, "images": made.h_images} if made else {}
+    )
+    for side, there in depths.items():
+        h = getattr(experiment.sampling, f"h_{side}")
+        if h is not None and h > there:
+            raise ValueError(
+                f"[sampling] h_{side} = {h}, and the table keeps {there}; lower it, or raise h_{side} where it is made."
+            )
 
 
 def _trained(training: Training) -> dict[str, Any]:

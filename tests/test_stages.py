@@ -48,6 +48,7 @@ def test_keys_are_pinned():
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
         ('sampling={strategy="weighted", gap=0.1, sharpness=50.0}', {"second_round", "evaluation"}),
+        ('second_round.loss.companions="anchors"', {"second_round", "evaluation"}),
         ('second_round.start="teacher"', {"second_round", "evaluation"}),
         ('second_round.start="control"', {"second_round", "evaluation"}),
         ("first_round.epochs=5", {"first_round", "embeddings", "hard_negatives", "second_round", "evaluation"}),
@@ -110,6 +111,12 @@ def test_a_student_starts_from_weights_that_fit(tmp_path):
         keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
     with pytest.raises(ValueError, match="with 'online' leave it out"):
         keys('second_round.start="control", second_round.loss.name="online"')
+
+
+def test_a_student_draws_no_more_than_the_table_keeps():
+    assert keys("sampling.h_images=8")
+    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8"):
+        keys("sampling.h_images=9")
 
 
 @pytest.fixture
@@ -180,3 +187,6 @@ def test_runs_have_a_folder_for_each_override():
         run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
         == "f8k_scan@seed=1,second_round.loss.name=offtri"
     )
+    long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
+    assert {len(name) for name in long} == {200}
+    assert long[0] != long[1]
