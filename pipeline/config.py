@@ -68,26 +68,29 @@ class _OfflineLoss(Section):
     margin_online: Margin = 0.2
     margin_offline: Margin = 0.0
     mask_positives: bool = True
+
+
+class _CompanionLoss(_OfflineLoss):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
     (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
 
 
-class OffTri(_OfflineLoss):
+class OffTri(_CompanionLoss):
     name: Literal["offtri"]
 
 
-class OffQuin(_OfflineLoss):
+class OffQuin(_CompanionLoss):
     name: Literal["offquin"]
 
 
-class AdapOffQuin(_OfflineLoss):
+class AdapOffQuin(_CompanionLoss):
     name: Literal["adapoffquin"]
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
 
 
-class OnlyOffline(_OfflineLoss):
+class OnlyOffline(_CompanionLoss):
     name: Literal["onlyoffline"]
 
 
@@ -99,7 +102,7 @@ class AdapPosQuin(AdapOffQuin):
     name: Literal["adapposquin"]  # type: ignore[assignment]
 
 
-class SquaredOffQuin(_OfflineLoss):
+class SquaredOffQuin(_CompanionLoss):
     name: Literal["squaredoffquin"]
 
 

@@ -60,6 +60,6 @@ def _say_what_is_there(console: Console, plan: StudyPlan) -> None:
         made = sum(cell.evaluation.exists() for cell in plan.cells)
         said = (
             f"{made} of {len(plan.cells)} trainings are there, so without intervals; the others: "
-            f"luigi --module tasks Ablation --study {plan.study.name}"
+            f"luigi --module tasks Ablation --study {plan.asked}"
         )
     console.print(said, highlight=False, soft_wrap=True)

@@ -40,6 +40,8 @@ class StudyPlan:
     """All cells, seed by seed, so that an unfinished study has every arm before it repeats one."""
 
     study: Study
+    asked: str
+    """The study's name, or its file, as it was given."""
     cells: tuple[Cell, ...]
     artifact: Artifact
 
@@ -58,7 +60,7 @@ def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> StudyPlan:
         "cells": [[cell.model, cell.arm, study.says(cell.arm), cell.seed] for cell in cells],
     }
     evaluations = tuple(cell.evaluation for cell in cells)
-    return StudyPlan(study, cells, Artifact(artifact_root, "study", VERSION, ingredients, evaluations))
+    return StudyPlan(study, name, cells, Artifact(artifact_root, "study", VERSION, ingredients, evaluations))
 
 
 def override_text(change: Mapping[str, Any]) -> str:

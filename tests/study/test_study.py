@@ -146,7 +146,7 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
         make(plan.cells[0].chain, stage)
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "1 of 4 trainings are there" in result.stdout
-    assert "luigi --module tasks Ablation --study trial" in result.stdout
+    assert f"luigi --module tasks Ablation --study {file}" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
 
