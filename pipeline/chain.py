@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.artifact import Artifact
+from pipeline.artifact import Artifact, digest
 from pipeline.config import Experiment, Fusion, Rerank
+
+LONGEST_NAME = 200
+"""Of a folder: file systems take 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -85,4 +88,6 @@ def split_member(member: str) -> tuple[str, str]:
 def run_name(experiment: str, override: str = "") -> str:
     """The folder below `runs/` for an experiment, and one of its own for each override of it."""
     name = Path(experiment).stem
-    return f"{name}@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}" if override else name
+    if override:
+        name += f"@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}-{digest(override)}"

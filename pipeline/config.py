@@ -71,21 +71,46 @@ class _OfflineLoss(Section):
     mask_positives: bool = True
 
 
-class OffTri(_OfflineLoss):
+class _CompanionLoss(_OfflineLoss):
+    companions: Literal["anchors"] | None = None
+    """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
+    (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
+
+
+class OffTri(_CompanionLoss):
     name: Literal["offtri"]
 
 
-class OffQuin(_OfflineLoss):
+class OffQuin(_CompanionLoss):
     name: Literal["offquin"]
 
 
-class AdapOffQuin(_OfflineLoss):
+class AdapOffQuin(_CompanionLoss):
     name: Literal["adapoffquin"]
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
 
 
-Loss = Annotated[Sum | Online | OffTri | OffQuin | AdapOffQuin, Field(discriminator="name")]
+class OnlyOffline(_CompanionLoss):
+    name: Literal["onlyoffline"]
+
+
+class OnlineQuin(_OfflineLoss):
+    name: Literal["onlinequin"]
+
+
+class AdapPosQuin(AdapOffQuin):
+    name: Literal["adapposquin"]  # type: ignore[assignment]
+
+
+class SquaredOffQuin(_CompanionLoss):
+    name: Literal["squaredoffquin"]
+
+
+Loss = Annotated[
+    Sum | Online | OffTri | OffQuin | AdapOffQuin | OnlyOffline | OnlineQuin | AdapPosQuin | SquaredOffQuin,
+    Field(discriminator="name"),
+]
 WarmUp = Literal["sum", "online"]
 
 
@@ -116,6 +141,18 @@ class Training(Section):
     def _warmup_fits(self) -> Training:
         if len(self.warmup) >= self.epochs:
             raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
+        return self
+
+
+class SecondRound(Training):
+    start: Literal["teacher", "control"] | None = None
+    """Fine-tuning, in place of fresh weights: the weights of the first round that the table comes from, or those of
+    the student's own control. The control itself always starts afresh."""
+
+    @model_validator(mode="after")
+    def _start_is_used(self) -> SecondRound:
+        if self.start is not None and self.loss.name in get_args(WarmUp):
+            raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
         return self
 
 
@@ -256,11 +293,11 @@ class Experiment(Section):
     mining: Mining | None = None
     screen: Screen | None = None
     sampling: Sampling = Sampling()
-    second_round: Training | None = None
+    second_round: SecondRound | None = None
     evaluation: Evaluation = Evaluation()
 
     @property
-    def student(self) -> Training:
+    def student(self) -> SecondRound:
         """The second round of an experiment that has one."""
         if self.second_round is None:
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")

@@ -42,7 +42,7 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML: {error}") from None
     if override:
-        _merge(content, _parse_override(override))
+        merge(content, parse_override(override))
     kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
     try:
         return kind.model_validate({"name": path.stem, **content})
@@ -50,7 +50,8 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
         raise ValueError(f"{path}: {explain(kind, error)}") from None
 
 
-def _parse_override(override: str) -> dict[str, Any]:
+def parse_override(override: str) -> dict[str, Any]:
+    """The inside of a TOML inline table."""
     try:
         return dict(tomllib.loads(f"override = {{{override}}}")["override"])
     except tomllib.TOMLDecodeError as error:
@@ -60,10 +61,11 @@ def _parse_override(override: str) -> dict[str, Any]:
         ) from None
 
 
-def _merge(content: dict[str, Any], override: dict[str, Any]) -> None:
+def merge(content: dict[str, Any], override: dict[str, Any]) -> None:
+    """Put the override's values in place of the content's, section by section."""
     for key, value in override.items():
         if isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value:
-            _merge(content[key], value)
+            merge(content[key], value)
         else:  # a section that gets a new `name` is another kind of thing: its old options go
             content[key] = value
 
@@ -97,8 +99,8 @@ def _allowed_keys(section: type[BaseModel], place: tuple[str, ...]) -> list[str]
             choices = _sections_in(section.model_fields[part].annotation)
             if len(choices) == 1:
                 section = choices[0]
-            continue
-        section = next(choice for choice in choices if get_args(choice.model_fields["name"].annotation) == (part,))
+        elif len(choices) > 1:  # a tagged union; else the key of a table of sections
+            section = next(choice for choice in choices if get_args(choice.model_fields["name"].annotation) == (part,))
     return sorted(section.model_fields)
 
 

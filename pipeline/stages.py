@@ -47,7 +47,6 @@ VERSIONS = {
 }
 TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
-LATER_TRAINING = ("constraints",)
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -55,7 +54,7 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
     experiment, planner = load_experiment(name, override), _Planner(data_root, artifact_root)
     if isinstance(experiment, Ensemble):
         return planner.ensemble(experiment)
-    return planner.plan(experiment, (name,))
+    return planner.plan(experiment, (f"{name}@{override}" if override else name,))
 
 
 def control_training(training: Training) -> Training:
@@ -66,7 +65,8 @@ def control_training(training: Training) -> Training:
     warmup = list(training.warmup)
     while warmup and warmup[-1] == "online":
         warmup.pop()
-    return training.model_copy(update={"loss": online_version(training.loss), "warmup": tuple(warmup)})
+    shared = {name: getattr(training, name) for name in Training.model_fields}
+    return Training.model_validate({**shared, "loss": online_version(training.loss), "warmup": tuple(warmup)})
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class _Planner:
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _mined(experiment.mining), embeddings)
         table = teacher["hard_negatives"] if teacher else stages["hard_negatives"]
-        online = {**shared, "training": _training(control_training(experiment.student))}
+        online = {**shared, "training": _schedule(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = self._artifact("first_round", online, dataset)
         if experiment.student.loss.name not in TABLELESS:
             student: dict[str, Any] = {
-                "training": _training(experiment.student),
+                "training": _schedule(experiment.student),
                 "sampling": _sampled(experiment.sampling),
             }
             if experiment.screen is not None:
@@ -119,7 +119,9 @@ class _Planner:
                     )
                 stages["screen"] = table = self._screen(experiment.screen, table)
                 student["suspected"] = experiment.screen.suspected
-            stages["second_round"] = self._artifact("second_round", {**shared, **student}, dataset, table)
+            _check_heads(experiment, teacher)
+            upstream = dataset, table, *_start(experiment, stages, teacher)
+            stages["second_round"] = self._artifact("second_round", {**shared, **student}, *upstream)
         stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
         return Chain(experiment, self.data_root, folder, stages, teacher)
 
@@ -235,7 +237,7 @@ class _Planner:
 
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:
-            return {**shared, "training": _training(experiment.first_round)}
+            return {**shared, "training": _schedule(experiment.first_round)}
         return self._imported(experiment, "teacher_weights", str(experiment.teacher_weights))
 
     def _imported(self, experiment: Experiment, option: str, file: str) -> dict[str, Any]:
@@ -280,6 +282,46 @@ class _Planner:
         return self._artifact("evaluation", values, *scored)
 
 
+def _start(experiment: Experiment, stages: Mapping[str, Artifact], teacher: Chain | None) -> list[Artifact]:
+    """The training whose weights a fine-tuned student starts from, if it does not start afresh."""
+    if experiment.student.start != "teacher":
+        return [stages["control"]] if experiment.student.start == "control" else []
+    owner = teacher.owner("hard_negatives") if teacher else None
+    made = owner.stages if owner else stages
+    remedy = 'start = "control" takes the student\'s own weights after the online loss.'
+    if "first_round" not in made:
+        raise ValueError(
+            f'[second_round] start = "teacher", and the table of {experiment.teacher!r} is made of other tables, so it '
+            f"has no one teacher; {remedy}"
+        )
+    vocabularies = [there["dataset"].ingredients["vocabulary"] for there in (stages, made)]
+    if owner and (owner.experiment.model != experiment.model or vocabularies[0] != vocabularies[1]):
+        raise ValueError(
+            f'[second_round] start = "teacher", and {experiment.teacher!r} has another [model] or vocabulary '
+            f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
+        )
+    return [made["first_round"]]
+
+
+def _check_heads(experiment: Experiment, teacher: Chain | None) -> None:
+    """A student draws from no more of each list than the table keeps."""
+    made = experiment.mining
+    depths = (
+        table_depths(teacher) if teacher else {"captions": made.h_captions, "images": made.h_images} if made else {}
+    )
+    for side, there in depths.items():
+        h = getattr(experiment.sampling, f"h_{side}")
+        if h is not None and h > there:
+            raise ValueError(
+                f"[sampling] h_{side} = {h}, and the table keeps {there}; lower it, or raise h_{side} where it is made."
+            )
+
+
+def _schedule(training: Training) -> dict[str, Any]:
+    """Options that came later are None, and have no part in keys, while they are not used."""
+    return training.model_dump(mode="json", exclude_none=True)
+
+
 def _mined(mining: Mining) -> dict[str, Any]:
     """Exact searches all find the same lists, so which of them it was does not matter."""
     values = _values(mining)
@@ -288,10 +330,6 @@ def _mined(mining: Mining) -> dict[str, Any]:
 
 def _sampled(sampling: Sampling) -> dict[str, Any]:
     return _used(sampling, LATER_SAMPLING)
-
-
-def _training(training: Training) -> dict[str, Any]:
-    return _used(training, LATER_TRAINING)
 
 
 def _used(section: BaseModel, later: tuple[str, ...]) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from tasks.stages import (
     Screen,
     SecondRound,
 )
+from tasks.studies import Ablation
 
 read_project_settings()
 log_to_console()
 
 __all__ = [
+    "Ablation",
     "Control",
     "Dataset",
     "DemoWorld",

@@ -1,4 +1,4 @@
-"""The one base task: an artefact is made under its lock, in its work directory, and published by one rename."""
+"""The base tasks: an artefact is made under its lock, in its work directory, and published by one rename."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib
 import logging
 import traceback
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import luigi
@@ -15,19 +16,16 @@ from pipeline.artifact import Artifact
 from pipeline.chain import Chain, run_name
 from pipeline.settings import configured_path, engine, runs_root
 from pipeline.stages import plan
+from pipeline.study.cells import StudyPlan
 
 logger = logging.getLogger(__name__)
 
 
-class ArtifactTask(luigi.Task):
-    """A stage of an experiment. Nothing here imports torch before `run`: a fork after torch computes would hang."""
+class MakingTask(luigi.Task):
+    """One artefact. Nothing here imports torch before `run`: a fork after torch computes would hang."""
 
     stage: ClassVar[str]
 
-    experiment: luigi.Parameter = luigi.Parameter(default="demo", description="a name in configs/, or a .toml file")
-    override: luigi.Parameter = luigi.Parameter(
-        default="", description="changes to the experiment, such as: seed=1, second_round.epochs=4"
-    )
     data_root: luigi.Parameter = luigi.Parameter(
         default="",
         significant=False,
@@ -41,27 +39,38 @@ class ArtifactTask(luigi.Task):
         super().__init__(*arguments, **parameters)  # type: ignore[no-untyped-call]
         _ = self.artifact  # a mistake in the experiment ends here, before anything is scheduled
 
-    @cached_property
-    def chain(self) -> Chain:
-        return plan(
-            self.experiment,
-            override=self.override,
-            data_root=configured_path("data_root", self.data_root),
-            artifact_root=configured_path("artifact_root", self.artifact_root),
-        )
+    @property
+    def subject(self) -> str:
+        """Whose stage it is, as the log names it."""
+        raise NotImplementedError
+
+    @property
+    def alias(self) -> str:
+        """The folder below `runs/` with the link to the artefact."""
+        raise NotImplementedError
 
     @property
     def artifact(self) -> Artifact:
-        return self.chain[self.stage]
+        raise NotImplementedError
 
-    def stage_task(self, task: type[ArtifactTask], **changed: str) -> ArtifactTask:
-        """Another stage with the same parameters but for those `changed`."""
-        return self.clone(task, **changed)  # type: ignore[no-untyped-call]
+    @property
+    def source(self) -> Chain | StudyPlan:
+        """What the stage's function reads its experiment from."""
+        raise NotImplementedError
+
+    @property
+    def roots(self) -> dict[str, Path]:
+        return {name: configured_path(name, getattr(self, name)) for name in ("data_root", "artifact_root")}
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.artifact.manifest_path))
 
     def run(self) -> None:
+        if not self.artifact.exists():  # another task may have made it meanwhile, and importing torch takes a second
+            self._make()
+        self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
+
+    def _make(self) -> None:
         from pipeline.engine import Engine
 
         produce = getattr(importlib.import_module("pipeline.produce"), f"produce_{self.stage}")
@@ -69,22 +78,60 @@ class ArtifactTask(luigi.Task):
         try:
             with self.artifact.building() as build:
                 if build is not None:
-                    logger.info("%s of %s: %s", self.stage, self.experiment, self.artifact.path)
+                    logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    produce(self.chain.owner(self.stage), build, Engine(**settings.param_kwargs))
+                    produce(self.source, build, Engine(**settings.param_kwargs))
         except Exception:
             self._keep_traceback()
             raise
         metrics = self.artifact.manifest().get("metrics")
         best = f"  dev rsum {metrics['rsum']:.1f}" if metrics else ""
-        logger.info("%s of %s: done%s", self.stage, self.experiment, best)
-        self.artifact.link(runs_root(self.artifact_root) / run_name(self.experiment, self.override) / self.stage)
+        logger.info("%s of %s: done%s", self.stage, self.subject, best)
 
     def _keep_traceback(self) -> None:
         with suppress(OSError):  # the disk may be what failed
             (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
 
 
-@ArtifactTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
-def _say_it_is_there(task: ArtifactTask) -> None:
-    logger.info("%s of %s is there: %s", task.stage, task.experiment, task.artifact.path)
+class ArtifactTask(MakingTask):
+    """A stage of an experiment."""
+
+    experiment: luigi.Parameter = luigi.Parameter(default="demo", description="a name in configs/, or a .toml file")
+    override: luigi.Parameter = luigi.Parameter(
+        default="", description="changes to the experiment, such as: seed=1, second_round.epochs=4"
+    )
+
+    @cached_property
+    def chain(self) -> Chain:
+        return _planned(self.experiment, self.override, **self.roots)
+
+    @property
+    def subject(self) -> str:
+        return str(self.experiment)
+
+    @property
+    def alias(self) -> str:
+        return run_name(self.experiment, self.override)
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.chain[self.stage]
+
+    @property
+    def source(self) -> Chain:
+        return self.chain.owner(self.stage)
+
+    def stage_task(self, task: type[ArtifactTask], **changed: str) -> ArtifactTask:
+        """Another stage with the same parameters but for those `changed`."""
+        return self.clone(task, **changed)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _planned(experiment: str, override: str, *, data_root: Path, artifact_root: Path) -> Chain:
+    """One plan for all stages of an experiment: each reads samples of its data."""
+    return plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
+
+
+@MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
+def _say_it_is_there(task: MakingTask) -> None:
+    logger.info("%s of %s is there: %s", task.stage, task.subject, task.artifact.path)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import luigi
 
 from pipeline.chain import Chain, split_member
 from tasks.base import ArtifactTask
+
+TRAINING: Final = {"training": 1}
+"""[resources] in luigi.cfg says how many at a time."""
 
 
 class DemoWorld(ArtifactTask):
@@ -30,6 +34,7 @@ class FirstRound(ArtifactTask):
     """The teacher, trained on the batch's own negatives."""
 
     stage = "first_round"
+    resources = TRAINING
 
     def requires(self) -> luigi.Task:
         return self.stage_task(Dataset)
@@ -73,6 +78,7 @@ class Control(ArtifactTask):
     """The second round's student and schedule on the online loss: what round two must beat."""
 
     stage = "control"
+    resources = TRAINING
 
     def requires(self) -> luigi.Task:
         return self.stage_task(Dataset)
@@ -82,6 +88,7 @@ class SecondRound(ArtifactTask):
     """The student, trained from scratch on the table, its own teacher's or another experiment's."""
 
     stage = "second_round"
+    resources = TRAINING
 
     def requires(self) -> Iterator[luigi.Task]:
         yield self.stage_task(Dataset)
@@ -89,6 +96,8 @@ class SecondRound(ArtifactTask):
             yield self.stage_task(HardNegatives)
             if "screen" in self.chain.stages:
                 yield self.stage_task(Screen)
+            if start := self.chain.experiment.student.start:
+                yield self.stage_task({"teacher": FirstRound, "control": Control}[start])
 
 
 class Evaluation(ArtifactTask):

@@ -229,7 +229,7 @@ def test_every_loss_has_a_section_with_its_numbers():
     assert configured.keys() == LOSSES.keys()
     for name, kind in LOSSES.items():
         numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
-        assert configured[name] - {"mask_positives"} == numbers, name
+        assert configured[name] - {"mask_positives", "companions"} == numbers, name
 
 
 def test_searches_and_strategies_are_those_of_the_config():

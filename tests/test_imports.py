@@ -28,6 +28,7 @@ ROWS = [
     ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
     ["pipeline.training"],
     ["pipeline.chain", "pipeline.stages", "pipeline.settings"],
+    ["pipeline.study"],
     ["pipeline.produce"],
     ["tasks", "pipeline.cli"],
 ]

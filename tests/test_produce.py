@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from models import MODELS, build_model
@@ -104,6 +105,17 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
     for direction in ("i2t", "t2i"):
         assert counts[direction]["listed"] == table[direction].negative_ids.size
         assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
+
+
+@pytest.mark.parametrize(("start", "stage"), [("teacher", "first_round"), ("control", "control")])
+def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
+    """A step of no length leaves the student where it started."""
+    still = f'second_round = {{{{epochs = 1, batch_size = 16, learning_rate = 1e-30, start = "{start}", LOSS}}}}'
+    text = EXPERIMENT[: EXPERIMENT.index("second_round")] + still.replace("LOSS", 'loss.name = "offtri"')
+    chain = make("own", [*MINING, "control", "second_round"], teacher=OWN, text=text)
+    found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
+    assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
+    assert chain[stage] in chain["second_round"].upstream
 
 
 def ensemble_of(*members, weights=None):

@@ -48,6 +48,9 @@ def test_keys_are_pinned():
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
         ('sampling={strategy="weighted", gap=0.1, sharpness=50.0}', {"second_round", "evaluation"}),
+        ('second_round.loss.companions="anchors"', {"second_round", "evaluation"}),
+        ('second_round.start="teacher"', {"second_round", "evaluation"}),
+        ('second_round.start="control"', {"second_round", "evaluation"}),
         ("first_round.epochs=5", {"first_round", "embeddings", "hard_negatives", "second_round", "evaluation"}),
         ("evaluation.folds=2", {"evaluation"}),
         (
@@ -95,6 +98,32 @@ def test_a_teacher_with_the_controls_schedule_is_the_control():
     same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
     made = keys(same + ", first_round.epochs=3")
     assert made["control"] == made["first_round"]
+
+
+def test_a_student_starts_from_weights_that_fit(tmp_path):
+    started = {start: keys(f'second_round.start="{start}"')["second_round"] for start in ("teacher", "control")}
+    assert len({keys()["second_round"], *started.values()}) == 3
+    text = Path(TINY).read_text()
+    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    scan = tmp_path / "scan.toml"
+    scan.write_text(f'teacher = "{TINY}"\n{text.replace("vsepp", "scan")}')
+    assert "control" in keys('second_round.start="control"', str(scan))
+    with pytest.raises(
+        ValueError, match=r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* \"control\" takes"
+    ):
+        keys('second_round.start="teacher"', str(scan))
+    fused = tmp_path / "fused.toml"
+    fused.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9')
+    with pytest.raises(ValueError, match="is made of other tables, so it has no one teacher"):
+        keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
+    with pytest.raises(ValueError, match="with 'online' leave it out"):
+        keys('second_round.start="control", second_round.loss.name="online"')
+
+
+def test_a_student_draws_no_more_than_the_table_keeps():
+    assert keys("sampling.h_images=8")
+    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8"):
+        keys("sampling.h_images=9")
 
 
 @pytest.fixture
@@ -165,3 +194,6 @@ def test_runs_have_a_folder_for_each_override():
         run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
         == "f8k_scan@seed=1,second_round.loss.name=offtri"
     )
+    long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
+    assert {len(name) for name in long} == {200}
+    assert long[0] != long[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,20 +18,31 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take EXPERIMENT, --override, --data-root and --artifact-root, and call the command with the chain."""
 
     @click.argument("experiment")
-    @click.option("--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4")
+    @override
+    @roots
+    @wraps(command)
+    def with_chain(experiment: str, override: str, folders: dict[str, Path], **options: Any) -> Any:
+        return command(plan(experiment, override=override, **folders), **options)
+
+    return with_chain
+
+
+override = click.option(
+    "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
+)
+
+
+def roots(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take --data-root and --artifact-root, and give the command both as `folders`."""
+
     @click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg.")
     @click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg.")
     @wraps(command)
-    def with_chain(experiment: str, override: str, data_root: str, artifact_root: str, **options: Any) -> Any:
-        chain = plan(
-            experiment,
-            override=override,
-            data_root=configured_path("data_root", data_root),
-            artifact_root=configured_path("artifact_root", artifact_root),
-        )
-        return command(chain, **options)
+    def with_folders(data_root: str, artifact_root: str, **options: Any) -> Any:
+        folders = {"data_root": data_root, "artifact_root": artifact_root}
+        return command(folders={name: configured_path(name, given) for name, given in folders.items()}, **options)
 
-    return with_chain
+    return with_folders
 
 
 def all_stages(chain: Chain) -> dict[str, Any]:

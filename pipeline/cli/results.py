@@ -1,8 +1,9 @@
-"""`aoq results`: round one, the control and round two side by side."""
+"""`aoq results`: round one, the control and round two side by side, or a study."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -10,22 +11,51 @@ from rich.table import Table
 
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, run_name, split_member
-from pipeline.cli.experiment import experiment_chain
+from pipeline.cli.experiment import override, roots
+from pipeline.cli.study import show_study
 from pipeline.evaluation.attention import SCORES
 from pipeline.evaluation.retrieval import K
+from pipeline.stages import plan
+from pipeline.study.cells import plan_study
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
 ROUNDS = {"first_round": "round one", "control": "control", "second_round": "round two"}
 
 
 @click.command()
-@experiment_chain
-def results(chain: Chain) -> None:
+@click.argument("experiment", required=False)
+@override
+@click.option("--study", default="", help="A study, in place of EXPERIMENT: its arms on its models over its seeds.")
+@click.option("--model", "models", multiple=True, help="Of a study: only this one; give it as often as you like.")
+@click.option("--arm", "arms", multiple=True, help="Likewise.")
+@roots
+def results(
+    experiment: str | None,
+    override: str,
+    study: str,
+    models: tuple[str, ...],
+    arms: tuple[str, ...],
+    folders: dict[str, Path],
+) -> None:
     """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone.
 
     After an evaluation on a split with annotated phrases: how well the student attends. Of an ensemble: the recalls
-    of its members and of their mean similarity, on its evaluation split.
+    of its members and of their mean similarity, on its evaluation split. Of a --study: its table, or what there is
+    of it.
     """
+    if bool(experiment) == bool(study):
+        raise click.UsageError("name an EXPERIMENT, or a --study.")
+    if study:
+        if override:
+            raise click.UsageError("--override is for an EXPERIMENT; a study's file says what its arms change.")
+        show_study(plan_study(study, **folders), models, arms)
+        return
+    if models or arms:
+        raise click.UsageError("--model and --arm are for a --study.")
+    _show_rounds(plan(str(experiment), override=override, **folders))
+
+
+def _show_rounds(chain: Chain) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("", overflow="fold")  # an ensemble's members may have long names
     for column in [f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]:

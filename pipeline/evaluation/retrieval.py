@@ -5,7 +5,7 @@ Ties are pessimistic: a negative as similar as the positive stands before it. Na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,16 +70,33 @@ def evaluate_similarity(
     folds: int = 1,
 ) -> dict[str, float]:
     """The metrics, averaged over `folds` equal runs of consecutive images (COCO 1K: 5 folds of `testall`)."""
+    every = [summarise(ranks) for _, ranks in _folds(similarity, image_of, folds)]
+    return {name: float(np.mean([metrics[name] for metrics in every])) for name in every[0]}
+
+
+def folded_ranks(
+    similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"], *, folds: int = 1
+) -> Ranks:
+    """The ranks of all images and captions, each among those of its own fold."""
+    i2t, t2i = np.empty(len(similarity), dtype=np.int64), np.empty(len(image_of), dtype=np.int64)
+    for fold, (own, ranks) in enumerate(_folds(similarity, image_of, folds)):
+        i2t[fold * len(ranks.i2t) :][: len(ranks.i2t)] = ranks.i2t
+        t2i[own] = ranks.t2i
+    return Ranks(i2t, t2i)
+
+
+def _folds(
+    similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"], folds: int
+) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
+    """The captions of each fold, and the ranks within it."""
     images = len(similarity)
     if images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds; choose [evaluation] folds accordingly.")
     size = images // folds
-    every = []
     for fold in range(folds):
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
         block = similarity[fold * size : (fold + 1) * size][:, own]
-        every.append(summarise(retrieval_ranks(block, image_of[own] - fold * size)))
-    return {name: float(np.mean([metrics[name] for metrics in every])) for name in every[0]}
+        yield own, retrieval_ranks(block, image_of[own] - fold * size)
 
 
 def ensemble(

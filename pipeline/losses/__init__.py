@@ -8,17 +8,22 @@ from typing import Literal
 
 import torch
 
+from pipeline.losses.ablations import adap_pos_quin, online_quin, only_offline, squared_off_quin
 from pipeline.losses.aoq import adap_off_quin, off_quin, off_tri
+from pipeline.losses.companions import with_companions
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from pipeline.losses.triplet import online_triplet, sum_triplet
 
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss on similarities, and whether it wants no offline negatives, those of the anchors, or all four pairs."""
+    """A loss on similarities, and what it wants of the table.
+
+    No offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
+    """
 
     function: Callable[..., LossValue]
-    offline: Literal["none", "anchors", "quintuplet"]
+    offline: Literal["none", "anchors", "quintuplet", "triples"]
 
 
 LOSSES: dict[str, LossKind] = {
@@ -27,7 +32,17 @@ LOSSES: dict[str, LossKind] = {
     "offtri": LossKind(off_tri, "anchors"),
     "offquin": LossKind(off_quin, "quintuplet"),
     "adapoffquin": LossKind(adap_off_quin, "quintuplet"),
+    "onlyoffline": LossKind(only_offline, "quintuplet"),
+    "onlinequin": LossKind(online_quin, "anchors"),
+    "adapposquin": LossKind(adap_pos_quin, "quintuplet"),
+    "squaredoffquin": LossKind(squared_off_quin, "quintuplet"),
 }
+
+
+def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKind:
+    """The loss of that name, with the companions as anchors if so asked."""
+    kind = LOSSES[name]
+    return kind if companions is None else LossKind(with_companions(kind.function), "triples")
 
 
 def plateau(loss: Callable[[Similarities], LossValue], batch_size: int) -> float:

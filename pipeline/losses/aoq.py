@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -32,8 +34,8 @@ def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float)
     L = sum of [m1 - S(i,t) + S(i,t_on)]_+ + [m2 - S(i,t) + S(i,t_off)]_+  and the same with image and caption
     exchanged.
     """
-    offline = _offline(pairs)
-    return _add_up(pairs, offline, _ones(pairs), margin_online, margin_offline, derived=[])
+    offline = offline_of(pairs)
+    return add_up(pairs, offline, equal_weights(pairs), margin_online, margin_offline, derived=[])
 
 
 def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
@@ -41,38 +43,40 @@ def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float
 
     Adds [m2 - S(i,t) + S(i_off,t_off)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+.
     """
-    offline = _offline(pairs)
-    return _add_up(pairs, offline, _ones(pairs), margin_online, margin_offline, derived=_derived(offline))
+    offline = offline_of(pairs)
+    return add_up(pairs, offline, equal_weights(pairs), margin_online, margin_offline, derived=derived_pairs(offline))
 
 
 def adap_off_quin(
     pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
 ) -> LossValue:
     """OffQuin with each online term weighed by its adaptive weight, AOQ eq. (5)."""
-    offline = _offline(pairs)
+    offline = offline_of(pairs)
     weights = [
         adaptive_weight(of_offline, of_online, alpha=alpha, beta=beta)
-        for of_offline, of_online in zip(_offline_by_direction(offline), _online_by_direction(pairs), strict=True)
+        for of_offline, of_online in zip(offline_by_direction(offline), online_by_direction(pairs), strict=True)
     ]
-    return _add_up(pairs, offline, weights, margin_online, margin_offline, derived=_derived(offline))
+    return add_up(pairs, offline, weights, margin_online, margin_offline, derived=derived_pairs(offline))
 
 
-def _add_up(
+def add_up(
     pairs: Similarities,
     offline: OfflineSimilarities,
     weights: list[Float[Tensor, " batch"]],
     margin_online: float,
     margin_offline: float,
     derived: list[Float[Tensor, " batch"]],
+    penalty: Callable[..., Float[Tensor, " batch"]] = hinge,
 ) -> LossValue:
+    """The weighted online terms of both directions, the offline terms and those of the derived pairs."""
     positive = pairs.positive
     online_term = offline_term = derived_term = positive.new_zeros(())
-    for weight, online in zip(weights, _online_by_direction(pairs), strict=True):
-        online_term = online_term + (weight * hinge(positive, online, margin=margin_online)).sum()
-    for negative in _offline_by_direction(offline):
-        offline_term = offline_term + hinge(positive, negative, margin=margin_offline).sum()
+    for weight, online in zip(weights, online_by_direction(pairs), strict=True):
+        online_term = online_term + (weight * penalty(positive, online, margin=margin_online)).sum()
+    for negative in offline_by_direction(offline):
+        offline_term = offline_term + penalty(positive, negative, margin=margin_offline).sum()
     for negative in derived:
-        derived_term = derived_term + hinge(positive, negative, margin=margin_offline).sum()
+        derived_term = derived_term + penalty(positive, negative, margin=margin_offline).sum()
     both = torch.stack(weights).detach()
     figures = {
         "online": online_term.detach(),
@@ -80,12 +84,12 @@ def _add_up(
         "derived": derived_term.detach(),
         "weight_mean": both.mean(),
         "weight_negative_share": (both < 0).float().mean(),
-        "offline_above_positive_share": (torch.stack(_offline_by_direction(offline)) > positive).float().mean(),
+        "offline_above_positive_share": (torch.stack(offline_by_direction(offline)) > positive).float().mean(),
     }
     return LossValue(online_term + offline_term + derived_term, figures)
 
 
-def _online_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
+def online_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
     """S(i, t_on) and S(i_on, t)."""
     return [
         hardest_negative(pairs.matrix, pairs.is_positive),
@@ -93,21 +97,21 @@ def _online_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
     ]
 
 
-def _offline_by_direction(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
+def offline_by_direction(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
     return [offline.image_to_caption, offline.caption_to_image]
 
 
-def _derived(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
+def derived_pairs(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
     if offline.offline_pair is None or offline.companion_pair is None:
         raise ValueError("a quintuplet loss needs the similarities of the offline pair and of its companions")
     return [offline.offline_pair, offline.companion_pair]
 
 
-def _offline(pairs: Similarities) -> OfflineSimilarities:
+def offline_of(pairs: Similarities) -> OfflineSimilarities:
     if pairs.offline is None:
         raise ValueError("this loss needs offline negatives, but the batch was drawn without a negative table")
     return pairs.offline
 
 
-def _ones(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
+def equal_weights(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
     return [torch.ones_like(pairs.positive)] * 2

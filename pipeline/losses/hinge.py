@@ -19,6 +19,16 @@ def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin:
     return (margin - positive + negative).clamp(min=0)
 
 
+def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: float) -> Float[Tensor, ...]:
+    """[margin - positive + negative]_+ squared: the closer the pairs, the larger the gradient.
+
+    >>> import torch
+    >>> squared_hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
+    tensor([0.0100, 0.0000])
+    """
+    return hinge(positive, negative, margin=margin).square()
+
+
 def hardest_negative(
     similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"]
 ) -> Float[Tensor, " anchors"]:

@@ -47,8 +47,14 @@ class Draw:
             (self.own_images, self.own_captions),
         ]
 
+    @property
+    def triples(self) -> Group:
+        """3 B true pairs: those drawn, then (i_own, t_off), then (i_off, t_own)."""
+        images = np.concatenate([self.images, self.own_images, self.offline_images])
+        return images, np.concatenate([self.captions, self.offline_captions, self.own_captions])
 
-Group = tuple[Int32[np.ndarray, " batch"], Int32[np.ndarray, " batch"]]
+
+Group = tuple[Int32[np.ndarray, " group"], Int32[np.ndarray, " group"]]
 Ranks = Float64[np.ndarray, "2 batch"]
 """Where in its list each draw falls, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 

@@ -2,6 +2,7 @@
 
 from pipeline.produce.data import produce_dataset, produce_world
 from pipeline.produce.evaluation import produce_evaluation
+from pipeline.produce.study import produce_study
 from pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
 from pipeline.produce.training import produce_control, produce_first_round, produce_second_round
 
@@ -14,5 +15,6 @@ __all__ = [
     "produce_hard_negatives",
     "produce_screen",
     "produce_second_round",
+    "produce_study",
     "produce_world",
 ]

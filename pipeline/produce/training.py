@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from models import MODELS, build_model
@@ -43,7 +45,8 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
         _import(chain, experiment.weights, build, engine)
         return
     table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
-    _train(chain, experiment.student, table, build, engine)
+    start = {None: None, "teacher": "first_round", "control": "control"}[experiment.student.start]
+    _train(chain, experiment.student, table, build, engine, start=chain[start] if start else None)
 
 
 def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
@@ -68,7 +71,15 @@ def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
     build.notes["metrics"] = evaluate_similarity(similarity, dev.split.image_of)
 
 
-def _train(chain: Chain, training: Training, table: Artifact | None, build: Build, engine: Engine) -> None:
+def _train(
+    chain: Chain,
+    training: Training,
+    table: Artifact | None,
+    build: Build,
+    engine: Engine,
+    *,
+    start: Artifact | None = None,
+) -> None:
     device = engine.torch_device()
     seed = chain.experiment.seed
     torch.manual_seed(seed)  # the one place: initial weights and dropout follow from it
@@ -85,7 +96,7 @@ def _train(chain: Chain, training: Training, table: Artifact | None, build: Buil
 
     with show_progress(f"{chain.experiment.name} {training.loss.name}") as report:
         build.notes |= train(
-            build_model(name, **options),
+            _model(name, options, start),
             {"name": name, "options": options},
             train_pairs,
             sampler,
@@ -94,6 +105,18 @@ def _train(chain: Chain, training: Training, table: Artifact | None, build: Buil
             seed=seed,
             run=Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report),
         )
+
+
+def _model(name: str, options: dict[str, Any], start: Artifact | None) -> MatchingModel:
+    """A fresh model, or one that goes on from the weights of `start`."""
+    model = build_model(name, **options)
+    if start is not None:
+        path = start.path / "model.safetensors"
+        try:
+            model.load_state_dict(read_weights(path)[1])
+        except RuntimeError as error:
+            raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
+    return model
 
 
 def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:

@@ -20,7 +20,7 @@ from models.base import MatchingModel
 from pipeline.artifact import file_sha256
 from pipeline.config import Loss, Training, online_version
 from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
-from pipeline.losses import LOSSES, plateau
+from pipeline.losses import loss_kind, plateau
 from pipeline.mining.sampler import Group, Sampler
 from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
 from pipeline.training.collapse import CollapseDetector
@@ -134,7 +134,7 @@ class _Trainer:
         window = Window()
         while state.step < self.steps:
             captions = order[state.step * training.batch_size :][: training.batch_size]
-            window.add(self._step(objective, captions) | {"plateau": plateau(objective.loss, len(captions))})
+            window.add(self._step(objective, captions))
             state.step += 1
             if self._done % LOG_STEPS == 0 or state.step == self.steps:
                 self._record(loss, window)
@@ -150,7 +150,8 @@ class _Trainer:
         figures = take_step(
             self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
         )
-        return {**figures, "collision_rate": collision_rate}
+        size = len(batch.image_rows)
+        return {**figures, "collision_rate": collision_rate, "plateau": plateau(objective.loss, size)}
 
     def _record(self, loss: Loss, window: Window) -> None:
         """One line of figures; not finite is an error, and a plateau is noticed."""
@@ -218,8 +219,8 @@ class _Trainer:
 
 
 def make_objective(loss: Loss) -> Objective:
-    kind = LOSSES[loss.name]
-    numbers = loss.model_dump(exclude={"name", "mask_positives"})
+    kind = loss_kind(loss.name, getattr(loss, "companions", None))
+    numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
     return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
 
 
@@ -245,9 +246,15 @@ def draw_groups(
     rng: np.random.Generator,
     epoch: int,
 ) -> tuple[list[Group], float]:
-    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded."""
+    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded.
+
+    Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
+    """
     if sampler is None or objective.kind.offline == "none":
         return [(pairs.split.image_of[captions], captions)], 0.0
+    if objective.kind.offline == "triples":
+        draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
+        return [draw.triples], draw.collision_rate
     draw = sampler.draw(captions, rng, epoch)
     return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
 

@@ -121,10 +121,10 @@ def test_an_interrupted_run_goes_on(run, files, monkeypatch):
     def broken(search):
         backend = choose(search)
         monkeypatch.setattr(module, "choose_backend", choose)
-        monkeypatch.setattr(module, "_write_table", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        monkeypatch.setattr(module, "write_table", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         return backend
 
-    write = module._write_table
+    write = module.write_table
     monkeypatch.setattr(module, "choose_backend", broken)
     cut = run("--per-image", EACH)
     assert cut.exit_code == 1
@@ -132,7 +132,7 @@ def test_an_interrupted_run_goes_on(run, files, monkeypatch):
     assert not (files / "table").exists()
     shards = {path: path.stat().st_mtime_ns for path in (files / ".table.mining" / "shards").iterdir()}
     assert shards
-    monkeypatch.setattr(module, "_write_table", write)
+    monkeypatch.setattr(module, "write_table", write)
     seen = {}
     keep = module.shutil.rmtree
     monkeypatch.setattr(

@@ -70,6 +70,19 @@ def run_training(pairs, sampler, monkeypatch):
     return run
 
 
+def test_triples_train_with_the_same_steps(run_training, tmp_path):
+    loss = AdapOffQuin(name="adapoffquin", companions="anchors")
+    training = TRAINING.model_copy(update={"loss": loss})
+    whole, _ = run_training(tmp_path / "whole", training=training)
+    plain, _ = run_training(tmp_path / "plain")
+    assert whole["steps"] == plain["steps"]
+    assert whole["final_weights_sha256"] != plain["final_weights_sha256"]
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", kill_at=14, training=training)
+    resumed, _ = run_training(tmp_path / "cut", training=training)
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+
+
 @pytest.mark.parametrize("name", OPTIONS.keys() - {"bfan"})
 def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, name):
     whole, _ = run_training(tmp_path / "whole", name)

@@ -13,7 +13,8 @@ from models.base import Captions, Images
 from models.official import from_official, our_weights
 from pipeline.config import AdapOffQuin, OffTri
 from pipeline.losses import LOSSES
-from pipeline.training.loop import make_objective, take_step
+from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from pipeline.training.loop import draw_groups, make_objective, take_step
 from pipeline.training.step import GROUPS, Batch, forward, read_batch
 
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
@@ -93,19 +94,21 @@ def test_equals_the_official_step(golden, variant):
         torch.testing.assert_close(after[name][certain], expected[certain], rtol=0, atol=2e-6)
 
 
+def score(model, pairs, image, caption):
+    one = np.array([image]), np.array([caption])
+    codes = model.encode_images(pairs.images(one[0])), model.encode_captions(pairs.captions(one[1]))
+    return model.pair_similarity(*codes)[0]
+
+
+def score_all(model, pairs, images, captions):
+    return torch.stack([torch.stack([score(model, pairs, i, c) for c in captions]) for i in images])
+
+
 def slow_forward(model, pairs, draw, objective):
     """Every pair encoded and scored by itself."""
-
-    def score(image, caption):
-        one = np.array([image]), np.array([caption])
-        codes = model.encode_images(pairs.images(one[0])), model.encode_captions(pairs.captions(one[1]))
-        return model.pair_similarity(*codes)[0]
-
-    from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
-
-    matrix = torch.stack([torch.stack([score(i, c) for c in draw.captions]) for i in draw.images])
+    matrix = score_all(model, pairs, draw.images, draw.captions)
     lists = [
-        torch.stack([score(i, c) for i, c in zip(images, captions, strict=True)])
+        torch.stack([score(model, pairs, i, c) for i, c in zip(images, captions, strict=True)])
         for images, captions in [
             (draw.images, draw.offline_captions),
             (draw.offline_images, draw.captions),
@@ -135,6 +138,34 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
         torch.testing.assert_close(value.total, slow_forward(model, pairs, draw, objective), rtol=1e-4, atol=1e-4)
 
 
+def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
+    objective = make_objective(AdapOffQuin(name="adapoffquin", companions="anchors"))
+    captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
+    groups, _ = draw_groups(pairs, sampler, objective, captions, np.random.default_rng(3), 0)
+    ((images, texts),) = groups
+    assert len(images) == 9
+    np.testing.assert_array_equal(pairs.split.image_of[texts], images)
+    np.testing.assert_array_equal(texts[:3], captions[:3])
+    draw = sampler.draw(captions[:3], np.random.default_rng(3))
+    np.testing.assert_array_equal(texts[3:6], draw.offline_captions)
+    np.testing.assert_array_equal(images[6:], draw.offline_images)
+    for few in (1, 2):
+        ((images, _),), _ = draw_groups(pairs, sampler, objective, captions[:few], np.random.default_rng(3), 0)
+        assert len(images) == 3
+
+
+def test_triples_equal_their_parts_one_by_one(pairs, sampler):
+    torch.manual_seed(0)
+    model = build_model("scan", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
+    objective = make_objective(OffTri(name="offtri", companions="anchors"))
+    groups, _ = draw_groups(pairs, sampler, objective, np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
+    with torch.no_grad():
+        value, _ = forward(model, read_batch(pairs, groups), objective)
+        matrix = score_all(model, pairs, *groups[0])
+        positive = positive_pairs(torch.from_numpy(groups[0][0].astype(np.int64)), mask_positives=True)
+        torch.testing.assert_close(value.total, objective.loss(Similarities(matrix, positive)).total)
+
+
 def test_losses_draw_no_more_than_they_use():
     assert {name: GROUPS[kind.offline] for name, kind in LOSSES.items()} == {
         "sum": 1,
@@ -142,4 +173,8 @@ def test_losses_draw_no_more_than_they_use():
         "offtri": 2,
         "offquin": 3,
         "adapoffquin": 3,
+        "onlyoffline": 3,
+        "onlinequin": 2,
+        "adapposquin": 3,
+        "squaredoffquin": 3,
     }

@@ -1,0 +1,156 @@
+"""What a step of each approach costs beside one of the online loss, for each model, at the same batch size.
+
+    python benchmarks/training.py demo
+    python benchmarks/training.py f8k_vsrn f8k_scan f8k_vsepp --data-root data
+
+Steps of all approaches are timed in turn in this process, on the same captions, so that a machine that slows down
+slows all; the table gives the median of each and of its ratios to the online step beside it, with their quartiles.
+Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. The
+paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36 (OffTri), 1.42 (OffQuin), 1.46 (AdapOffQuin).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
+import click
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from models import build_model
+from models.base import MatchingModel
+from pipeline.chain import Chain
+from pipeline.config import AdapOffQuin, Loss, OffQuin, OffTri, Online
+from pipeline.data.batches import PairData, epoch_order, step_rng
+from pipeline.mining.sampler import Sampler
+from pipeline.mining.table import NegativeLists, NegativeTable
+from pipeline.produce.inputs import model_options, open_pairs
+from pipeline.settings import configured_path, read_project_settings
+from pipeline.stages import plan
+from pipeline.training.loop import draw_groups, make_objective, take_step
+from pipeline.training.step import Objective, read_batch
+
+APPROACHES: dict[str, Loss] = {
+    "online": Online(name="online"),
+    "OffTri": OffTri(name="offtri"),
+    "OffQuin": OffQuin(name="offquin"),
+    "AdapOffQuin": AdapOffQuin(name="adapoffquin"),
+    "AdapOffQuin, companions as anchors": AdapOffQuin(name="adapoffquin", companions="anchors"),
+}
+WARM_UP = 3
+
+
+@dataclass
+class Trained:
+    """One approach on its way: a model of its own, from the same weights as the others."""
+
+    objective: Objective
+    model: MatchingModel
+    optimizer: torch.optim.Optimizer
+    seconds: list[float]
+
+
+@click.command()
+@click.argument("experiments", nargs=-1, required=True)
+@click.option("--data-root", default="")
+@click.option("--artifact-root", default="")
+@click.option("--steps", default=15, show_default=True, help=f"Timed steps of each, after {WARM_UP} of warming up.")
+@click.option("--batch-size", default=0, help="0 takes the experiment's.")
+@click.option("--threads", default=0, help="torch's threads; 0 leaves torch's choice.")
+@click.option("--device", default="cpu", show_default=True)
+def main(
+    experiments: tuple[str, ...],
+    data_root: str,
+    artifact_root: str,
+    steps: int,
+    batch_size: int,
+    threads: int,
+    device: str,
+) -> None:
+    """Print one table for all experiments."""
+    read_project_settings()
+    if threads:
+        torch.set_num_threads(threads)
+    folders = {"data_root": data_root, "artifact_root": artifact_root}
+    roots = {name: configured_path(name, given) for name, given in folders.items()}
+    table = Table("", "", "step, ms", "to online", "quartiles", box=None)
+    table.columns[1].no_wrap = True
+    for experiment in experiments:
+        make_dataset(experiment, {name: given for name, given in folders.items() if given})
+        chain = plan(experiment, **roots)
+        size = batch_size or chain.experiment.student.batch_size
+        name = f"{chain.experiment.model.name}, batch {size}"
+        for approach, values in time_steps(chain, size, steps, torch.device(device)).items():
+            table.add_row(name, approach, *values)
+            name = ""
+    console = Console()
+    console.print(table)
+    console.print(f"{torch.get_num_threads()} threads, {device}, {steps} steps of each in turn", highlight=False)
+
+
+def make_dataset(experiment: str, chosen: dict[str, str]) -> None:
+    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "Dataset", "--experiment", experiment]
+    options = [word for name, given in chosen.items() for word in (f"--{name.replace('_', '-')}", given)]
+    subprocess.run([*luigi, *options], check=True)
+
+
+def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) -> dict[str, list[str]]:
+    """Of each approach: the median step in milliseconds, the median ratio to the online one and its quartiles."""
+    pairs, training = open_pairs(chain, "train"), chain.experiment.student
+    sampler = random_sampler(pairs)
+    trained = {name: start(chain, loss, training.learning_rate, device) for name, loss in APPROACHES.items()}
+    orders = partial(epoch_order, pairs.split.caption_count, seed=0)
+    needed = (steps + WARM_UP) * batch_size
+    order = np.concatenate([orders(epoch=epoch) for epoch in range(1 + needed // pairs.split.caption_count)])
+    for step in range(steps + WARM_UP):
+        captions = order[step * batch_size :][:batch_size]
+        for one in trained.values():
+            began = time.perf_counter()
+            rng = step_rng(seed=0, epoch=0, step=step)
+            groups, _ = draw_groups(pairs, sampler, one.objective, captions, rng, 0)
+            batch = read_batch(pairs, groups).to(device)
+            take_step(
+                one.model, one.optimizer, list(one.model.parameters()), batch, one.objective, training.gradient_clip
+            )
+            one.seconds.append(time.perf_counter() - began)  # take_step reads the figures, so a GPU is done
+    seconds = {name: np.array(one.seconds[WARM_UP:]) for name, one in trained.items()}
+    return {name: describe(values, values / seconds["online"]) for name, values in seconds.items()}
+
+
+def describe(seconds: np.ndarray, ratios: np.ndarray) -> list[str]:
+    low, middle, high = np.percentile(ratios, [25, 50, 75])
+    return [f"{1000 * np.median(seconds):.0f}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
+
+
+def start(chain: Chain, loss: Loss, learning_rate: float, device: torch.device) -> Trained:
+    torch.manual_seed(0)
+    model = build_model(chain.experiment.model.name, **model_options(chain)).to(device).train()
+    return Trained(make_objective(loss), model, torch.optim.Adam(model.parameters(), lr=learning_rate), [])
+
+
+def random_sampler(pairs: PairData, h: int = 20) -> Sampler:
+    """Lists of random negatives: rows that are not the anchor's own."""
+    split, rng = pairs.split, np.random.default_rng(0)
+    images, image_of = split.image_count, split.image_of
+    other = (image_of[:, None] + rng.integers(1, images, size=(len(image_of), h))) % images
+    captions = rng.integers(0, len(image_of), size=(images, h))
+    while (own := image_of[captions] == np.arange(images)[:, None]).any():
+        captions[own] = rng.integers(0, len(image_of), size=int(own.sum()))
+    lists = [
+        NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
+        for ids in (captions, other)
+    ]
+    return Sampler(NegativeTable(*lists, manifest={}), image_of, split.captions_of)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Companions as anchors: a batch of triples of true pairs that holds its own offline negatives.
+
+A drawn pair (i, t) with its offline negatives and their companions makes three true pairs:
+
+    P0 = (i, t)    P1 = (i_own, t_off)    P2 = (i_off, t_own)
+
+In the 3 x 3 similarities of their images and captions, what AOQ eq. (5) asks of P0 stands at fixed places: S(i,t_off)
+in row 0, column 1; S(i_off,t) in row 2, column 0; S(i_off,t_off) and S(i_own,t_own) in the two places that share
+neither row nor column with P0. Turning the triple, P0 to P1 to P2 to P0, moves them onto the same of P1 and P2, and
+none of them is a true pair. So each of the three is an anchor in turn:
+
+    image k's offline caption is caption k+1, caption k's offline image is image k-1   (mod 3)
+    pair k's derived pairs are (image k-1, caption k+1) and (image k+1, caption k-1)
+
+and the loss is that of eq. (3), (4) or (5) summed over all B pairs of B/3 triples. Online negatives come from other
+triples: within its own an anchor's negatives are the offline ones, which have the offline margin and against which the
+adaptive weight compares. (Among all of the batch the hardest would be the mined one nearly always, at the online
+margin, and the weight never below beta.) Beyond the paper's, S(i,t_own) and S(i_own,t) take part as derived pairs; no
+teacher ranked these, and nothing has screened them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+
+Loss = Callable[..., LossValue]
+
+
+def with_companions(loss: Loss) -> Loss:
+    """The loss on a batch of triples: all P0, then all P1, then all P2, each in the order of the drawn pairs."""
+
+    def of_triples(pairs: Similarities, **numbers: float) -> LossValue:
+        return loss(turn_triples(pairs), **numbers)
+
+    return of_triples
+
+
+def turn_triples(pairs: Similarities) -> Similarities:
+    """The batch with every pair's offline similarities, which stand in its own matrix, and online ones without them."""
+    size, matrix = len(pairs.matrix), pairs.matrix
+    if size % 3:
+        raise ValueError(f"{size} pairs are no triples")
+    own = torch.arange(size, device=matrix.device)
+    after, before = (own + size // 3) % size, (own - size // 3) % size
+    offline = OfflineSimilarities(
+        image_to_caption=matrix[own, after],
+        caption_to_image=matrix[before, own],
+        offline_pair=matrix[before, after],
+        companion_pair=matrix[after, before],
+    )
+    triple = own % (size // 3)
+    return Similarities(matrix, pairs.is_positive | (triple[:, None] == triple[None, :]), offline)

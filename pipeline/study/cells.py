@@ -1,0 +1,150 @@
+"""Planning a study: every cell is an experiment with an override, so common stages have one key and are made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pipeline.artifact import Artifact
+from pipeline.chain import Chain, split_member
+from pipeline.config import Experiment, Loss, WarmUp, online_version
+from pipeline.experiments import load_experiment, merge, parse_override
+from pipeline.stages import plan
+from pipeline.study.definition import Change, Study, load_study
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of a study, with its evaluation."""
+
+    model: str
+    arm: str
+    seed: int
+    experiment: str
+    override: str
+    chain: Chain
+
+    @property
+    def evaluation(self) -> Artifact:
+        return self.chain["evaluation"]
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """All cells, seed by seed, so that an unfinished study has every arm before it repeats one."""
+
+    study: Study
+    asked: str
+    """The study's name, or its file, as it was given."""
+    cells: tuple[Cell, ...]
+    artifact: Artifact
+
+
+def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> StudyPlan:
+    """Every cell's chain; the data must be there, nothing else."""
+    study = load_study(name)
+    for model, member in study.models.items():
+        _check_trains(study, model, member)
+    cells = tuple(_cells(study, data_root, artifact_root))
+    _check_same_queries(study, cells)
+    ingredients = {
+        "title": study.title,
+        "baseline": study.baseline,
+        "columns": study.columns,
+        "cells": [[cell.model, cell.arm, study.says(cell.arm), cell.seed] for cell in cells],
+    }
+    evaluations = tuple(cell.evaluation for cell in cells)
+    return StudyPlan(study, name, cells, Artifact(artifact_root, "study", VERSION, ingredients, evaluations))
+
+
+def override_text(change: Mapping[str, Any]) -> str:
+    """The change as `--override` takes it.
+
+    >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
+    'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
+    """
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _leaves(change))
+
+
+def _leaves(change: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{rest}", leaf) for rest, leaf in _leaves(value))
+        else:
+            yield key, value
+
+
+def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]:
+    for seed in study.seeds:
+        for model, member in study.models.items():
+            experiment = split_member(member)[0]
+            for arm in study.arms_of(model):
+                try:
+                    chosen = override_text(_change(study, arm, model, seed))
+                    chain = plan(experiment, override=chosen, data_root=data_root, artifact_root=artifact_root)
+                except ValueError as error:
+                    raise ValueError(
+                        f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {error}; change "
+                        f"[arms.{arm}], or name there the `models` that can run it."
+                    ) from None
+                yield Cell(model, arm, seed, experiment, chosen, chain)
+
+
+def _check_trains(study: Study, model: str, member: str) -> None:
+    try:
+        experiment = load_experiment(*split_member(member))
+    except ValueError as error:
+        raise ValueError(f"study {study.name!r}: [models] {model}: {error}") from None
+    if not isinstance(experiment, Experiment) or experiment.second_round is None:
+        raise ValueError(f"study {study.name!r}: [models] {model}: experiment {member!r} trains no second round.")
+
+
+def _change(study: Study, arm: str, model: str, seed: int) -> Change:
+    """What the model, the arm and the seed change in the experiment's file."""
+    experiment, override = split_member(study.models[model])
+    change = parse_override(override) if override else {}
+    base = load_experiment(experiment, override)
+    assert isinstance(base, Experiment)  # checked before
+    asked = deepcopy(study.arms[arm].change)
+    merge(asked, deepcopy(study.arms[arm].change_for.get(model, {})))
+    merge(change, _with_numbers(asked, base))
+    return {**change, "seed": seed}
+
+
+def _with_numbers(change: Change, base: Experiment) -> Change:
+    """The change, where another loss keeps the margins and other numbers of the one whose place it takes.
+
+    They belong to the range of the model's scores rather than to the loss.
+    """
+    loss = change.get("second_round", {}).get("loss", {})
+    sections = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in get_args(get_args(Loss)[0])}
+    if loss.get("name") not in sections:
+        return change
+    section, here = sections[loss["name"]], base.student.loss
+    there = online_version(here, loss["name"]) if loss["name"] in get_args(WarmUp) else here
+    kept = {
+        number: value
+        for number, value in there.model_dump(exclude={"name"}).items()
+        if number in section.model_fields and value != section.model_fields[number].default
+    }
+    return {**change, "second_round": {**change["second_round"], "loss": {**kept, **loss}}}
+
+
+def _check_same_queries(study: Study, cells: tuple[Cell, ...]) -> None:
+    """Arms are compared query by query, so they must be asked the same."""
+    asked: dict[str, Any] = {}
+    for cell in cells:
+        dataset, evaluation = cell.chain["dataset"], cell.evaluation.ingredients
+        queries = [dataset.ingredients["splits"]["dev"], *(world.key for world in dataset.upstream)]
+        queries += [evaluation[option] for option in ("split", "folds", "content")]
+        if asked.setdefault(cell.model, queries) != queries:
+            raise ValueError(
+                f"study {study.name!r}: arm {cell.arm!r} of model {cell.model!r} is evaluated on other data than the "
+                f"baseline ({queries}, {asked[cell.model]}), so they cannot be compared; make it a model of its own."
+            )

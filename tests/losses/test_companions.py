@@ -1,0 +1,76 @@
+"""Triples against eqs. (3) to (5) written out for each of their three pairs by name: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.losses import loss_kind, plateau
+from pipeline.losses.similarities import Similarities, positive_pairs
+
+TRIPLES = 4
+M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5
+IMAGES, CAPTIONS = ("i", "i_own", "i_off"), ("t", "t_off", "t_own")
+ANCHORS = {
+    # image, caption, its offline caption, its offline image, the derived pairs
+    "P0": ("i", "t", "t_off", "i_off", [("i_off", "t_off"), ("i_own", "t_own")]),
+    "P1": ("i_own", "t_off", "t_own", "i", [("i", "t_own"), ("i_off", "t")]),
+    "P2": ("i_off", "t_own", "t", "i_own", [("i_own", "t"), ("i", "t_off")]),
+}
+
+
+def clamp(x):
+    return torch.clamp(x, min=0)
+
+
+def definition(matrix, rows, name):
+    """`rows` are the images that the pairs are of."""
+    total = 0
+    for a in range(TRIPLES):
+
+        def s(image, caption, a=a):
+            return matrix[IMAGES.index(image) * TRIPLES + a, CAPTIONS.index(caption) * TRIPLES + a]
+
+        for image, caption, off_caption, off_image, derived in ANCHORS.values():
+            me = IMAGES.index(image) * TRIPLES + a
+            others = [b for b in range(3 * TRIPLES) if b % TRIPLES != a and rows[b] != rows[me]]
+            positive = s(image, caption)
+            for offline, online in (
+                (s(image, off_caption), max((matrix[me, b] for b in others), key=Tensor.item)),
+                (s(off_image, caption), max((matrix[b, me] for b in others), key=Tensor.item)),
+            ):
+                weight = BETA - (offline - online) / ALPHA if name == "adapoffquin" else 1
+                total = total + weight * clamp(M1 - positive + online) + clamp(M2 - positive + offline)
+            if name != "offtri":
+                total = total + sum(clamp(M2 - positive + s(*pair)) for pair in derived)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["offtri", "offquin", "adapoffquin"])
+def test_every_pair_of_a_triple_is_an_anchor(name, seed):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(3 * TRIPLES, 3 * TRIPLES, generator=generator, dtype=torch.float64)
+    rows = torch.arange(3 * TRIPLES)
+    rows[5] = rows[0]  # two triples share an image
+    slow, fast = values.clone().requires_grad_(), values.clone().requires_grad_()
+    expected = definition(slow, rows, name)
+    expected.backward()
+    pairs = Similarities(fast, positive_pairs(rows, mask_positives=True))
+    numbers = {"alpha": ALPHA, "beta": BETA} if name == "adapoffquin" else {}
+    loss = loss_kind(name, "anchors").function(pairs, margin_online=M1, margin_offline=M2, **numbers).total
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(fast.grad, slow.grad)
+
+
+def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
+    kind = loss_kind("adapoffquin", "anchors")
+
+    def loss(pairs):
+        return kind.function(pairs, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5)
+
+    assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
+    with pytest.raises(ValueError, match="10 pairs are no triples"):
+        plateau(loss, 10)
