@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.model_sections import Model, Section
+from pipeline.noise_section import Noise
 from pipeline.screen_section import Screen
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -37,6 +38,7 @@ class Dataset(Section):
     demo: DemoWorld | None = None
     train: str = "train"
     dev: str = "dev"
+    noise: Noise | None = None
     max_regions: PositiveInt | None = None
     """Keep the first regions of each image only; detectors write them by falling score."""
     vocabulary: str | None = None

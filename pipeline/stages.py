@@ -30,6 +30,7 @@ from pipeline.config import (
 from pipeline.data.folder import split_fingerprint
 from pipeline.experiments import load_experiment
 from pipeline.mining.shortlist import TILES
+from pipeline.noise_section import Noise
 from pipeline.screen_section import Screen
 
 VERSIONS = {
@@ -229,7 +230,17 @@ class _Planner:
         splits = {"train": data.train, "dev": data.dev}
         if not world:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
-        return self._artifact("dataset", {"splits": splits, "vocabulary": vocabulary}, *world)
+        return self._artifact(
+            "dataset", {"splits": splits, "vocabulary": vocabulary, **self._noise(data.noise)}, *world
+        )
+
+    def _noise(self, noise: Noise | None) -> dict[str, Any]:
+        """Its part of the key: none where no pair is moved."""
+        if noise is None or not noise.moves_pairs:
+            return {}
+        if noise.file is not None:
+            return {"noise": {"sha256": self._sha256("[dataset.noise] file", noise.file)}}
+        return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed}}
 
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:

@@ -84,6 +84,18 @@ def test_a_screen_is_a_stage_between_table_and_student():
     assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
 
 
+def test_noise_is_another_dataset_and_none_is_none():
+    clean, noisy = keys(), keys("dataset.noise.ratio=0.2")
+    assert {stage for stage in clean if clean[stage] == noisy[stage]} == {"world"}
+    assert keys("dataset.noise.ratio=0") == clean
+    others = [
+        keys(f"dataset.noise={{{how}}}") for how in ("ratio=0.3", "ratio=0.2, seed=1", "ratio=0.2, level='image'")
+    ]
+    assert len({made["dataset"] for made in (clean, noisy, *others)}) == 5
+    with pytest.raises(FileNotFoundError, match=r"\[dataset.noise\] file: .*none.npy does not exist"):
+        keys('dataset.noise.file="none.npy"')
+
+
 def test_a_teacher_with_the_controls_schedule_is_the_control():
     same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
     made = keys(same + ", first_round.epochs=3")
