@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.co_teaching_section import CoTeaching
 from pipeline.model_sections import Model, Section
 from pipeline.noise_section import Noise
 from pipeline.screen_section import Screen
@@ -116,6 +117,20 @@ class Training(Section):
         if len(self.warmup) >= self.epochs:
             raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
         return self
+
+
+def plain_training(section: CoTeaching) -> Training:
+    """One network of the two by itself, on all pairs: their schedule, with the online loss in place of co-teaching."""
+    return Training(
+        loss=Online(name="online", margin=section.margin, mask_positives=section.mask_positives),
+        epochs=section.warmup_epochs + section.epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        decay_epochs=tuple(section.warmup_epochs + after for after in section.decay_epochs),
+        decay=section.decay,
+        gradient_clip=section.gradient_clip,
+        warmup=("sum",) * section.warmup_epochs,
+    )
 
 
 class Mining(Section):
@@ -256,11 +271,15 @@ class Experiment(Section):
     screen: Screen | None = None
     sampling: Sampling = Sampling()
     second_round: Training | None = None
+    co_teaching: CoTeaching | None = None
+    """Two networks trained on noisy pairs, in place of the rounds: without a table, so without a teacher."""
     evaluation: Evaluation = Evaluation()
 
     @property
     def student(self) -> Training:
-        """The second round of an experiment that has one."""
+        """The second round of an experiment that has one; of two networks that are co-taught, what is plain of it."""
+        if self.co_teaching is not None:
+            return plain_training(self.co_teaching)
         if self.second_round is None:
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
         return self.second_round
@@ -270,13 +289,20 @@ class Experiment(Section):
         training = [key for key in (*TABLE_SOURCES, "mining", "second_round") if getattr(self, key) is not None]
         if self.weights is not None and training:
             raise ValueError(f"`weights` stand in place of all training; take out {training}")
-        if self.weights is None and self.second_round is None:
-            raise ValueError("give [second_round], or imported `weights` to evaluate")
+        if self.weights is None and self.second_round is None and self.co_teaching is None:
+            raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
+        return self
+
+    @model_validator(mode="after")
+    def _co_teaches_alone(self) -> Experiment:
+        others = (*TABLE_SOURCES, "mining", "screen", "sampling", "second_round", "weights")
+        if self.co_teaching is not None and (idle := [key for key in others if key in self.model_fields_set]):
+            raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
         return self
 
     @model_validator(mode="after")
     def _one_table(self) -> Experiment:
-        if self.weights is not None:
+        if self.weights is not None or self.co_teaching is not None:
             return self
         sources = [key for key in TABLE_SOURCES if getattr(self, key) is not None]
         if len(sources) != 1:

@@ -44,6 +44,7 @@ VERSIONS = {
     "evaluation": 1,
     "rerank": 1,
     "fusion": 1,
+    "co_teaching": 1,
 }
 TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
@@ -95,8 +96,15 @@ class _Planner:
             stages["second_round"] = self._artifact("first_round", weights, dataset)
             stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
             return Chain(experiment, self.data_root, folder, stages)
-        teacher = self._teacher(experiment, asked)
         shared = {"model": _values(experiment.model), "max_regions": data.max_regions, "seed": experiment.seed}
+        if experiment.co_teaching is not None:
+            online = {**shared, "training": _values(experiment.student)}
+            stages["control"] = self._artifact("first_round", online, dataset)
+            taught = {**shared, "co_teaching": _values(experiment.co_teaching)}
+            stages["second_round"] = Artifact(self.root, "second_round", VERSIONS["co_teaching"], taught, (dataset,))
+            stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
+            return Chain(experiment, self.data_root, folder, stages)
+        teacher = self._teacher(experiment, asked)
         if experiment.mining is not None:
             stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)

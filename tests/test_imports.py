@@ -16,6 +16,7 @@ ROWS = [
     [
         "pipeline.config",
         "pipeline.model_sections",
+        "pipeline.co_teaching_section",
         "pipeline.noise_section",
         "pipeline.screen_section",
         "pipeline.experiments",

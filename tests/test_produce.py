@@ -259,7 +259,10 @@ def test_imported_weights_of_any_model_are_evaluated(make, data_root):
     for text, message in (
         (FRAGMENTS.replace("NAME", "scan"), r"`weights` stand in place of all training; take out \['second_round'\]"),
         (imported.replace('"scan"', '"bfan"'), "holds a 'scan', the experiment a 'bfan'"),
-        (imported.replace("{teacher}", ""), r"give \[second_round\], or imported `weights` to evaluate"),
+        (
+            imported.replace("{teacher}", ""),
+            r"give \[second_round\] or \[co_teaching\], or imported `weights`",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make("wrong", ["dataset", "second_round"], teacher=source, text=text)

@@ -19,9 +19,10 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     options = chain.experiment.evaluation
     scores, metrics = [], []
     for member in chain.members or (chain,):
-        model = load_model(member["second_round"].path / "model.safetensors").to(device)
         pairs = open_named_pairs(member, chain.folder, options.split)
-        scores.append(similarity_matrix(model, pairs, device))
+        networks = sorted(member["second_round"].path.glob("*.safetensors"))  # two where they were co-taught
+        models = (load_model(path).to(device) for path in networks)
+        scores.append(ensemble([similarity_matrix(model, pairs, device) for model in models]))
         metrics.append(evaluate_similarity(scores[-1], pairs.split.image_of, folds=options.folds))
     similarity = ensemble(scores, chain.weights)
     build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
