@@ -263,6 +263,8 @@ class _Planner:
         ingredients = screen.model_dump(mode="json", include={*screen.rules})
         if screen.positives is not None:
             ingredients["positives"] = self._sha256("[screen] positives", screen.positives)
+        if screen.pair_probabilities is not None:
+            ingredients["pair_probabilities"] = self._sha256("[screen] pair_probabilities", screen.pair_probabilities)
         return self._artifact("screen", ingredients, table)
 
     def _sha256(self, option: str, name: str) -> str:

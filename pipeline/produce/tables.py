@@ -9,6 +9,7 @@ from models.base import EmbeddingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain, run_name, split_member
 from pipeline.config import Fusion, Rerank
+from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import EmbeddingStore, write_embeddings
 from pipeline.engine import Engine
 from pipeline.mining.fusion import fuse_tables
@@ -146,6 +147,9 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     matches = None
     if screen.positives is not None:
         matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
+    probabilities = None
+    if screen.pair_probabilities is not None:
+        probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
         split.image_count,
@@ -154,6 +158,7 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
         matches=matches,
+        pair_probabilities=probabilities,
     )
     view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")
