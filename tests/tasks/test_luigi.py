@@ -166,7 +166,7 @@ def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, t
     experiment, whole, cut = tmp_path / "noisy.toml", tmp_path / "whole", tmp_path / "cut"
     experiment.write_text(NOISY)
     running = start(command("SecondRound", experiment=experiment, root=cut))
-    wait_for(lambda: list(cut.glob("second_round/.*.work/peer.safetensors")))
+    wait_for(lambda: list(cut.glob("second_round/.*.work/last.ckpt")))
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     for root in (whole, cut):
