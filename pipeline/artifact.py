@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock
 
 MANIFEST = "MANIFEST.json"
-PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "luigi")
+PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
 
 
 def canonical_json(content: Any) -> str:

@@ -68,7 +68,11 @@ def data_stages(chain: Chain) -> dict[str, Artifact]:
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
     """A table's rows are those of one training split."""
     ours, theirs = (
-        [chain["dataset"].ingredients["splits"]["train"], *(world.key for world in chain["dataset"].upstream)]
+        [
+            chain["dataset"].ingredients["splits"]["train"],
+            *([noise] if (noise := chain["dataset"].ingredients.get("noise")) else []),
+            *(world.key for world in chain["dataset"].upstream),
+        ]
         for chain in (one, other.owner("hard_negatives"))
     )
     if ours != theirs:

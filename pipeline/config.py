@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from pipeline.co_teaching_section import CoTeaching
 from pipeline.constraints_section import Constraints
 from pipeline.model_sections import Model, Section
+from pipeline.noise_section import Noise
 from pipeline.screen_section import Screen
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -38,6 +40,7 @@ class Dataset(Section):
     demo: DemoWorld | None = None
     train: str = "train"
     dev: str = "dev"
+    noise: Noise | None = None
     max_regions: PositiveInt | None = None
     """Keep the first regions of each image only; detectors write them by falling score."""
     vocabulary: str | None = None
@@ -154,6 +157,20 @@ class SecondRound(Training):
         if self.start is not None and self.loss.name in get_args(WarmUp):
             raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
         return self
+
+
+def plain_training(section: CoTeaching) -> SecondRound:
+    """One network of the two by itself, on all pairs: their schedule, with the online loss in place of co-teaching."""
+    return SecondRound(
+        loss=Online(name="online", margin=section.margin, mask_positives=section.mask_positives),
+        epochs=section.warmup_epochs + section.epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        decay_epochs=tuple(section.warmup_epochs + after for after in section.decay_epochs),
+        decay=section.decay,
+        gradient_clip=section.gradient_clip,
+        warmup=("sum",) * section.warmup_epochs,
+    )
 
 
 class Mining(Section):
@@ -294,11 +311,15 @@ class Experiment(Section):
     screen: Screen | None = None
     sampling: Sampling = Sampling()
     second_round: SecondRound | None = None
+    co_teaching: CoTeaching | None = None
+    """Two networks trained on noisy pairs, in place of the rounds: without a table, so without a teacher."""
     evaluation: Evaluation = Evaluation()
 
     @property
     def student(self) -> SecondRound:
-        """The second round of an experiment that has one."""
+        """The second round of an experiment that has one; of two networks that are co-taught, what is plain of it."""
+        if self.co_teaching is not None:
+            return plain_training(self.co_teaching)
         if self.second_round is None:
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
         return self.second_round
@@ -308,13 +329,20 @@ class Experiment(Section):
         training = [key for key in (*TABLE_SOURCES, "mining", "second_round") if getattr(self, key) is not None]
         if self.weights is not None and training:
             raise ValueError(f"`weights` stand in place of all training; take out {training}")
-        if self.weights is None and self.second_round is None:
-            raise ValueError("give [second_round], or imported `weights` to evaluate")
+        if self.weights is None and self.second_round is None and self.co_teaching is None:
+            raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
+        return self
+
+    @model_validator(mode="after")
+    def _co_teaches_alone(self) -> Experiment:
+        others = (*TABLE_SOURCES, "mining", "screen", "sampling", "second_round", "weights")
+        if self.co_teaching is not None and (idle := [key for key in others if key in self.model_fields_set]):
+            raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
         return self
 
     @model_validator(mode="after")
     def _one_table(self) -> Experiment:
-        if self.weights is not None:
+        if self.weights is not None or self.co_teaching is not None:
             return self
         sources = [key for key in TABLE_SOURCES if getattr(self, key) is not None]
         if len(sources) != 1:

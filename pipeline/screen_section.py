@@ -15,8 +15,8 @@ Suspected = Literal["drop", "downweight", "keep"]
 class Screen(Section):
     """Rules on the listed pairs, each an image and a caption; a rule that is not set is not asked.
 
-    `range_*`, `*_score` and `max_uses` leave negatives out. The rules between `positives` and `relative_margin` make
-    them suspected false negatives, and `suspected` says what becomes of those while sampling.
+    `range_*`, `*_score` and `max_uses` leave negatives out. The other rules make them suspected false negatives, and
+    `suspected` says what becomes of those while sampling.
     """
 
     range_min: PositiveInt | None = None
@@ -46,6 +46,12 @@ class Screen(Section):
     """The same, as a share of that positive's score: 0.05 is NV-Retriever's 95 %."""
     max_uses: PositiveInt | None = None
     """Of what the other rules leave, a candidate stays in so many lists only: where it ranks highest."""
+    doubtful_pair: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """The pair of the caption with its own image is right with a lower probability, so that it says little against this
+    image: in an image's list the caption may be its own, and in the caption's list any image may."""
+    pair_probabilities: str | None = None
+    """Of `doubtful_pair`: the file clean_pairs.parquet of an experiment with [co_teaching]; columns caption_id and
+    probability. In an experiment, below the data root."""
     suspected: Suspected = "drop"
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -54,6 +60,8 @@ class Screen(Section):
     def _makes_sense(self) -> Screen:
         if not self.rules:
             raise ValueError(f"no rule is set; set at least one of {list(RULES)}")
+        if (self.doubtful_pair is None) != (self.pair_probabilities is None):
+            raise ValueError("`doubtful_pair` and `pair_probabilities` belong together: give both, or neither")
         if self.range_max is not None and self.range_max <= (self.range_min or 0):
             raise ValueError(f"range_max = {self.range_max} leaves nothing after range_min = {self.range_min}")
         return self
@@ -69,6 +77,7 @@ class Screen(Section):
         return self.caption_similarity is not None or self.image_similarity is not None
 
 
-RULES = tuple(name for name in Screen.model_fields if name != "suspected")
+RULES = tuple(name for name in Screen.model_fields if name not in ("pair_probabilities", "suspected"))
+"""A later rule comes last: views name the rules of their flags, and those of before are still read."""
 EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 """Rules that leave out; all others cast suspicion."""

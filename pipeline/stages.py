@@ -31,6 +31,7 @@ from pipeline.data.folder import split_fingerprint
 from pipeline.data.phrases import annotation_path
 from pipeline.experiments import load_experiment
 from pipeline.mining.shortlist import TILES
+from pipeline.noise_section import Noise
 from pipeline.screen_section import Screen
 
 VERSIONS = {
@@ -44,6 +45,7 @@ VERSIONS = {
     "evaluation": 1,
     "rerank": 1,
     "fusion": 1,
+    "co_teaching": 1,
 }
 TABLELESS = ("sum", "online")
 LATER_SAMPLING = ("gap", "sharpness", "windows")
@@ -96,8 +98,15 @@ class _Planner:
             stages["second_round"] = self._artifact("first_round", weights, dataset)
             stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
             return Chain(experiment, self.data_root, folder, stages)
-        teacher = self._teacher(experiment, asked)
         shared = {"model": _values(experiment.model), "max_regions": data.max_regions, "seed": experiment.seed}
+        if experiment.co_teaching is not None:
+            online = {**shared, "training": _schedule(experiment.student)}
+            stages["control"] = self._artifact("first_round", online, dataset)
+            taught = {**shared, "co_teaching": _values(experiment.co_teaching)}
+            stages["second_round"] = Artifact(self.root, "second_round", VERSIONS["co_teaching"], taught, (dataset,))
+            stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
+            return Chain(experiment, self.data_root, folder, stages)
+        teacher = self._teacher(experiment, asked)
         if experiment.mining is not None:
             stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
@@ -233,7 +242,17 @@ class _Planner:
         splits = {"train": data.train, "dev": data.dev}
         if not world:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
-        return self._artifact("dataset", {"splits": splits, "vocabulary": vocabulary}, *world)
+        return self._artifact(
+            "dataset", {"splits": splits, "vocabulary": vocabulary, **self._noise(data.noise)}, *world
+        )
+
+    def _noise(self, noise: Noise | None) -> dict[str, Any]:
+        """Its part of the key: none where no pair is moved."""
+        if noise is None or not noise.moves_pairs:
+            return {}
+        if noise.file is not None:
+            return {"noise": {"sha256": self._sha256("[dataset.noise] file", noise.file)}}
+        return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed}}
 
     def _first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:
@@ -248,6 +267,8 @@ class _Planner:
         ingredients = screen.model_dump(mode="json", include={*screen.rules})
         if screen.positives is not None:
             ingredients["positives"] = self._sha256("[screen] positives", screen.positives)
+        if screen.pair_probabilities is not None:
+            ingredients["pair_probabilities"] = self._sha256("[screen] pair_probabilities", screen.pair_probabilities)
         return self._artifact("screen", ingredients, table)
 
     def _sha256(self, option: str, name: str) -> str:

@@ -121,6 +121,17 @@ def test_overrides_change_values_and_replace_named_sections(load):
             "[second_round]\nconstraints.crr = {weight = 1.0, margin = 0.1}",
             r"\[second_round.constraints\] has unknown keys \['crr'\]; allowed keys are \['ccr', 'ccs'\]",
         ),
+        (
+            "[dataset.demo]",
+            "co_teaching = {warmup_epochs = 1, epochs = 2}\n[dataset.demo]",
+            r"stands in place of the rounds and needs no table; take out \['first_round', 'mining', 'second_round'\]",
+        ),
+        (
+            "images = 100",
+            "images = 100\n[dataset.noise]\nratio = 1.5",
+            "dataset.noise.ratio: .*less than or equal",
+        ),
+        ("images = 100", "images = 100\n[dataset.noise]\nseed = 1", "dataset.noise: give `ratio`"),
         ("[dataset.demo]", 'screen.suspected = "drop"\n[dataset.demo]', "screen: .*no rule is set"),
     ],
 )
@@ -129,6 +140,41 @@ def test_mistakes_are_named(load, old, new, message):
     with pytest.raises(ValueError, match=message) as raised:
         load(TEXT.replace(old, new, 1))
     assert "trial.toml" in str(raised.value)
+
+
+CO_TAUGHT = """
+[dataset.demo]
+[model]
+name = "sgr"
+[co_teaching]
+warmup_epochs = 5
+epochs = 40
+"""
+
+
+def test_co_teaching_stands_alone_and_has_the_papers_defaults(load):
+    section = load(CO_TAUGHT).co_teaching
+    assert (section.margin, section.threshold) == (0.2, 0.5)
+    assert (section.soft_margin, section.soft_labels) == ("exponential", "pair")
+    assert (section.batch_size, section.learning_rate, section.first_rectified) == (128, 2e-4, 20)
+    assert load(CO_TAUGHT, "co_teaching.rectify_from=0").co_teaching.first_rectified == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("screen={mutual_rank=3}", r"take out \['screen'\]"),
+        ('weights="x.safetensors"', r"take out \['weights'\]"),
+        ('sampling={strategy="normal"}', r"take out \['sampling'\]"),
+        ("co_teaching.threshold=1.0", "less than 1"),
+        ("co_teaching.margin=0.0", "greater than 0"),
+        ('co_teaching.soft_margin="cubic"', "'exponential', 'linear' or 'sin'"),
+        ("co_teaching.warm=1", r"\[co_teaching\] has unknown keys \['warm'\]; allowed keys are \['batch_size'"),
+    ],
+)
+def test_a_wrong_co_teaching_is_refused(load, override, message):
+    with pytest.raises(ValueError, match=message):
+        load(CO_TAUGHT, override)
 
 
 def test_two_sources_of_the_table_are_refused(load):

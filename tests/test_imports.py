@@ -16,6 +16,8 @@ ROWS = [
     [
         "pipeline.config",
         "pipeline.model_sections",
+        "pipeline.co_teaching_section",
+        "pipeline.noise_section",
         "pipeline.screen_section",
         "pipeline.constraints_section",
         "pipeline.experiments",

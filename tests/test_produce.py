@@ -17,11 +17,13 @@ from pipeline.cli import main
 from pipeline.cli.artifacts import changed_data
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split
+from pipeline.data.noise import draw_noise
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.screening.view import read_view
-from pipeline.mining.table import read_table
+from pipeline.mining.table import read_positives, read_table
 from pipeline.model_sections import SCAN
+from pipeline.produce.inputs import open_named_pairs, open_pairs, open_train_split
 from pipeline.stages import plan
 from pipeline.training.checkpoint import read_weights, save_model
 
@@ -116,6 +118,44 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
     found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream
+
+
+NOISY = EXPERIMENT + "[dataset.noise]\n"
+
+
+def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):
+    chain = make("noisy", MINING, teacher=OWN, text=NOISY + "ratio = 0.5\nseed = 2")
+    clean, noisy = open_split(chain.folder, "train").image_of, open_train_split(chain).image_of
+    np.testing.assert_array_equal(noisy, draw_noise(clean, chain.experiment.dataset.noise))
+    np.testing.assert_array_equal(open_pairs(chain, "train").split.image_of, noisy)
+    np.testing.assert_array_equal(open_pairs(chain, "dev").split.image_of, open_split(chain.folder, "dev").image_of)
+    np.testing.assert_array_equal(open_named_pairs(chain, chain.folder, "train").split.image_of, clean)
+    table = chain["hard_negatives"].path / "table"
+    np.testing.assert_array_equal(read_positives(table, 40, 200), noisy)
+    manifest = chain["dataset"].manifest()
+    assert manifest["wrong_pairs"] == (noisy != clean).sum() > 80
+    assert (
+        manifest["fingerprint"]["train"]
+        != make("own", ["dataset"], teacher=OWN)["dataset"].manifest()["fingerprint"]["train"]
+    )
+    shutil.copy(chain["dataset"].path / "noise.npy", data_root / "again.npy")
+    again = make("again", ["dataset"], teacher=OWN, text=NOISY + 'file = "again.npy"')
+    assert again["dataset"].manifest()["fingerprint"] == manifest["fingerprint"]
+
+
+def test_a_wrong_noise_file_stops_at_the_dataset(make, data_root, tmp_path):
+    np.save(data_root / "short.npy", np.arange(7))
+    with pytest.raises(ValueError, match=r"short.npy: a noise file has .* this array has \(7,\)"):
+        make("short", ["dataset"], teacher=OWN, text=NOISY + 'file = "short.npy"')
+    assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
+
+
+def test_tables_of_other_wrong_pairs_are_not_joined(make, tmp_path):
+    make("one", [], teacher=OWN)
+    make("other", [], teacher=OWN, text=NOISY + "ratio = 0.5")
+    members = [str(tmp_path / f"{name}.toml") for name in ("one", "other")]
+    with pytest.raises(ValueError, match="are of different training data"):
+        make("both", [], text=f'[fusion]\nmembers = {members}\nmethod = "rank"')
 
 
 def ensemble_of(*members, weights=None):
@@ -270,7 +310,10 @@ def test_imported_weights_of_any_model_are_evaluated(make, data_root):
     for text, message in (
         (FRAGMENTS.replace("NAME", "scan"), r"`weights` stand in place of all training; take out \['second_round'\]"),
         (imported.replace('"scan"', '"bfan"'), "holds a 'scan', the experiment a 'bfan'"),
-        (imported.replace("{teacher}", ""), r"give \[second_round\], or imported `weights` to evaluate"),
+        (
+            imported.replace("{teacher}", ""),
+            r"give \[second_round\] or \[co_teaching\], or imported `weights`",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make("wrong", ["dataset", "second_round"], teacher=source, text=text)

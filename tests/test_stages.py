@@ -94,6 +94,43 @@ def test_a_screen_is_a_stage_between_table_and_student():
     assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
 
 
+CO_TAUGHT = """
+dataset = {demo = {images = 60, dev_images = 20}, noise = {ratio = 0.2}}
+model.name = "vsepp"
+co_teaching = {warmup_epochs = 2, epochs = 4, decay_epochs = [3]}
+"""
+
+
+def test_co_teaching_needs_the_dataset_only(tmp_path):
+    path = student(tmp_path, CO_TAUGHT)
+    made = keys(name=path)
+    assert made == {
+        "world": "c4df4f632be70931",
+        "dataset": "45b4e78f337f187d",
+        "control": "b72754ee0ab6720e",
+        "second_round": "726a2bff455687fa",
+        "evaluation": "b4fde82db7775514",
+    }
+    chain = plan(path, data_root=tmp_path, artifact_root=tmp_path)
+    assert [upstream.stage for upstream in chain["second_round"].upstream] == ["dataset"]
+    other = keys("co_teaching.threshold=0.6", path)
+    assert {stage for stage in made if made[stage] != other[stage]} == {"second_round", "evaluation"}
+    other = keys("co_teaching.epochs=5", path)
+    assert {stage for stage in made if made[stage] != other[stage]} == {"control", "second_round", "evaluation"}
+
+
+def test_noise_is_another_dataset_and_none_is_none():
+    clean, noisy = keys(), keys("dataset.noise.ratio=0.2")
+    assert {stage for stage in clean if clean[stage] == noisy[stage]} == {"world"}
+    assert keys("dataset.noise.ratio=0") == clean
+    others = [
+        keys(f"dataset.noise={{{how}}}") for how in ("ratio=0.3", "ratio=0.2, seed=1", "ratio=0.2, level='image'")
+    ]
+    assert len({made["dataset"] for made in (clean, noisy, *others)}) == 5
+    with pytest.raises(FileNotFoundError, match=r"\[dataset.noise\] file: .*none.npy does not exist"):
+        keys('dataset.noise.file="none.npy"')
+
+
 def test_a_teacher_with_the_controls_schedule_is_the_control():
     same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
     made = keys(same + ", first_round.epochs=3")

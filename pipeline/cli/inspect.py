@@ -50,11 +50,11 @@ def inspect(
     `--image X --direction t2i` shows the lists of the image's captions, `--caption N --direction i2t` that of the
     caption's image.
     """
-    from pipeline.data.folder import open_split
     from pipeline.embedding import EmbeddingStore
     from pipeline.mining.inspection import inspect_anchor
     from pipeline.mining.screening.view import read_view
     from pipeline.mining.table import read_table
+    from pipeline.produce.inputs import open_train_split
 
     if (image is None) == (caption is None):
         raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW")
@@ -67,7 +67,7 @@ def inspect(
     seen = None if view is None else read_view(view, table.manifest)
     if only and seen is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
-    split = open_split(chain.folder, chain.experiment.dataset.train)
+    split = open_train_split(chain)
     embeddings = chain.owner("hard_negatives").stages.get("embeddings")
     store = EmbeddingStore.open(embeddings.path) if embeddings and embeddings.exists() else None
     chosen, anchors = _anchors(split, image, caption, direction)

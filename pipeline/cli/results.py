@@ -20,6 +20,7 @@ from pipeline.study.cells import plan_study
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
 ROUNDS = {"first_round": "round one", "control": "control", "second_round": "round two"}
+CO_TAUGHT = {"control": "control", "second_round": "co-taught"}
 
 
 @click.command()
@@ -89,7 +90,8 @@ def _show_attention(console: Console, chain: Chain) -> None:
 def _round_rows(chain: Chain) -> list[list[str]]:
     if chain.experiment.weights is not None:
         return [_row("imported", chain["second_round"])]
-    return [_row(title, chain[stage]) for stage, title in ROUNDS.items()]
+    rounds = ROUNDS if chain.experiment.co_teaching is None else CO_TAUGHT
+    return [_row(title, chain[stage]) for stage, title in rounds.items()]
 
 
 def _ensemble_rows(chain: Chain) -> list[list[str]]:
@@ -118,5 +120,5 @@ def _recalls(metrics: Mapping[str, float]) -> list[str]:
 
 def _how(artifact: Artifact) -> list[str]:
     ingredients = artifact.recipe["ingredients"]
-    training = ingredients.get("training")
-    return [ingredients["model"]["name"], training["loss"]["name"] if training else "imported"]
+    how = "co-teaching" if "co_teaching" in ingredients else "imported"
+    return [ingredients["model"]["name"], ingredients["training"]["loss"]["name"] if "training" in ingredients else how]

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
     from pipeline.mining.screening.view import View
 
-KINDS: dict[str, Any] = {"range_min": int, "range_max": int, "mutual_rank": int, "max_uses": int, "positives": str}
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("range_min", "range_max", "mutual_rank", "max_uses"), int),
+    **dict.fromkeys(("positives", "pair_probabilities"), str),
+}
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every rule of [screen]."""
-    for rule in reversed(RULES):
+    """An option for every rule of [screen], and for the file that one of them reads."""
+    for rule in reversed((*RULES, "pair_probabilities")):
         name, about = f"--{rule.replace('_', '-')}", Screen.model_fields[rule].description
         kind: dict[str, Any] = {"is_flag": True} if rule == "same_text" else {"type": KINDS.get(rule, float)}
         command = click.option(name, help=about, **kind)(command)
@@ -55,6 +58,7 @@ def screen(
     The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`,
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
+    from pipeline.data.clean_pairs import read_clean_pairs
     from pipeline.mining.screening.entries import Knowledge
     from pipeline.mining.screening.matches import read_matches
     from pipeline.mining.screening.view import judge, write_view
@@ -67,7 +71,7 @@ def screen(
     judged = read_table(table)
     image_count, caption_count = len(judged.i2t), len(judged.t2i)
     with made_whole(output) as made:
-        scratch = made.parent
+        scratch, doubts = made.parent, asked.pair_probabilities
         knowledge = Knowledge(
             image_count,
             read_positives(table, image_count, caption_count),
@@ -75,6 +79,7 @@ def screen(
             None if images is None else _vectors(images, image_count, scratch / "images.npy", normalise),
             None if captions is None else _vectors(captions, caption_count, scratch / "captions.npy", normalise),
             None if asked.positives is None else read_matches(Path(asked.positives), image_count, caption_count),
+            None if doubts is None else read_clean_pairs(Path(doubts), caption_count),
         )
         view = judge(judged, asked, knowledge)
         write_view(view, made)

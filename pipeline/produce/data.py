@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from pipeline.artifact import Build, file_sha256
+import numpy as np
+from jaxtyping import Int32
+
+from pipeline.artifact import Build, digest, file_sha256
 from pipeline.chain import Chain
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split, present_files, split_fingerprint
+from pipeline.data.noise import draw_noise, read_noise
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.engine import Engine
+from pipeline.noise_section import Noise
+from pipeline.produce.inputs import NOISE
 
 MOST_PROBLEMS = 5
 
@@ -44,6 +50,8 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     for role, split in splits.items():
         TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
     build.notes["fingerprint"] = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    if config.noise is not None and config.noise.moves_pairs:
+        _add_noise(chain, config.noise, splits["train"].image_of, build)
     build.notes["folder_sha256"] = {
         path.name: file_sha256(path) for name in used for path in present_files(folder, name).values()
     }
@@ -52,3 +60,13 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     }
     build.notes["vocabulary_size"] = len(vocabulary)
     build.notes["feature_size"] = int(splits["train"].features.shape[2])
+
+
+def _add_noise(chain: Chain, noise: Noise, image_of: Int32[np.ndarray, " captions"], build: Build) -> None:
+    """Write the pairing that training sees; training data of another pairing have another fingerprint."""
+    drawn = noise.file is None
+    pairing = draw_noise(image_of, noise) if drawn else read_noise(chain.data_root / str(noise.file), image_of)
+    np.save(build.directory / NOISE, pairing)
+    fingerprint = build.notes["fingerprint"]
+    fingerprint["train"] = digest([fingerprint["train"], file_sha256(build.directory / NOISE)])
+    build.notes["wrong_pairs"] = int((pairing != image_of).sum())

@@ -29,15 +29,16 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     options = chain.experiment.evaluation
     scores, metrics = [], []
     for member in chain.members or (chain,):
-        model = load_model(member["second_round"].path / "model.safetensors").to(device)
         pairs = open_named_pairs(member, chain.folder, options.split)
-        scores.append(similarity_matrix(model, pairs, device))
+        files = sorted(member["second_round"].path.glob("*.safetensors"))  # two where they were co-taught
+        models = [load_model(path).to(device) for path in files]
+        scores.append(ensemble([similarity_matrix(model, pairs, device) for model in models]))
         metrics.append(evaluate_similarity(scores[-1], pairs.split.image_of, folds=options.folds))
     similarity = ensemble(scores, chain.weights)
     build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
-    if not chain.members and model.attends:
-        curve = _attention(model, pairs, chain.folder, device)
+    if not chain.members and len(models) == 1 and models[0].attends:
+        curve = _attention(models[0], pairs, chain.folder, device)
         build.notes |= {"attention": curve.summary()} if curve else {}
     np.save(build.directory / "similarity.npy", similarity)
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from models import MODELS
 from models.base import MatchingModel
 from pipeline.chain import Chain
 from pipeline.data.batches import PairData
 from pipeline.data.features import open_features
-from pipeline.data.folder import open_split, split_paths
+from pipeline.data.folder import Split, open_split, split_paths
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
+
+NOISE = "noise.npy"
+"""Of the dataset stage: the image of every training caption, in the format of NCR's noise files."""
+
+
+def open_train_split(chain: Chain) -> Split:
+    """The training split as training sees it: with the pairing that [dataset.noise] made of it, if there is any."""
+    split, noise = open_split(chain.folder, chain.experiment.dataset.train), chain["dataset"].path / NOISE
+    return replace(split, image_of=np.load(noise).astype(np.int32)) if noise.is_file() else split
 
 
 def open_pairs(chain: Chain, role: str) -> PairData:
     """The train or dev split with the captions that the dataset stage tokenised."""
     config = chain.experiment.dataset
-    split = open_split(chain.folder, {"train": config.train, "dev": config.dev}[role])
+    split = open_train_split(chain) if role == "train" else open_split(chain.folder, config.dev)
     tokens = TokenisedCaptions.load(chain["dataset"].path / f"{role}_tokens.npz")
     return PairData(split, tokens, config.max_regions)
 

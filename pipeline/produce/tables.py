@@ -9,7 +9,7 @@ from models.base import EmbeddingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain, run_name, split_member
 from pipeline.config import Fusion, Rerank
-from pipeline.data.folder import open_split
+from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import EmbeddingStore, write_embeddings
 from pipeline.engine import Engine
 from pipeline.mining.fusion import fuse_tables
@@ -23,7 +23,7 @@ from pipeline.mining.screening.matches import read_matches
 from pipeline.mining.screening.view import judge, write_view
 from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
-from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs
+from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from pipeline.progress import show_progress
 from pipeline.training.checkpoint import load_model
 
@@ -54,7 +54,7 @@ def _mine(chain: Chain, build: Build, engine: Engine) -> None:
     mining = chain.experiment.mining
     assert mining is not None  # stages.plan gave the chain this stage
     store = EmbeddingStore.open(chain["embeddings"].path)
-    split = open_split(chain.folder, chain.experiment.dataset.train)
+    split = open_train_split(chain)
     with show_progress("mining") as report:
         mine(
             Problem(
@@ -122,7 +122,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        image_of=open_split(chain.folder, chain.experiment.dataset.train).image_of,
+        image_of=open_train_split(chain).image_of,
         output=build.directory / "table",
     )
 
@@ -143,10 +143,13 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     screen = chain.experiment.screen
     assert screen is not None  # stages.plan gave the chain this stage
-    split = open_split(chain.folder, chain.experiment.dataset.train)
+    split = open_train_split(chain)
     matches = None
     if screen.positives is not None:
         matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
+    probabilities = None
+    if screen.pair_probabilities is not None:
+        probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
         split.image_count,
@@ -155,6 +158,7 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
         matches=matches,
+        pair_probabilities=probabilities,
     )
     view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")

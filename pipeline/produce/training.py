@@ -18,6 +18,7 @@ from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
+from pipeline.produce.co_teaching import co_teach_networks
 from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from pipeline.progress import show_progress
 from pipeline.stages import TABLELESS, control_training
@@ -39,10 +40,13 @@ def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
-    """The student, trained on the table; or imported weights in its place."""
+    """The student, trained on the table; in its place imported weights, or two networks that are co-taught."""
     experiment = chain.experiment
     if experiment.weights is not None:
         _import(chain, experiment.weights, build, engine)
+        return
+    if experiment.co_teaching is not None:
+        co_teach_networks(chain, experiment.co_teaching, build, engine)
         return
     table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
     start = {None: None, "teacher": "first_round", "control": "control"}[experiment.student.start]

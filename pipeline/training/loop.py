@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int32
+from jaxtyping import Float, Int32
 from torch import Tensor
 
 from models.base import MatchingModel
@@ -270,10 +270,7 @@ def take_step(
     """Forward, backward, clip, step; the figures of the batch."""
     value, auxiliary = forward(model, batch, objective)
     total = value.total if auxiliary is None else value.total + auxiliary
-    optimizer.zero_grad(set_to_none=True)
-    total.backward()
-    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
-    optimizer.step()
+    norm = descend(total, optimizer, parameters, gradient_clip)
     figures = {
         "loss": total.detach(),
         "retrieval_loss": value.total.detach(),
@@ -283,3 +280,14 @@ def take_step(
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary.detach()
     return {name: float(figure) for name, figure in figures.items()}
+
+
+def descend(
+    total: Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradient_clip: float
+) -> Float[Tensor, ""]:
+    """Backward, clip, step; the gradient's norm before it was clipped."""
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
+    optimizer.step()
+    return norm

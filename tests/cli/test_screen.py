@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.data.clean_pairs import write_clean_pairs
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.view import judge, read_view
 from pipeline.mining.table import read_positives, read_table
@@ -26,15 +27,25 @@ def files(mined, tmp_path):
     """The world's captions, the teacher's vectors, and one pair that people said matches."""
     world, embeddings = (next((mined / stage).glob("*/MANIFEST.json")).parent for stage in ("world", "embeddings"))
     (tmp_path / "known.json").write_text('{"7": [3]}')
+    write_clean_pairs(tmp_path / "clean_pairs.parquet", PROBABILITIES)
     return {
         "--texts": world / "train_caps.txt",
         "--images": embeddings / "images.npy",
         "--captions": embeddings / "captions.npy",
         "--positives": tmp_path / "known.json",
+        "--pair-probabilities": tmp_path / "clean_pairs.parquet",
     }
 
 
-RULES = {"same_text": True, "near_text": 0.6, "caption_similarity": 0.9, "image_similarity": 0.95, "mutual_rank": 4}
+PROBABILITIES = np.random.default_rng(0).random(300).astype(np.float32)
+RULES = {
+    "same_text": True,
+    "near_text": 0.6,
+    "caption_similarity": 0.9,
+    "image_similarity": 0.95,
+    "mutual_rank": 4,
+    "doubtful_pair": 0.2,
+}
 
 
 def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
@@ -51,8 +62,9 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
         np.load(files["--images"]),
         np.load(files["--captions"]),
         np.array([3 * 300 + 7]),
+        PROBABILITIES,
     )
-    view = judge(table, Screen(**RULES, positives="known.json"), known)
+    view = judge(table, Screen(**RULES, positives="known.json", pair_probabilities="clean_pairs.parquet"), known)
     read = read_view(tmp_path / "view", table.manifest)
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(read[direction].flags, view[direction].flags)
@@ -96,6 +108,14 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         (["--caption-similarity", 0.5, "--captions", "short.npy"], "short.npy has 2 vectors, and the table is of 300"),
         (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
         (["--positives", "none.csv"], "none.csv does not exist"),
+        (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
+        (
+            ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],
+            "none.parquet does not exist; an ",
+        ),
+        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.parquet"], "is of other captions: it has 2 rows"),
+        (["--doubtful-pair", 0.5, "--pair-probabilities", "high.parquet"], "probabilities lie between 0 and 1"),
+        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.npy"], "cannot be read as the pairs' probabilities"),
     ],
 )
 def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeypatch, arguments, message):
@@ -103,6 +123,8 @@ def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeyp
     Path("short.txt").write_text("one\ntwo\n")
     np.save("short.npy", np.eye(2, dtype=np.float32))
     np.save("long.npy", 2 * np.eye(60, dtype=np.float32))
+    write_clean_pairs(Path("short.parquet"), np.ones(2, np.float32))
+    write_clean_pairs(Path("high.parquet"), np.full(300, 1.5, np.float32))
     before = sorted(tmp_path.iterdir())
     shown = aoq("screen", folder, "view", *arguments, root=None)
     assert shown.exit_code == 1

@@ -56,6 +56,8 @@ class Knowledge:
     captions: Float32[np.ndarray, "captions D"] | None = None
     matches: Int64[np.ndarray, " pairs"] | None = None
     """Pairs known to match, as `pair_keys`, rising."""
+    pair_probabilities: Float32[np.ndarray, " captions"] | None = None
+    """That the caption and the image it is paired with belong together."""
 
     @cached_property
     def captions_of(self) -> Positives:

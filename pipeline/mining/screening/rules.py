@@ -23,6 +23,7 @@ NEEDS = {
     "near_text": ("texts", "the captions' texts (--texts)"),
     "caption_similarity": ("captions", "the captions' vectors (--captions)"),
     "image_similarity": ("images", "the images' vectors (--images)"),
+    "doubtful_pair": ("pair_probabilities", "how probably the captions' pairs are right (--pair-probabilities)"),
 }
 """What a rule has to know besides the table."""
 
@@ -42,6 +43,13 @@ class Context:
         known = self.knowledge
         assert known.matches is not None  # flag_negatives has looked
         return is_among(pair_keys(entries.images, entries.captions, len(known.image_of)), known.matches)
+
+    def is_doubtful(self, entries: Entries, least: float) -> Bool[np.ndarray, " entries"]:
+        """A caption of no image has no pair to doubt."""
+        known = self.knowledge
+        assert known.pair_probabilities is not None  # flag_negatives has looked
+        doubtful = (known.pair_probabilities < least) & (known.image_of >= 0)
+        return doubtful[entries.captions]
 
     def is_mutual(self, entries: Entries, most: int) -> Bool[np.ndarray, " entries"]:
         found = np.zeros(len(entries.anchors), dtype=np.bool_)
@@ -67,6 +75,7 @@ QUESTIONS: dict[str, Callable[[Entries, Any, Context], Bool[np.ndarray, " entrie
     "caption_similarity": lambda entries, least, context: caption_likeness(entries, context.knowledge) >= least,
     "image_similarity": lambda entries, least, context: image_likeness(entries, context.knowledge) >= least,
     "mutual_rank": lambda entries, most, context: context.is_mutual(entries, most),
+    "doubtful_pair": lambda entries, least, context: context.is_doubtful(entries, least),
     "absolute_margin": lambda entries, margin, _: below_positive(entries) < margin,
     "relative_margin": lambda entries, share, _: below_positive(entries) < share * np.abs(entries.positive_scores),
 }

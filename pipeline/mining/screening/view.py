@@ -88,7 +88,7 @@ def judge(table: NegativeTable, screen: Screen, knowledge: Knowledge) -> View:
         suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
         judged[direction] = Judged(flags, suspicion)
         counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)
-    recipe = screen.model_dump(include={*screen.rules})
+    recipe = screen.model_dump(include={*screen.rules, "pair_probabilities"}, exclude_none=True)
     manifest = {
         "format_version": FORMAT_VERSION,
         "rules": list(RULES),
@@ -152,7 +152,7 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.") from None
     except ValueError as error:
         raise ValueError(f"{folder / MANIFEST} is no view's ({error}); make it again with `aoq screen`.") from None
-    if version != FORMAT_VERSION or manifest["rules"] != list(RULES):
+    if version != FORMAT_VERSION or manifest["rules"] != list(RULES)[: len(manifest["rules"])]:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
     if of != _table_sha256(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")

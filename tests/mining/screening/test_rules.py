@@ -48,7 +48,8 @@ def world():
     t2i = lists_of(scores.T, [{image} - {-1} for image in image_of.tolist()], 5)
     manifest = {"directions": {"i2t": {"sha256": "one"}, "t2i": {"sha256": "other"}}}
     matches = np.array(sorted(image * 14 + caption for image, caption in MATCHES))
-    return NegativeTable(i2t, t2i, manifest), Knowledge(6, image_of, texts, images, captions, matches)
+    trust = rng.random(14).astype(np.float32)
+    return NegativeTable(i2t, t2i, manifest), Knowledge(6, image_of, texts, images, captions, matches, trust)
 
 
 def meets(rule, value, table, known, direction, anchor, place):
@@ -76,6 +77,7 @@ def meets(rule, value, table, known, direction, anchor, place):
         "mutual_rank": lambda: place < value and anchor in back[:value],
         "absolute_margin": lambda: score > positive - value,
         "relative_margin": lambda: score > positive - value * abs(positive),
+        "doubtful_pair": lambda: known.image_of[caption] >= 0 and float(known.pair_probabilities[caption]) < value,
     }
     return answers[rule]()
 
@@ -93,13 +95,15 @@ SETTINGS = {
     "mutual_rank": 3,
     "absolute_margin": 0.2,
     "relative_margin": 0.3,
+    "doubtful_pair": 0.4,
 }
+FILES = {"pair_probabilities": "clean_pairs.parquet"}
 
 
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_every_rule_means_what_its_definition_says(world, direction):
     table, known = world
-    view = judge(table, Screen(**SETTINGS), known)
+    view = judge(table, Screen(**SETTINGS, **FILES), known)
     flags, ids = view[direction].flags, table[direction].negative_ids
     met = dict.fromkeys(SETTINGS, 0)
     for anchor, place in np.ndindex(*ids.shape):
@@ -170,6 +174,20 @@ def test_a_view_is_read_as_it_was_written_and_of_its_table_only(world, tmp_path)
         read_view(tmp_path, other.manifest)
 
 
+def test_a_view_from_before_a_rule_was_added_is_read(world, tmp_path):
+    table, known = world
+    view = judge(table, Screen(mutual_rank=2), known)
+    write_view(view, tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    for rules, is_read in ((manifest["rules"][:-1], True), (manifest["rules"][1:], False)):
+        (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "rules": rules}))
+        if is_read:
+            np.testing.assert_array_equal(read_view(tmp_path, table.manifest).i2t.flags, view.i2t.flags)
+        else:
+            with pytest.raises(ValueError, match="screen again"):
+                read_view(tmp_path, table.manifest)
+
+
 def test_a_recipe_has_a_hash_of_its_own(world):
     table, known = world
     views = [judge(table, Screen(mutual_rank=2, suspected=suspected), known) for suspected in ("drop", "keep")]
@@ -192,11 +210,14 @@ def test_what_is_no_view_is_refused(world, tmp_path):
         read_view(tmp_path, table.manifest)
 
 
-@pytest.mark.parametrize("rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity"])
+@pytest.mark.parametrize(
+    "rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity", "doubtful_pair"]
+)
 def test_a_rule_says_what_it_lacks(world, rule):
     table, known = world
+    screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):
-        judge(table, Screen(**{rule: SETTINGS[rule]}), Knowledge(6, known.image_of))
+        judge(table, screen, Knowledge(6, known.image_of))
 
 
 def test_a_table_from_before_hashes_is_refused(world):
@@ -215,6 +236,8 @@ def test_a_table_from_before_hashes_is_refused(world):
         ({"near_text": 1.5}, "less than or equal to 1"),
         ({"mutual_rank": 0}, "greater than 0"),
         ({"best": 1}, "Extra inputs"),
+        ({"doubtful_pair": 0.5}, "belong together"),
+        ({"mutual_rank": 5, "pair_probabilities": "x.parquet"}, "belong together"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

@@ -1,0 +1,44 @@
+"""The [co_teaching] section: NCR, two networks that tell each other which training pairs to trust."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pipeline.model_sections import Section
+
+
+class CoTeaching(Section):
+    """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), of any model.
+
+    An epoch is one of both networks: of co-teaching, as many steps as the pairs held clean fill.
+    """
+
+    warmup_epochs: PositiveInt
+    """Epochs of each network by itself on all pairs and all negatives, before those of co-teaching."""
+    epochs: PositiveInt
+    """Of co-teaching."""
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    learning_rate: PositiveFloat = 2e-4
+    decay_epochs: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = ()
+    """The learning rate is multiplied by `decay` after each of these epochs of co-teaching."""
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    gradient_clip: PositiveFloat = 2.0
+    margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
+    mask_positives: bool = True
+    threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    """Pairs that are right with a higher probability are held clean."""
+    soft_margin: Literal["exponential", "linear", "sin"] = "exponential"
+    """How a pair's margin grows with its label."""
+    soft_labels: Literal["pair", "broadcast"] = "pair"
+    """`pair`: each has one label, and its margin in both directions (paper). `broadcast`: as in the released code, the
+    label of entry (i, j) mixes pair i's probability with what is predicted of pair j, and captions as anchors have the
+    margins of the images' rows."""
+    rectify_from: NonNegativeInt | None = None
+    """The epoch of co-teaching, from 0, from which pairs that are not held clean train as well; by default half of
+    them."""
+
+    @property
+    def first_rectified(self) -> int:
+        return self.epochs // 2 if self.rectify_from is None else self.rectify_from

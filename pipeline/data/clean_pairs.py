@@ -1,0 +1,53 @@
+"""How probably each training caption's pair is right, as a Parquet file: a row a caption.
+
+caption_id    int32     row n is caption n
+probability   float32   0 to 1
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float32
+
+from pipeline.artifact import write_atomically
+
+CLEAN_PAIRS = "clean_pairs.parquet"
+"""Beside the weights of networks that were co-taught."""
+COLUMNS = ("caption_id", "probability")
+
+
+def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
+    content = BytesIO()
+    rows = np.arange(len(probabilities), dtype=np.int32)
+    table = pa.table(dict(zip(COLUMNS, (rows, probabilities), strict=True)))
+    pq.write_table(table, content, compression="zstd", write_page_checksum=True)
+    write_atomically(path, content.getvalue())
+
+
+def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
+    """The probabilities of so many captions, in their order."""
+    try:
+        table = pq.read_table(path, page_checksum_verification=True).select(COLUMNS)
+        rows, found = (column.to_numpy() for column in table.columns)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} does not exist; an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights."
+        ) from None
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise ValueError(
+            f"{path} cannot be read as the pairs' probabilities ({error}); it needs Parquet with the columns "
+            f"{' and '.join(COLUMNS)}."
+        ) from None
+    if not np.array_equal(rows, np.arange(captions)):
+        raise ValueError(
+            f"{path} is of other captions: it has {len(rows)} rows, and these data {captions} captions; it needs one "
+            "row each, in order. Take the file of an experiment on the same training split."
+        )
+    if not (found.dtype.kind == "f" and (found >= 0).all() and (found <= 1).all()):
+        raise ValueError(f"{path}: probabilities lie between 0 and 1; some of these do not.")
+    return found.astype(np.float32)

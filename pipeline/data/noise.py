@@ -1,0 +1,54 @@
+"""Noisy correspondence: a training split's captions with other images than their own, drawn or read from a file.
+
+Every image keeps captions: the images' captions are permuted, never taken away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from pipeline.data.features import open_array
+from pipeline.noise_section import Noise
+
+
+def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
+    """The image of every caption, after the images of a share of the captions, or of the images, were permuted.
+
+    As in the code of NCR, int(ratio * n) are drawn; some of them may stay where they were.
+    """
+    assert noise.ratio is not None
+    rng = np.random.default_rng(noise.seed)
+    if noise.level == "image":
+        return _permuted(np.arange(int(image_of.max()) + 1), noise.ratio, rng)[image_of]
+    return _permuted(image_of.astype(np.int64), noise.ratio, rng)
+
+
+def _permuted(values: Int64[np.ndarray, " n"], ratio: float, rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
+    chosen = rng.permutation(len(values))[: int(ratio * len(values))]
+    values[chosen] = values[rng.permutation(chosen)]
+    return values
+
+
+def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np.ndarray, " captions"]:
+    """A noise file as the image of every caption: it has one row a caption, or one an image."""
+    rows, captions, images = open_array(path), len(image_of), int(image_of.max()) + 1
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
+        raise ValueError(
+            f"{path}: a noise file has one integer image row a caption, shape ({captions},), or one an image, "
+            f"({images},); this array has {rows.shape} {rows.dtype}. It is of another data set, or no noise file."
+        )
+    if rows.min() < 0 or rows.max() >= images:
+        wrong = int(np.flatnonzero((rows < 0) | (rows >= images))[0])
+        raise ValueError(f"{path}: entry {wrong} is {rows[wrong]}, and the training images are 0 to {images - 1}.")
+    pairing: Int64[np.ndarray, " captions"] = (rows if len(rows) == captions else rows[image_of]).astype(np.int64)
+    before, after = (np.bincount(of, minlength=images) for of in (image_of, pairing))
+    if not np.array_equal(np.sort(before), np.sort(after)):
+        lost = int(np.argmax(np.abs(after - before)))
+        raise ValueError(
+            f"{path} is no permutation: it gives image {lost}, which has {before[lost]} captions, {after[lost]}; noise "
+            "moves captions from image to image and leaves as many."
+        )
+    return pairing

@@ -1,0 +1,154 @@
+"""NCR's losses and labels against the official code, and against loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pipeline.losses.similarities import Similarities, positive_pairs
+from pipeline.losses.soft_margin import (
+    SOFT_MARGINS,
+    Margins,
+    broadcast_labels,
+    mean_triplet,
+    own_margins,
+    pair_losses,
+    predicted_labels,
+    refined_labels,
+    row_margins,
+    soft_margins,
+    soft_triplet,
+    violations,
+)
+
+
+def similarities(matrix):
+    return Similarities(matrix, torch.eye(len(matrix), dtype=torch.bool))
+
+
+def official_margins(labels, margin, kind):
+    """(B,) broadcasts over columns in the released code, (B, 1) over rows, for both directions."""
+    return row_margins(soft_margins(labels if labels.ndim == 2 else labels[None, :], margin=margin, kind=kind))
+
+
+@pytest.fixture
+def case(golden):
+    return golden("ncr_loss")
+
+
+def variants(case):
+    return [key.removesuffix("/value") for key in case.keys("out/train_") if key.endswith("/value")]
+
+
+def test_equals_the_official_losses(case):
+    margin = case.meta["config"]["margin"]
+    for variant in ["out/warmup", *variants(case)]:
+        matrix = case["in/scores"].clone().requires_grad_()
+        pairs = similarities(matrix)
+        words = variant.split("/")[1].split("_")
+        if words[-1] in ("warmup", "nolabel"):
+            margins = own_margins(torch.full((len(matrix),), margin))
+        else:
+            margins = official_margins(case[f"in/labels_{words[-1]}"], margin, words[2])
+        if "hard" in words:
+            loss = soft_triplet(pairs, margins=margins).total
+        else:
+            loss = sum(violation.mean(dim=1).sum() for violation in violations(pairs, margins))
+        case.check(f"{variant}/value", loss)
+        loss.backward()
+        case.check(f"{variant}/grad/scores", matrix.grad)
+    assert len(variants(case)) > 2 * len(SOFT_MARGINS)
+
+
+def test_equals_the_official_losses_of_pairs_and_predictions(case):
+    margin, pairs = case.meta["config"]["margin"], similarities(case["in/scores"])
+    case.check("out/eval_loss/value", pair_losses(pairs, margin=margin))
+    case.check("out/warmup/value", mean_triplet(pairs, margin=margin).total)
+    case.check("out/predict/clamped", predicted_labels(pairs, margin=margin))
+    assert torch.equal(case["out/predict/value"].clamp(0, 1), case["out/predict/clamped"])
+
+
+def test_equals_the_official_rectification(golden):
+    case = golden("ncr_rectify")
+    config, probabilities = case.meta["config"], case["in/prob"].squeeze(1)
+    pairs = {name: similarities(case[f"in/scores_{name}"].clone().requires_grad_()) for name in ("l", "u1", "u2")}
+    predicted = {name: predicted_labels(one, margin=config["margin"]).detach() for name, one in pairs.items()}
+    for name, labels in predicted.items():
+        case.check(f"out/pred_{name}", labels)
+    case.check("out/targets_l_elementwise", refined_labels(probabilities, predicted["l"]))
+    labels = {
+        "l_official": broadcast_labels(probabilities, predicted["l"]),
+        "u": ((predicted["u1"] + predicted["u2"]) / 2)[:, None],
+    }
+    for name, one in labels.items():
+        case.check(f"out/targets_{name}", one)
+        of = pairs["l" if name == "l_official" else "u1"]
+        margins = official_margins(one, config["margin"], config["soft_margin"])
+        loss = soft_triplet(of, margins=margins).total
+        case.check(f"out/loss_{name}", loss)
+        loss.backward()
+        case.check(f"out/grad_{name}", of.matrix.grad)
+
+
+@pytest.fixture
+def world():
+    """Eleven pairs, two of one image."""
+    generator = torch.Generator().manual_seed(4)
+    matrix = torch.rand(11, 11, generator=generator) * 0.4
+    matrix += torch.diag(torch.rand(11, generator=generator) * 0.5)
+    rows = torch.tensor([0, 1, 1, *range(2, 10)])
+    labels = torch.rand(11, generator=generator)
+    return Similarities(matrix, positive_pairs(rows, mask_positives=True)), rows, labels
+
+
+def hinge(matrix, pair, image, caption, margin):
+    return max(0.0, margin - matrix[pair, pair].item() + matrix[image, caption].item())
+
+
+@pytest.mark.parametrize("kind", SOFT_MARGINS)
+def test_each_pair_has_its_margin_in_both_directions(world, kind):
+    pairs, rows, labels = world
+    share = {
+        "exponential": lambda y: (10**y - 1) / 9,
+        "linear": lambda y: y,
+        "sin": lambda y: math.sin(math.pi * y - math.pi / 2) / 2 + 0.5,
+    }[kind]
+    expected = 0.0
+    for pair in range(11):
+        margin = 0.2 * share(labels[pair].item())
+        others = [other for other in range(11) if rows[other] != rows[pair]]
+        expected += max(hinge(pairs.matrix, pair, pair, other, margin) for other in others)
+        expected += max(hinge(pairs.matrix, pair, other, pair, margin) for other in others)
+    loss = soft_triplet(pairs, margins=own_margins(soft_margins(labels, margin=0.2, kind=kind)))
+    assert loss.total.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_a_pair_loses_and_how_well_it_is_matched(world):
+    pairs, rows, _ = world
+    losses = []
+    for pair in range(11):
+        others = [other for other in range(11) if rows[other] != rows[pair]]
+        of_image = sum(hinge(pairs.matrix, pair, pair, other, 0.2) for other in others) / 11
+        of_caption = sum(hinge(pairs.matrix, pair, other, pair, 0.2) for other in others) / 11
+        losses.append(of_image + of_caption)
+    assert pair_losses(pairs, margin=0.2).tolist() == pytest.approx(losses, rel=1e-5)
+    assert mean_triplet(pairs, margin=0.2).total.item() == pytest.approx(sum(losses), rel=1e-5)
+    left = [min(0.2, max(0.0, 0.2 - loss / 2)) for loss in losses]
+    best = sum(sorted(left)[-2:]) / 2
+    expected = [min(1.0, theta / best) for theta in left]
+    assert 0 < min(expected) < 1
+    assert predicted_labels(pairs, margin=0.2).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_that_matches_nowhere_has_labels_of_zero():
+    matrix = torch.full((4, 4), 5.0).fill_diagonal_(0.0)
+    assert predicted_labels(similarities(matrix), margin=0.2).tolist() == [0.0] * 4
+
+
+def test_a_larger_margin_can_make_an_easier_negative_the_hardest():
+    matrix = torch.tensor([[0.5, 0.4, 0.3], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5]])
+    margins = torch.tensor([[0.0, 0.1, 0.3], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    loss = soft_triplet(similarities(matrix), margins=Margins(margins, torch.zeros(1, 1)))
+    assert loss.total.item() == pytest.approx(0.1)

@@ -1,0 +1,277 @@
+"""Co-divide and co-teaching: against the official code, against their definitions, and killed and resumed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from models import build_model
+from models.vsrn import VSRN
+from pipeline.co_teaching_section import CoTeaching
+from pipeline.config import plain_training
+from pipeline.data.clean_pairs import read_clean_pairs
+from pipeline.embedding import similarity_matrix
+from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from pipeline.training.checkpoint import load_model
+from pipeline.training.co_teaching import loop
+from pipeline.training.co_teaching.batches import Epoch, even_batches
+from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
+from pipeline.training.co_teaching.loop import FILES, co_teach
+from pipeline.training.co_teaching.step import Network
+from pipeline.training.loop import Run, learning_rate
+
+SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
+SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}
+OPTIONS = {
+    "vsepp": {},
+    "vsrn": {"caption_hidden_size": 6, "caption_word_size": 5},
+    "saf": {"similarity_size": 4, "regions": 4},
+}
+CPU = torch.device("cpu")
+
+
+def test_division_equals_the_official_one(golden):
+    case = golden("ncr_split")
+    for name in "AB":
+        found = clean_probabilities(case[f"in/loss_{name}"].numpy(), seed=0)
+        case.check(f"out/prob_{name}", found)
+        case.check(f"out/pred_{name}", held_clean(found, threshold=case.meta["config"]["p_threshold"]))
+        other = clean_probabilities(case[f"in/loss_{name}"].numpy(), seed=1)
+        np.testing.assert_allclose(other, found, atol=5e-3)
+    for name in ("mixed", "allclean"):
+        found = held_clean(case[f"in/given_prob_{name}"].numpy(), threshold=case.meta["config"]["p_threshold"])
+        case.check(f"out/split_given_{name}", found)
+
+
+def test_losses_that_are_all_equal_divide_nothing():
+    found = clean_probabilities(np.full(250, 0.4, dtype=np.float32), seed=0)
+    assert found.tolist() == [1.0] * 250
+    assert np.flatnonzero(~held_clean(found, threshold=0.5)).tolist() == [0, 1, 2]
+
+
+def test_an_epoch_sees_each_clean_pair_once_and_the_others_in_turns():
+    is_clean = np.random.default_rng(0).random(60) < 0.8
+    epoch = Epoch.of(is_clean, 7, (1, 2, 0))
+    clean = [epoch.clean_batch(step) for step in range(epoch.steps)]
+    assert sorted(np.concatenate(clean)) == np.flatnonzero(is_clean).tolist()
+    assert {len(rows) for rows in clean[:-1]} == {7}
+    assert 2 <= len(clean[-1]) <= 7
+    noisy = [epoch.noisy_batch(step) for step in range(6)]
+    turn = -(-int((~is_clean).sum()) // 7)
+    assert 1 < turn <= 3
+    for first in range(0, 6 - turn + 1, turn):
+        assert sorted(np.concatenate(noisy[first : first + turn])) == np.flatnonzero(~is_clean).tolist()
+    assert noisy[0].tolist() != noisy[turn].tolist()
+    assert clean[0].tolist() != Epoch.of(is_clean, 7, (1, 2, 1)).clean_batch(0).tolist()
+
+
+def test_a_single_pair_is_no_batch():
+    epoch = Epoch.of(np.arange(9) < 8, 7, (0, 0, 0))
+    assert epoch.steps == 1
+    assert epoch.noisy_batch(0) is None
+
+
+def test_judging_batches_are_of_one_size():
+    batches = list(even_batches(23, 10, (0, 1, 2)))
+    assert [len(rows) for rows in batches] == [8, 8, 7]
+    assert sorted(np.concatenate(batches)) == list(range(23))
+
+
+@pytest.fixture
+def network():
+    def build(name="vsepp", **settings):
+        torch.manual_seed(2)
+        model = build_model(name, **SMALL, **OPTIONS[name])
+        section = SECTION.model_copy(update=settings)
+        return Network(model, torch.optim.Adam(model.parameters(), lr=1e-2), section, CPU)
+
+    return build
+
+
+def losses_by_loops(matrix, rows, margin):
+    """Mean violations of every pair's image and caption, and the largest; `margin(i, j, anchor)` of each entry."""
+    means, largest = [], 0.0
+    for pair in range(len(matrix)):
+        others = [other for other in range(len(matrix)) if rows[other] != rows[pair]]
+        over = [max(0.0, margin(pair, o, pair) - matrix[pair, pair] + matrix[pair, o]) for o in others]
+        under = [max(0.0, margin(o, pair, pair) - matrix[pair, pair] + matrix[o, pair]) for o in others]
+        means.append((sum(over) + sum(under)) / len(matrix))
+        largest += max(over) + max(under)
+    return means, largest
+
+
+def exponential(label):
+    return 0.2 * (10**label - 1) / 9
+
+
+@pytest.mark.parametrize("soft_labels", ["pair", "broadcast"])
+def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, soft_labels):
+    learner, rows = network(soft_labels=soft_labels), np.array([0, 3, 7, 11, 12, 20, 30, 31, 40, 45, 46])
+    batch, images = learner.read(pairs, rows), pairs.split.image_of[rows]
+    matrix = similarity_matrix(learner.model, pairs, CPU)[images][:, rows].tolist()
+    matrix = np.array(matrix)
+    means, _ = losses_by_loops(matrix, images, lambda i, j, anchor: 0.2)
+    assert learner.losses(batch).tolist() == pytest.approx(means, rel=1e-4)
+    left = [min(0.2, max(0.0, 0.2 - mean / 2)) for mean in means]
+    best = sum(sorted(left)[-2:]) / 2
+    predicted = [min(1.0, one / best) for one in left]
+    assert learner.labels(batch).tolist() == pytest.approx(predicted, rel=1e-4)
+    trust = np.linspace(0.5, 1.0, 11, dtype=np.float32)
+    if soft_labels == "pair":
+        label = lambda i, j, anchor: trust[anchor] + (1 - trust[anchor]) * predicted[anchor]  # noqa: E731
+        noisy_label = lambda i, j, anchor: predicted[anchor]  # noqa: E731
+    else:
+        label = lambda i, j, anchor: trust[i] + (1 - trust[i]) * predicted[j]  # noqa: E731
+        noisy_label = lambda i, j, anchor: predicted[i]  # noqa: E731
+    labels, state = learner.labels(batch), {k: v.clone() for k, v in learner.model.state_dict().items()}
+    _, expected = losses_by_loops(matrix, images, lambda *place: exponential(label(*place)))
+    assert learner.learn_clean(batch, torch.from_numpy(trust))["loss"] == pytest.approx(expected, rel=1e-4)
+    learner.model.load_state_dict(state)
+    _, expected = losses_by_loops(matrix, images, lambda *place: exponential(noisy_label(*place)))
+    assert learner.learn_noisy(batch, labels) == pytest.approx(expected, rel=1e-4)
+    learner.model.load_state_dict(state)
+    assert learner.warm_up(batch)["loss"] == pytest.approx(sum(means), rel=1e-4)
+    assert any(not torch.equal(state[key], value) for key, value in learner.model.state_dict().items())
+
+
+def test_a_captioner_learns_nothing_from_doubtful_pairs(network, pairs):
+    learner = network("vsrn")
+    batch = learner.read(pairs, np.arange(0, 40, 4))
+    before = {key: value.clone() for key, value in learner.model.captioner.state_dict().items()}
+    learner.learn_noisy(batch, torch.full((10,), 0.5))
+    assert all(torch.equal(before[key], value) for key, value in learner.model.captioner.state_dict().items())
+    learner.learn_clean(batch, torch.ones(10))
+    assert not all(torch.equal(before[key], value) for key, value in learner.model.captioner.state_dict().items())
+    assert isinstance(learner.model, VSRN)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture
+def run_co_teaching(pairs, monkeypatch):
+    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+    wrong = pairs.split.image_of.copy()
+    wrong[[1, 9, 22, 31, 40]] = wrong[[9, 22, 31, 40, 1]]
+    noisy = replace(pairs, split=replace(pairs.split, image_of=wrong))
+
+    def run(work, name="vsepp", kill_at=None, section=SECTION):
+        work.mkdir(exist_ok=True)
+        torch.manual_seed(3)
+        options = {**SMALL, **OPTIONS[name]}
+        reports = []
+
+        def progress(done, total, text):
+            reports.append(done)
+            if kill_at is not None and len(reports) >= kill_at:
+                raise KilledError
+
+        def validate(models):
+            mean = ensemble([similarity_matrix(model, pairs, CPU) for model in models])
+            return evaluate_similarity(mean, pairs.split.image_of)
+
+        models = build_model(name, **options), build_model(name, **options)
+        settings = Run(work, CPU, checkpoint_steps=4, progress=progress)
+        description = {"name": name, "options": options}
+        return co_teach(models, description, noisy, section, validate, seed=5, run=settings), reports
+
+    return run
+
+
+def lines(work):
+    return [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, name):
+    whole, reports = run_co_teaching(tmp_path / "whole", name)
+    for kill_at in (5, len(reports) - 1):  # in the second network's warm-up, and in its co-teaching
+        cut = tmp_path / f"cut{kill_at}"
+        with pytest.raises(KilledError):
+            run_co_teaching(cut, name, kill_at=kill_at)
+        resumed, again = run_co_teaching(cut, name)
+        for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps"):
+            assert resumed[key] == whole[key], key
+        for file in (*FILES, "clean_pairs.parquet"):
+            assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+        assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
+        assert len(again) < len(reports)  # it did not start over
+        assert not list(cut.glob("*.ckpt"))
+
+
+def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
+    result, _ = run_co_teaching(tmp_path)
+    models = [load_model(tmp_path / name) for name in FILES]
+    scores = [similarity_matrix(model, pairs, CPU) for model in models]
+    assert not np.allclose(*scores)
+    assert evaluate_similarity(ensemble(scores), pairs.split.image_of) == result["metrics"]
+    assert result["best_epoch"] >= SECTION.warmup_epochs
+    assert len(result["dev_rsum_by_epoch"]) == 3
+    found = read_clean_pairs(tmp_path / "clean_pairs.parquet", 48)
+    assert found.min() >= 0
+    assert found.max() <= 1
+
+
+def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pairs, monkeypatch, tmp_path):
+    """In the warm-up from all pairs; in the last epoch also from those that the other one does not hold clean."""
+    trusts = [np.where(np.arange(48) % 3 == rest, 0.1, 0.8 + rest / 10).astype(np.float32) for rest in (0, 1)]
+    turns = itertools.cycle(trusts)
+    monkeypatch.setattr(loop, "clean_probabilities", lambda losses, seed: next(turns))
+    heard = []
+
+    def note(how, kept):
+        def heard_and_kept(self, batch, *given):
+            heard.append((how, self, batch.captions.words.tolist(), given))
+            return kept(self, batch, *given)
+
+        return heard_and_kept
+
+    for how in ("warm_up", "learn_clean", "learn_noisy"):
+        monkeypatch.setattr(Network, how, note(how, getattr(Network, how)))
+    run_co_teaching(tmp_path)
+    one, steps = heard[0][1], 4  # 32 pairs held clean, in batches of 10
+    assert [how for how, *_ in heard] == (
+        ["warm_up"] * 10 + ["learn_clean"] * 2 * steps + ["learn_clean", "learn_noisy"] * 2 * steps
+    )
+    assert [network is one for _, network, *_ in heard[: 10 + 2 * steps]] == (
+        [True] * 5 + [False] * 5 + [True] * steps + [False] * steps
+    )
+    texts = [pairs.captions(np.array([row])).words[0].tolist() for row in range(48)]
+    for how, network, words, given in heard[10:]:
+        rest = 1 if network is one else 0  # what the other one does not hold clean
+        rows = {texts.index([word for word in caption if word]) % 3 for caption in words}
+        if how == "learn_noisy":
+            assert rows == {rest}
+        else:
+            assert rest not in rows
+            assert given[0].tolist() == pytest.approx([0.8 + rest / 10] * len(words))
+
+
+def test_metrics_say_how_the_pairs_were_divided(run_co_teaching, tmp_path):
+    run_co_teaching(tmp_path)
+    divided = [line for line in lines(tmp_path) if "held_clean" in line]
+    assert [line["epoch"] for line in divided] == [1, 2]
+    assert all(0 < share < 1 for line in divided for share in line["held_clean"])
+    trained = [line for line in lines(tmp_path) if "loss" in line]
+    assert {(line["loss_name"], line["network"]) for line in trained} == {
+        (name, network) for name in ("warmup", "co_teaching") for network in (0, 1)
+    }
+    assert {line["epoch"] for line in trained if "noisy_loss" in line} == {2}
+
+
+def test_features_that_are_not_finite_are_an_error(run_co_teaching, pairs, tmp_path):
+    pairs.split.features[3] = np.nan
+    with pytest.raises(ValueError, match="a loss of epoch 0 is not finite; check the features"):
+        run_co_teaching(tmp_path)
+
+
+def test_the_plain_schedule_is_that_of_one_network():
+    plain = plain_training(SECTION)
+    assert (plain.epochs, plain.warmup, plain.loss.name) == (3, ("sum",), "online")
+    assert [learning_rate(plain, epoch) for epoch in range(3)] == pytest.approx([1e-2, 1e-2, 1e-3])
