@@ -318,8 +318,10 @@ def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, si
     anchors, candidates = (images, captions) if side == "i2t" else (captions, images)
     h, hits = scores.shape[1], 0
     rows = np.random.default_rng(0).choice(len(anchors), min(CHECKED, len(anchors)), replace=False)
-    for row in rows:
-        exact = candidates @ anchors[row].astype(np.float64)
+    sampled = anchors[rows].astype(np.float64)
+    parts = (candidates[start : start + BLOCK].astype(np.float64) for start in range(0, len(candidates), BLOCK))
+    products = np.concatenate([sampled @ part.T for part in parts], axis=1)
+    for row, exact in zip(rows, products, strict=True):
         own = np.arange(row * EACH, row * EACH + EACH) if side == "i2t" else row // EACH
         exact[own] = -np.inf
         last = np.partition(exact, len(exact) - h)[len(exact) - h]

@@ -8,7 +8,7 @@ from jaxtyping import Float32
 from pipeline.mining.problem import Side, blocks
 from pipeline.mining.products import Product
 from pipeline.mining.threads import in_parallel
-from pipeline.mining.tiles import TILE_CAPTIONS
+from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES
 
 SAMPLED = 6.0  # of an anchor's h best, so many are expected in the sample
 FEWEST_SAMPLED = 1024
@@ -22,7 +22,7 @@ def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.nd
     sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
     sample = product.prepare(side.candidates[sampled])
     limits = np.empty(len(side.anchors), dtype=np.float32)
-    for start, stop in blocks(len(limits), TILE_CAPTIONS):
+    for start, stop in blocks(len(limits), max(1, TILE_IMAGES * TILE_CAPTIONS // size)):
         scores = product(product.prepare(side.anchors[start:stop]), sample)
         in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
     return limits

@@ -16,7 +16,7 @@ from pipeline.mining.grouping import group
 from pipeline.mining.proposals import Proposals
 from pipeline.mining.threads import in_parallel
 
-TILE_IMAGES, TILE_CAPTIONS = 1024, 4096
+TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
 TOO_MANY = 8  # times h: an anchor that keeps more has ties beyond number, and is searched by itself
 SPARE = 2  # times that for images, of which a block is held at a time: a low limit is seldom so low
 

@@ -101,8 +101,8 @@ def _check_trains(study: Study, model: str, member: str) -> None:
         experiment = load_experiment(*split_member(member))
     except ValueError as error:
         raise ValueError(f"study {study.name!r}: [models] {model}: {error}") from None
-    if not isinstance(experiment, Experiment) or experiment.second_round is None:
-        raise ValueError(f"study {study.name!r}: [models] {model}: experiment {member!r} trains no second round.")
+    if not isinstance(experiment, Experiment) or experiment.weights is not None:
+        raise ValueError(f"study {study.name!r}: [models] {model}: experiment {member!r} trains nothing.")
 
 
 def _change(study: Study, arm: str, model: str, seed: int) -> Change:

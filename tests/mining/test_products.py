@@ -84,6 +84,10 @@ def test_vectors_of_8_bits_are_as_near_as_they_say():
     assert rounded.longest >= (norms + left).max()
 
 
+def test_sums_that_could_overflow_are_not_made_of_integers():
+    assert not int8_works(2**31 // 127**2 + 1)
+
+
 @pytest.mark.parametrize(
     ("able", "works", "precision"),
     [

@@ -113,7 +113,7 @@ def test_the_studys_key_follows_its_cells(planned):
         (
             f'small = "{TINY}"',
             'small = "f8k_fusion"',
-            r"\[models\] small: experiment 'f8k_fusion' trains no second",
+            r"\[models\] small: experiment 'f8k_fusion' trains nothing",
         ),
         ("[0, 1]", "[0, 1, 0]", r"a seed stands twice among \[0, 1, 0\]"),
         ("[0, 1]", "[]", r"seeds: .*at least 1 item"),
