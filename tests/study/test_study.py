@@ -160,6 +160,7 @@ def start(file, root):
     )
 
 
+@pytest.mark.slow
 def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
     """What a random part of the cells came to is there; Luigi makes the others, is killed once, and ends the same."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
