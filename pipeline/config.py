@@ -137,6 +137,9 @@ class Training(Section):
     gradient_clip: PositiveFloat = 2.0
     warmup: _list_of(WarmUp) = ()  # type: ignore[valid-type]
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
+    start_up: Literal["protected"] | None = None
+    """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a model
+    that finds all pairs alike: until then, training on them would end there."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides."""
 

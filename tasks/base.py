@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class MakingTask(luigi.Task):
-    """One artefact. Nothing here imports torch before `run`: a fork after torch computes would hang."""
+    """One artefact. Nothing here computes with torch before `run`: a fork after that would hang."""
 
     stage: ClassVar[str]
 
@@ -65,8 +65,16 @@ class MakingTask(luigi.Task):
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.artifact.manifest_path))
 
+    def complete(self) -> bool:
+        """Is it there? If not, what makes it is imported here: once, for all the processes that are forked."""
+        there = bool(super().complete())  # type: ignore[no-untyped-call]
+        if not there:
+            for module in ("pipeline.produce", "torch._dynamo"):  # an optimiser's first step imports the second
+                importlib.import_module(module)
+        return there
+
     def run(self) -> None:
-        if not self.artifact.exists():  # another task may have made it meanwhile, and importing torch takes a second
+        if not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 

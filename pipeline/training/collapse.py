@@ -32,7 +32,7 @@ class CollapseDetector:
             self._warned = True
             logger.warning(
                 "the %s loss has sat at %.1f for %d steps: the plateau of a model that finds all pairs equally similar "
-                '(%.1f). Try `warmup = ["sum"]` (the first epoch on every negative), then more warm-up epochs; a lower '
+                '(%.1f). Try `start_up = "protected"` (epochs on every negative until the hardest are of use); a lower '
                 "learning rate; or a larger batch.",
                 loss_name,
                 loss,

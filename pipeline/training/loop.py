@@ -31,6 +31,8 @@ from pipeline.training.step import GROUPS, Batch, Objective, forward, read_batch
 logger = logging.getLogger(__name__)
 
 LOG_STEPS = 50
+READY = 0.9
+"""The protected start-up ends after the epoch in whose last steps the hardest negatives cost less, in margins."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class State:
     epoch: int = 0
     step: int = 0
     """Steps taken in this epoch."""
+    protected_epochs: int = 0
+    ready: bool = True
+    """Whether the protected start-up is over, and how many epochs it took."""
     best_rsum: float = -math.inf
     best_epoch: int = -1
     metrics_position: int = 0
@@ -90,6 +95,7 @@ def train(
         "best_epoch": state.best_epoch,
         "dev_rsum_by_epoch": [round(metrics["rsum"], 3) for metrics in state.history],
         "steps": training.epochs * trainer.steps,
+        **({"protected_epochs": state.protected_epochs} if training.start_up else {}),
         "training_seconds_this_run": round(time.perf_counter() - started, 1),
         "final_weights_sha256": trainer.close(description),
         "device": str(run.device),
@@ -115,13 +121,13 @@ class _Trainer:
         self._optimizer = torch.optim.Adam(self._parameters, lr=training.learning_rate)
         self._log = MetricsLog(run.work / "metrics.jsonl", run.work / "tensorboard" if run.tensorboard else None)
         self._collapse = CollapseDetector()
-        self.state = State()
+        self.state = State(ready=training.start_up is None)
         self.steps = steps_per_epoch(pairs.split.caption_count, training.batch_size)
 
     def train_epoch(self) -> None:
         """The rest of the epoch the state stands in."""
         state, training = self.state, self._training
-        loss = epoch_loss(training, state.epoch)
+        loss = epoch_loss(training, state.epoch - state.protected_epochs if state.ready else None)
         objective = make_objective(loss)
         if objective.kind.offline != "none" and self._sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
@@ -137,10 +143,25 @@ class _Trainer:
             window.add(self._step(objective, captions))
             state.step += 1
             if self._done % LOG_STEPS == 0 or state.step == self.steps:
-                self._record(loss, window)
+                line = self._record(loss, window)
                 window = Window()
                 if self._done % self._run.checkpoint_steps < LOG_STEPS and state.step < self.steps:
                     self._checkpoint()
+        if not state.ready:
+            self._end_protected_epoch(line["hardest"])
+
+    def _end_protected_epoch(self, hardest: float) -> None:
+        """`hardest` is what the batch's hardest negatives cost in the epoch's last steps."""
+        state, margin = self.state, online_version(self._training.loss).margin
+        state.protected_epochs += 1
+        state.ready = hardest < READY * margin
+        logger.info(
+            "start-up, epoch %d: a batch's hardest negatives cost %.3f, and %.3f where all pairs are found alike; %s",
+            state.epoch + 1,
+            hardest,
+            margin,
+            "the schedule begins" if state.ready else f"on every negative until they cost less than {READY} of that",
+        )
 
     def _step(self, objective: Objective, captions: Int32[np.ndarray, " batch"]) -> dict[str, float]:
         rng = step_rng(seed=self._seed, epoch=self.state.epoch, step=self.state.step)
@@ -153,7 +174,7 @@ class _Trainer:
         size = len(batch.image_rows)
         return {**figures, "collision_rate": collision_rate, "plateau": plateau(objective.loss, size)}
 
-    def _record(self, loss: Loss, window: Window) -> None:
+    def _record(self, loss: Loss, window: Window) -> dict[str, float]:
         """One line of figures; not finite is an error, and a plateau is noticed."""
         line = window.means()
         if not math.isfinite(line["loss"]):
@@ -170,6 +191,7 @@ class _Trainer:
         self._log.append(self._done, {**about, "learning_rate": rate, **line, "steps_per_second": speed})
         text = f"epoch {self.state.epoch + 1}/{self._training.epochs} {loss.name} loss {line['loss']:.2f}"
         self._run.progress(self._done, self._training.epochs * self.steps, text)
+        return line
 
     def finish_epoch(self, metrics: Mapping[str, float]) -> None:
         state = self.state
@@ -224,11 +246,13 @@ def make_objective(loss: Loss) -> Objective:
     return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
 
 
-def epoch_loss(training: Training, epoch: int) -> Loss:
-    """The warm-up loss of the first epochs, then the round's own.
+def epoch_loss(training: Training, epoch: int | None) -> Loss:
+    """The warm-up loss of the first epochs, then the round's own; every negative in a protected start-up (None).
 
     A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
     """
+    if epoch is None:
+        return online_version(training.loss, "sum")
     if epoch >= len(training.warmup):
         return training.loss
     return online_version(training.loss, training.warmup[epoch])

@@ -187,6 +187,35 @@ def test_schedules():
     assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
 
 
+@pytest.mark.parametrize("ready", [0.0, 0.5, 10.0])
+def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(run_training, tmp_path, monkeypatch, ready):
+    monkeypatch.setattr(loop, "READY", ready)
+    training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ("online",), "epochs": 6})
+    result, _ = run_training(tmp_path, training=training)
+    windows = [line for line in lines(tmp_path) if "loss" in line]
+    last = {line["epoch"]: line for line in windows}
+    expected, epoch = [], 0
+    while epoch < training.epochs:
+        expected.append("sum")
+        epoch += 1
+        if last[epoch - 1]["hardest"] < ready * 0.2:
+            break
+    assert result["protected_epochs"] == len(expected)
+    expected += ["online", *["adapoffquin"] * 6]
+    assert [last[epoch]["loss_name"] for epoch in range(6)] == expected[:6]
+
+
+def test_a_protected_start_is_resumed(run_training, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "READY", 10.0)
+    training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ()})
+    whole, _ = run_training(tmp_path / "whole", training=training)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", training=training, kill_at=7)
+    resumed, _ = run_training(tmp_path / "cut", training=training)
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert resumed["protected_epochs"] == whole["protected_epochs"] == 1
+
+
 def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
     with pytest.raises(ValueError, match="'adapoffquin' draws from a negative table, and there is none"):
         run_training(tmp_path, sampler=None, training=TRAINING.model_copy(update={"warmup": ()}))
@@ -242,7 +271,7 @@ def test_the_plateau_is_named_once(caplog):
     flat = [detector.observe("online", 51.3, 51.2, gap=0.001, steps=50) for _ in range(10)]
     assert flat == [False] * 5 + [True] * 5
     assert caplog.text.count("plateau") == 1
-    assert 'warmup = ["sum"]' in caplog.text
+    assert 'start_up = "protected"' in caplog.text
     assert not detector.observe("online", 40.0, 51.2, gap=0.2, steps=50)
     assert not detector.observe("online", 51.2, 51.2, gap=0.001, steps=50)
 

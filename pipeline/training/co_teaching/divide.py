@@ -6,8 +6,6 @@ import warnings
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 
@@ -16,6 +14,9 @@ def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Fl
 
     Fitted in one thread: sums of several would end in other bits from run to run.
     """
+    from sklearn.exceptions import ConvergenceWarning  # not above: it takes as long to import as all of torch
+    from sklearn.mixture import GaussianMixture
+
     spread = losses.max() - losses.min()
     if spread == 0:
         return np.ones(len(losses), dtype=np.float32)
