@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.artifact import Artifact, digest
 from pipeline.config import Experiment, Fusion, Rerank
+from pipeline.refresh_section import Refresh
 
 LONGEST_NAME = 200
 """Of a folder: file systems take 255 bytes."""
@@ -29,15 +30,15 @@ class Chain:
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
     members: tuple[Chain, ...] = ()
-    """Those whose similarities an ensemble averages, or of whose tables a rerank or a fusion makes one; `experiment`
-    is then that of one of them, under another name."""
+    """Those whose similarities an ensemble averages, of whose tables a rerank or a fusion makes one, or the student
+    that makes one anew; `experiment` is then that of one of them, under another name."""
     asked: tuple[str, ...] = ()
     """The members as they are named, overrides and all."""
     uses: tuple[str, ...] = ()
     """The stage that is needed of each member."""
     weights: tuple[float, ...] | None = None
-    table: Rerank | Fusion | None = None
-    """How the table is made of others, in place of [mining]."""
+    table: Rerank | Fusion | Refresh | None = None
+    """How the members make the table, in place of [mining]."""
 
     def owner(self, stage: str) -> Chain:
         """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""

@@ -11,6 +11,7 @@ from pipeline.co_teaching_section import CoTeaching
 from pipeline.constraints_section import Constraints
 from pipeline.model_sections import Model, Section
 from pipeline.noise_section import Noise
+from pipeline.refresh_section import Refresh
 from pipeline.screen_section import Screen
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -314,6 +315,7 @@ class Experiment(Section):
     screen: Screen | None = None
     sampling: Sampling = Sampling()
     second_round: SecondRound | None = None
+    refresh: Refresh | None = None
     co_teaching: CoTeaching | None = None
     """Two networks trained on noisy pairs, in place of the rounds: without a table, so without a teacher."""
     evaluation: Evaluation = Evaluation()
@@ -329,7 +331,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _trains_or_not(self) -> Experiment:
-        training = [key for key in (*TABLE_SOURCES, "mining", "second_round") if getattr(self, key) is not None]
+        stages = (*TABLE_SOURCES, "mining", "second_round", "refresh")
+        training = [key for key in stages if getattr(self, key) is not None]
         if self.weights is not None and training:
             raise ValueError(f"`weights` stand in place of all training; take out {training}")
         if self.weights is None and self.second_round is None and self.co_teaching is None:
@@ -338,7 +341,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _co_teaches_alone(self) -> Experiment:
-        others = (*TABLE_SOURCES, "mining", "screen", "sampling", "second_round", "weights")
+        others = (*TABLE_SOURCES, "mining", "screen", "sampling", "second_round", "refresh", "weights")
         if self.co_teaching is not None and (idle := [key for key in others if key in self.model_fields_set]):
             raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
         return self
@@ -361,6 +364,19 @@ class Experiment(Section):
             )
         if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
             raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_refresh(self) -> Experiment:
+        if self.refresh is None:
+            return self
+        if self.student.loss.name in get_args(WarmUp):
+            raise ValueError(f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out")
+        if self.refresh.drifted_below is not None and not self.model.makes_embeddings:
+            raise ValueError(
+                f"[refresh] drifted_below spares anchors of a search, and [model] {self.model.name} compares "
+                "fragments: it orders lists and searches nothing. Leave it out"
+            )
         return self
 
     @model_validator(mode="after")

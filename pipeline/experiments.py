@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,6 +61,23 @@ def parse_override(override: str) -> dict[str, Any]:
             f"override {override!r} is not the inside of a TOML inline table, "
             f'such as `seed=1, second_round.loss.name="offtri"`: {error}'
         ) from None
+
+
+def override_text(change: Mapping[str, Any]) -> str:
+    """The change as `--override` takes it.
+
+    >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
+    'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
+    """
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _leaves(change))
+
+
+def _leaves(change: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{rest}", leaf) for rest, leaf in _leaves(value))
+        else:
+            yield key, value
 
 
 def merge(content: dict[str, Any], override: dict[str, Any]) -> None:

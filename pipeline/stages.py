@@ -29,9 +29,10 @@ from pipeline.config import (
 )
 from pipeline.data.folder import split_fingerprint
 from pipeline.data.phrases import annotation_path
-from pipeline.experiments import load_experiment
+from pipeline.experiments import load_experiment, merge, override_text, parse_override
 from pipeline.mining.shortlist import TILES
 from pipeline.noise_section import Noise
+from pipeline.refresh_section import Refresh
 from pipeline.screen_section import Screen
 
 VERSIONS = {
@@ -45,6 +46,7 @@ VERSIONS = {
     "evaluation": 1,
     "rerank": 1,
     "fusion": 1,
+    "refresh": 1,
     "co_teaching": 1,
 }
 TABLELESS = ("sum", "online")
@@ -107,7 +109,7 @@ class _Planner:
             stages["evaluation"] = self._evaluated(experiment, folder, stages["second_round"])
             return Chain(experiment, self.data_root, folder, stages)
         teacher = self._teacher(experiment, asked)
-        if experiment.mining is not None:
+        if experiment.mining is not None and teacher is None:
             stages["first_round"] = first = self._artifact("first_round", self._first(experiment, shared), dataset)
             stages["embeddings"] = embeddings = self._artifact("embeddings", {}, first)
             stages["hard_negatives"] = self._artifact("hard_negatives", _mined(experiment.mining), embeddings)
@@ -123,8 +125,8 @@ class _Planner:
                 made = teacher.owner("hard_negatives").stages if teacher else stages
                 if experiment.screen.needs_vectors and "embeddings" not in made:
                     raise ValueError(
-                        "[screen] caption_similarity and image_similarity ask for the teacher's vectors, and the table "
-                        f"of {experiment.teacher!r} is made of other tables; leave these rules out."
+                        "[screen] caption_similarity and image_similarity ask for the vectors of a first round, and "
+                        f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
                     )
                 stages["screen"] = table = self._screen(experiment.screen, table)
                 student["suspected"] = experiment.screen.suspected
@@ -194,6 +196,39 @@ class _Planner:
             asked=(rerank.shortlist, rerank.teacher),
             uses=("hard_negatives", "second_round"),
             table=rerank,
+        )
+
+    def _refreshed(self, experiment: Experiment, refresh: Refresh, asked: tuple[str, ...]) -> Chain:
+        """The table of the student with one refresh less: searched anew, or reordered where it compares fragments."""
+        name, override = split_member(asked[-1])
+        change = parse_override(override) if override else {}
+        merge(change, {"refresh": {"rounds": refresh.rounds - 1}})
+        before = f"{name}@{override_text(change)}"
+        title = f"{experiment.name} refresh {refresh.rounds}"
+        depths = {"h_captions": refresh.h_captions, "h_images": refresh.h_images}
+        if not experiment.model.makes_embeddings:
+            return self._reranked(title, Rerank(shortlist=str(experiment.teacher), teacher=before, **depths), asked)
+        student = self._named("student", before, asked)
+        upstream, ingredients = [student["second_round"]], dict[str, Any](depths)
+        if refresh.drifted_below is not None:
+            upstream.append(student["hard_negatives"])
+            ingredients["drifted_below"] = refresh.drifted_below
+            for side, there in table_depths(student).items():
+                if depths[f"h_{side}"] > there:
+                    raise ValueError(
+                        f"[refresh] h_{side} = {depths[f'h_{side}']}, and the lists that are kept have {there}; lower "
+                        "it, or leave drifted_below out."
+                    )
+        stages = {**data_stages(student), "hard_negatives": self._derived("refresh", ingredients, *upstream)}
+        return Chain(
+            experiment.model_copy(update={"name": title}),
+            self.data_root,
+            student.folder,
+            stages,
+            members=(student,),
+            asked=(before,),
+            uses=("second_round",),
+            table=refresh,
         )
 
     def _fused(self, name: str, fusion: Fusion, asked: tuple[str, ...]) -> Chain:
@@ -278,6 +313,9 @@ class _Planner:
         return file_sha256(path)
 
     def _teacher(self, experiment: Experiment, asked: tuple[str, ...]) -> Chain | None:
+        """Whose table the student trains on, if not that of a first round of its own."""
+        if experiment.refresh is not None and experiment.refresh.rounds:
+            return self._refreshed(experiment, experiment.refresh, asked)
         if experiment.teacher is None:
             return None
         return self._named("teacher", experiment.teacher, asked)
@@ -308,6 +346,8 @@ def _start(experiment: Experiment, stages: Mapping[str, Artifact], teacher: Chai
     if experiment.student.start != "teacher":
         return [stages["control"]] if experiment.student.start == "control" else []
     owner = teacher.owner("hard_negatives") if teacher else None
+    if owner and experiment.refresh and experiment.refresh.rounds:
+        return [owner.members[-1]["second_round"]]
     made = owner.stages if owner else stages
     remedy = 'start = "control" takes the student\'s own weights after the online loss.'
     if "first_round" not in made:

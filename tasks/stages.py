@@ -50,7 +50,7 @@ class Embeddings(ArtifactTask):
 
 
 class HardNegatives(ArtifactTask):
-    """The negative table: the top-h of every training image and caption; mined, or made of other experiments'."""
+    """The negative table: the top-h of every training image and caption; mined, made of others, or made anew."""
 
     stage = "hard_negatives"
 
@@ -96,8 +96,11 @@ class SecondRound(ArtifactTask):
             yield self.stage_task(HardNegatives)
             if "screen" in self.chain.stages:
                 yield self.stage_task(Screen)
-            if start := self.chain.experiment.student.start:
-                yield self.stage_task({"teacher": FirstRound, "control": Control}[start])
+            start = self.chain.experiment.student.start
+            if start == "control":
+                yield self.stage_task(Control)
+            elif start == "teacher" and not self.chain.owner("hard_negatives").members:  # else: made by then
+                yield self.stage_task(FirstRound)
 
 
 class Evaluation(ArtifactTask):

@@ -216,5 +216,5 @@ def test_a_screen_cannot_ask_a_derived_table_for_vectors(planned, write):
     fused = write("fused", fusion_of(*SEEDS[:2]))
     student = STUDENT.format(teacher=fused, loss="offtri")
     assert "screen" in planned("student", student, "screen={mutual_rank=3}").stages
-    with pytest.raises(ValueError, match="made of other tables; leave these rules out"):
+    with pytest.raises(ValueError, match="comes from none; leave these rules out"):
         planned("student", student, "screen={image_similarity=0.9}")

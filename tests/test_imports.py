@@ -18,6 +18,7 @@ ROWS = [
         "pipeline.model_sections",
         "pipeline.co_teaching_section",
         "pipeline.noise_section",
+        "pipeline.refresh_section",
         "pipeline.screen_section",
         "pipeline.constraints_section",
         "pipeline.experiments",

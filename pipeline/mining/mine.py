@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.mining.backends import choose_backend
+from pipeline.mining.backends import Backend, choose_backend
 from pipeline.mining.problem import Problem
 from pipeline.mining.runners import Progress, Runner, run_in_process
 from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction
@@ -20,7 +20,7 @@ from pipeline.mining.writing import write_table
 def mine(
     problem: Problem,
     *,
-    search: str,
+    search: str | Backend,
     provenance: Mapping[str, Any],
     work: Path,
     output: Path,
@@ -30,14 +30,14 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units in `work` are kept and used.
 
-    `search` is a backend's name (`pipeline.mining.backends`); lists of one that only comes near are refused if fewer
-    than `recall_floor` of the true ones are in them. `run` does the units (`pipeline.mining.runners`). `provenance`
-    (dataset fingerprint, teacher, ...) goes into every footer and the manifest.
+    `search` is a backend or its name (`pipeline.mining.backends`); lists of one that only comes near are refused if
+    fewer than `recall_floor` of the true ones are in them. `run` does the units (`pipeline.mining.runners`).
+    `provenance` (dataset fingerprint, teacher, ...) goes into every footer and the manifest.
     """
     if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
         shutil.rmtree(work, ignore_errors=True)
         return
-    backend = choose_backend(search)
+    backend = choose_backend(search) if isinstance(search, str) else search
     work.mkdir(parents=True, exist_ok=True)
     steps = backend.plan(problem)
     run(steps, problem, work, progress)

@@ -1,17 +1,20 @@
-"""Embeddings, the negative table (mined, reranked or fused) and its screen."""
+"""Embeddings, the negative table (mined, reranked, fused or refreshed) and its screen."""
 
 from __future__ import annotations
 
 import logging
+import shutil
+from pathlib import Path
 from typing import Any
 
 from models.base import EmbeddingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain, run_name, split_member
-from pipeline.config import Fusion, Rerank
+from pipeline.config import Fusion, Mining, Rerank
 from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import EmbeddingStore, write_embeddings
 from pipeline.engine import Engine
+from pipeline.mining.backends import Backend
 from pipeline.mining.fusion import fuse_tables
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
@@ -21,10 +24,12 @@ from pipeline.mining.runners import choose_runner
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.matches import read_matches
 from pipeline.mining.screening.view import judge, write_view
+from pipeline.mining.search.drifted import drifted
 from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
 from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from pipeline.progress import show_progress
+from pipeline.refresh_section import Refresh
 from pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)
@@ -39,40 +44,71 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
-    """The table: mined from embeddings, or made of other experiments' tables."""
+    """The table: mined from embeddings, or made of other experiments' tables, or by the student itself."""
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
         _fuse(chain, chain.table, build)
+    elif isinstance(chain.table, Refresh):
+        _refresh(chain, chain.table, build, engine)
     else:
-        _mine(chain, build, engine)
+        mining = chain.experiment.mining
+        assert mining is not None  # stages.plan gave the chain this stage
+        engine.torch_device()
+        provenance = _provenance(chain, build, _teacher(chain, "first_round"))
+        how = {"search": mining.search, "recall_floor": mining.recall_floor}
+        _mine(chain, chain["embeddings"].path, mining, provenance, build, engine, **how)
 
 
-def _mine(chain: Chain, build: Build, engine: Engine) -> None:
-    engine.torch_device()
-    run = choose_runner(engine)
-    mining = chain.experiment.mining
-    assert mining is not None  # stages.plan gave the chain this stage
-    store = EmbeddingStore.open(chain["embeddings"].path)
-    split = open_train_split(chain)
+def _mine(
+    chain: Chain,
+    vectors: Path,
+    depths: Mining | Refresh,
+    provenance: dict[str, Any],
+    build: Build,
+    engine: Engine,
+    **how: Any,
+) -> None:
+    run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain)
     with show_progress("mining") as report:
         mine(
             Problem(
                 store.images,
                 store.captions,
                 split.image_of,
-                mining.h_captions,
-                mining.h_images,
+                depths.h_captions,
+                depths.h_images,
                 memory=engine.mining_memory_mb * 1_000_000,
             ),
-            search=mining.search,
-            recall_floor=mining.recall_floor,
-            provenance=_provenance(chain, build, _teacher(chain, "first_round")),
+            provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",
             run=run,
             progress=lambda done, total: report(done, total, "shards"),
+            **how,
         )
+
+
+def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
+    """The student's own vectors, searched; they do not stay."""
+    (student,), device, vectors = chain.members, engine.torch_device(), build.directory / "vectors"
+    if not vectors.is_dir():
+        model = load_model(student["second_round"].path / "model.safetensors").to(device)
+        assert isinstance(model, EmbeddingModel)  # a student of fragments reranks
+        begun = build.directory / "vectors.begun"
+        begun.mkdir(exist_ok=True)
+        with show_progress("embeddings") as report:
+            write_embeddings(model, open_pairs(student, "train"), begun, device, report)
+        begun.rename(vectors)
+    provenance = _provenance(chain, build, _teacher(student, "second_round"))
+    search: str | Backend = "auto"
+    if options.drifted_below is not None:
+        earlier = student["hard_negatives"].path / "table"
+        kept = {"tables": table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))}
+        provenance["kept"] = {**kept, "drifted_below": options.drifted_below}
+        search = drifted(earlier, options.drifted_below)
+    _mine(chain, vectors, options, provenance, build, engine, search=search)
+    shutil.rmtree(vectors)
 
 
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:

@@ -49,8 +49,8 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
         co_teach_networks(chain, experiment.co_teaching, build, engine)
         return
     table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
-    start = {None: None, "teacher": "first_round", "control": "control"}[experiment.student.start]
-    _train(chain, experiment.student, table, build, engine, start=chain[start] if start else None)
+    start = chain["second_round"].upstream[2] if experiment.student.start else None
+    _train(chain, experiment.student, table, build, engine, start=start)
 
 
 def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, get_args
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, split_member
 from pipeline.config import Experiment, Loss, WarmUp, online_version
-from pipeline.experiments import load_experiment, merge, parse_override
+from pipeline.experiments import load_experiment, merge, override_text, parse_override
 from pipeline.stages import plan
 from pipeline.study.definition import Change, Study, load_study
 
@@ -61,23 +60,6 @@ def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> StudyPlan:
     }
     evaluations = tuple(cell.evaluation for cell in cells)
     return StudyPlan(study, name, cells, Artifact(artifact_root, "study", VERSION, ingredients, evaluations))
-
-
-def override_text(change: Mapping[str, Any]) -> str:
-    """The change as `--override` takes it.
-
-    >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
-    'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
-    """
-    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _leaves(change))
-
-
-def _leaves(change: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in change.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{rest}", leaf) for rest, leaf in _leaves(value))
-        else:
-            yield key, value
 
 
 def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]:

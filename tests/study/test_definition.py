@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.experiments import load_experiment
 from pipeline.stages import plan
-from pipeline.study.cells import override_text, plan_study
+from pipeline.study.cells import plan_study
 from pipeline.study.definition import known_studies, load_study
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -87,7 +87,7 @@ def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
 
 def test_any_change_is_a_line_of_toml():
     change = {"seed": 3, "a": {"b": {"c": 'x "y" é', "d": [0.5, True]}, "e": 1e-05}}
-    from pipeline.experiments import parse_override
+    from pipeline.experiments import override_text, parse_override
 
     assert parse_override(override_text(change)) == change
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int64
+from jaxtyping import Integer
 
 from pipeline.mining.exact import exact_heads
 from pipeline.mining.faiss_flat import load_faiss
@@ -65,7 +65,7 @@ def _search(
     return [lists_table(side, near_heads(side, ids), start)]
 
 
-def near_heads(side: Side, ids: Int64[np.ndarray, "anchors k"]) -> Heads:
+def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     """Exact scores and order of what was found; no bound on what was not."""
     found = ids >= 0
     offsets = np.concatenate([[0], np.cumsum(found.sum(1))])
