@@ -31,8 +31,9 @@ from pipeline.training.step import GROUPS, Batch, Objective, forward, read_batch
 logger = logging.getLogger(__name__)
 
 LOG_STEPS = 50
-READY = 0.9
-"""The protected start-up ends after the epoch in whose last steps the hardest negatives cost less, in margins."""
+READY = 1.0
+"""The protected start-up ends after the epoch in whose last steps the hardest negatives cost less, in margins: from
+there, finding all pairs alike is uphill."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class _Trainer:
             state.epoch + 1,
             hardest,
             margin,
-            "the schedule begins" if state.ready else f"on every negative until they cost less than {READY} of that",
+            "the schedule begins" if state.ready else "on every negative until they cost less",
         )
 
     def _step(self, objective: Objective, captions: Int32[np.ndarray, " batch"]) -> dict[str, float]:
