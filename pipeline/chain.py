@@ -71,7 +71,7 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
     ours, theirs = (
         [
             chain["dataset"].ingredients["splits"]["train"],
-            *([noise] if (noise := chain["dataset"].ingredients.get("noise")) else []),
+            *(made for key in ("train_images", "noise") if (made := chain["dataset"].ingredients.get(key))),
             *(world.key for world in chain["dataset"].upstream),
         ]
         for chain in (one, other.owner("hard_negatives"))

@@ -41,6 +41,8 @@ class Dataset(Section):
     demo: DemoWorld | None = None
     train: str = "train"
     dev: str = "dev"
+    train_images: PositiveInt | None = None
+    """Train on the first so many images of the training split, with their captions; by default on all."""
     noise: Noise | None = None
     max_regions: PositiveInt | None = None
     """Keep the first regions of each image only; detectors write them by falling score."""
@@ -203,6 +205,11 @@ class Sampling(Section):
     """Of `weighted`: negatives that score so much below the lowest positive come up most (SimANS's b)."""
     sharpness: PositiveFloat | None = None
     """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g (SimANS's a)."""
+    harder: PositiveFloat | None = None
+    """Draw what is at least so many times harder than the batch's own hardest negative: of C candidates a batch of B
+    has that of rank C / B, on average, and the lists are cut at C / (B harder). In place of h_*."""
+    hardest: PositiveFloat | None = None
+    """And at most so many times: ranks below C / (B hardest) are left out as well."""
     windows: _list_of(_list_of(Share)) | None = None  # type: ignore[valid-type]
     """Of each epoch, from which part of the lists, [start, stop) in shares of their length; the last one stays."""
 
@@ -212,6 +219,17 @@ class Sampling(Section):
         wanted = {"gap", "sharpness"} if self.strategy == "weighted" else set()
         if given != wanted:
             raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
+        return self
+
+    @model_validator(mode="after")
+    def _hardness_fits(self) -> Sampling:
+        instead = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
+        if self.harder is None and self.hardest is not None:
+            raise ValueError("`hardest` goes with `harder`; give both, or `harder` alone")
+        if self.harder is not None and instead:
+            raise ValueError(f"`harder` says where lists are cut; take out {instead}")
+        if self.harder is not None and self.hardest is not None and self.hardest <= self.harder:
+            raise ValueError(f"hardest = {self.hardest} leaves nothing that is harder = {self.harder}; raise it")
         return self
 
     @model_validator(mode="after")

@@ -50,7 +50,7 @@ VERSIONS = {
     "co_teaching": 1,
 }
 TABLELESS = ("sum", "online")
-LATER_SAMPLING = ("gap", "sharpness", "windows")
+LATER_SAMPLING = ("gap", "sharpness", "windows", "harder", "hardest")
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -277,8 +277,9 @@ class _Planner:
         splits = {"train": data.train, "dev": data.dev}
         if not world:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
+        cut = {} if data.train_images is None else {"train_images": data.train_images}
         return self._artifact(
-            "dataset", {"splits": splits, "vocabulary": vocabulary, **self._noise(data.noise)}, *world
+            "dataset", {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}, *world
         )
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:

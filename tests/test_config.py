@@ -98,6 +98,9 @@ def test_overrides_change_values_and_replace_named_sections(load):
             "sampling.windows = [[0.5, 0.2]]\n[dataset.demo]",
             r"a window is \[start, stop\] .*got \[0.5, 0.2\]",
         ),
+        ("[dataset.demo]", "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` goes with `harder`"),
+        ("[dataset.demo]", "sampling = {harder = 9.0, h_images = 5}\n[dataset.demo]", r"take out \['h_images'\]"),
+        ("[dataset.demo]", "sampling = {harder = 9.0, hardest = 9.0}\n[dataset.demo]", "leaves nothing"),
         ("[dataset.demo]", "sampling.windows = []\n[dataset.demo]", "`windows` is empty"),
         ("[dataset.demo]", "screen.same_words = true\n[dataset.demo]", r"\[screen\] has unknown keys \['same_words'\]"),
         (

@@ -109,6 +109,19 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
         assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
 
 
+def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
+    caplog.set_level("INFO")
+    whole = make("own", [], teacher=OWN)
+    part = EXPERIMENT + "dataset.train_images = 9\nsampling = {{harder = 1.5, hardest = 6.0}}"
+    chain = make("own", [*MINING, "second_round"], teacher=OWN, text=part)
+    table, made = read_table(chain["hard_negatives"].path / "table"), chain["dataset"].manifest()
+    assert (len(table.i2t), len(table.t2i)) == (9, 45)
+    assert made["counts"]["train"] == {"images": 9, "captions": 45}
+    assert table.manifest["dataset"] == made["fingerprint"]["train"]
+    assert "first 2 captions of an image and 1 images of a caption" in caplog.text  # 45 / (16 * 1.5), 9 / (16 * 1.5)
+    assert whole["dataset"].key != chain["dataset"].key
+
+
 @pytest.mark.parametrize(("start", "stage"), [("teacher", "first_round"), ("control", "control")])
 def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
     """A step of no length leaves the student where it started."""

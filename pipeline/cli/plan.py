@@ -103,19 +103,24 @@ def _of_vectors(images: str, captions: str, options: Mapping[str, Any]) -> tuple
 
 def _of_experiment(chain: Chain) -> tuple[Shape, Estimate, dict[str, int]]:
     from pipeline.data.batches import steps_per_epoch
-    from pipeline.data.folder import open_split
     from pipeline.engine import Engine
     from pipeline.mining.estimate import estimate
     from pipeline.mining.probe import made_up
     from pipeline.mining.shape import Shape
+    from pipeline.produce.inputs import open_true_train_split
 
     miner = chain.owner("hard_negatives")
     mining, data = miner.experiment.mining, miner.experiment.dataset
-    assert mining is not None  # the chain's owner of the stage has it
+    if mining is None or miner.table is not None:
+        raise ValueError(
+            f"the table of {chain.experiment.name!r} is made by {' and '.join(miner.asked)}, and no first round is "
+            "searched for it; plan an experiment with [mining]."
+        )
     if data.demo is not None:
-        images, captions, most = data.demo.images, data.demo.images * DEMO_CAPTIONS, DEMO_CAPTIONS
+        images = data.train_images or data.demo.images
+        captions, most = images * DEMO_CAPTIONS, DEMO_CAPTIONS
     else:
-        split = open_split(miner.folder, data.train)
+        split = open_true_train_split(miner)
         images, captions, most = split.image_count, split.caption_count, split.most_captions
     settings = Engine(**engine().param_kwargs)
     settings.torch_device()

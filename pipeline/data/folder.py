@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -85,6 +85,22 @@ def open_split(folder: Path, split: str) -> Split:
     boxes = open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
     mask = read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
     return Split(split, features[::repeat], captions, image_of, ids, boxes, mask)
+
+
+def first_images(split: Split, count: int) -> Split:
+    """The first images of a split, with their captions in the same order."""
+    if count > split.image_count:
+        raise ValueError(f"{count} images of split {split.name!r} are asked for, and it has {split.image_count}.")
+    rows = np.flatnonzero(split.image_of < count)
+    return replace(
+        split,
+        features=split.features[:count],
+        captions=[split.captions[row] for row in rows],
+        image_of=split.image_of[rows],
+        ids=split.ids[:count],
+        boxes=None if split.boxes is None else split.boxes[:count],
+        mask=None if split.mask is None else split.mask[:count],
+    )
 
 
 def split_paths(folder: Path, split: str) -> dict[str, Path]:

@@ -110,6 +110,17 @@ class GapWeights:
         return -self.sharpness * np.square(below - self.gap)
 
 
+def matched_head(candidates: int, batch: int, harder: float, kept: int) -> int:
+    """Where a list of C candidates is cut so that all of it is `harder` times harder than the batch's own negatives.
+
+    Of a random batch of B the hardest negative has rank C / B on average. At least 1, and at most what the list keeps.
+
+    >>> matched_head(566_435, 128, 15.0, kept=300), matched_head(30_000, 64, 15.0, kept=300)
+    (295, 31)
+    """
+    return max(1, min(kept, round(candidates / (batch * harder))))
+
+
 class Sampler:
     """Draws from the head of each list of a table; `h_captions` and `h_images` narrow it.
 

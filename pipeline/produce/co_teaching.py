@@ -14,11 +14,10 @@ from pipeline.artifact import Build
 from pipeline.chain import Chain
 from pipeline.co_teaching_section import CoTeaching
 from pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
-from pipeline.data.folder import open_split
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-from pipeline.produce.inputs import check_inputs, model_options, open_pairs
+from pipeline.produce.inputs import check_inputs, model_options, open_pairs, open_true_train_split
 from pipeline.progress import show_progress
 from pipeline.training.co_teaching.loop import co_teach
 from pipeline.training.loop import Run
@@ -47,7 +46,7 @@ def co_teach_networks(chain: Chain, section: CoTeaching, build: Build, engine: E
             seed=seed,
             run=Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report),
         )
-    true = open_split(chain.folder, chain.experiment.dataset.train).image_of
+    true = open_true_train_split(chain).image_of
     if (train_pairs.split.image_of != true).any():
         build.notes["suspected"] = _suspected(build, section, train_pairs.split.image_of, true)
 

@@ -15,7 +15,7 @@ from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.engine import Engine
 from pipeline.noise_section import Noise
-from pipeline.produce.inputs import NOISE
+from pipeline.produce.inputs import NOISE, open_true_train_split
 
 MOST_PROBLEMS = 5
 
@@ -38,18 +38,22 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
     roles = {"train": config.train, "dev": config.dev}
-    splits = {role: open_split(folder, name) for role, name in roles.items()}
+    splits = {"train": open_true_train_split(chain), "dev": open_split(folder, config.dev)}
     if config.vocabulary is not None:
         vocabulary = Vocabulary.load(chain.data_root / config.vocabulary)
     else:
-        chosen = [open_split(folder, name).captions for name in config.vocabulary_splits]
+        known = {name: splits[role].captions for role, name in roles.items()}
+        chosen = [known.get(name) or open_split(folder, name).captions for name in config.vocabulary_splits]
         vocabulary = Vocabulary.build(
             [caption for captions in chosen for caption in captions], min_count=config.min_count
         )
     vocabulary.save(build.directory / "vocabulary.json")
     for role, split in splits.items():
         TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
-    build.notes["fingerprint"] = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    fingerprint = {role: split_fingerprint(folder, name) for role, name in roles.items()}
+    if config.train_images is not None:
+        fingerprint["train"] = digest([fingerprint["train"], config.train_images])
+    build.notes["fingerprint"] = fingerprint
     if config.noise is not None and config.noise.moves_pairs:
         _add_noise(chain, config.noise, splits["train"].image_of, build)
     build.notes["folder_sha256"] = {

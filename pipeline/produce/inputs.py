@@ -13,7 +13,7 @@ from models.base import MatchingModel
 from pipeline.chain import Chain
 from pipeline.data.batches import PairData
 from pipeline.data.features import open_features
-from pipeline.data.folder import Split, open_split, split_paths
+from pipeline.data.folder import Split, first_images, open_split, split_paths
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 
@@ -21,9 +21,16 @@ NOISE = "noise.npy"
 """Of the dataset stage: the image of every training caption, in the format of NCR's noise files."""
 
 
+def open_true_train_split(chain: Chain) -> Split:
+    """The images of the training split that the experiment trains on, with their true captions."""
+    dataset = chain.experiment.dataset
+    split = open_split(chain.folder, dataset.train)
+    return split if dataset.train_images is None else first_images(split, dataset.train_images)
+
+
 def open_train_split(chain: Chain) -> Split:
     """The training split as training sees it: with the pairing that [dataset.noise] made of it, if there is any."""
-    split, noise = open_split(chain.folder, chain.experiment.dataset.train), chain["dataset"].path / NOISE
+    split, noise = open_true_train_split(chain), chain["dataset"].path / NOISE
     return replace(split, image_of=np.load(noise).astype(np.int32)) if noise.is_file() else split
 
 

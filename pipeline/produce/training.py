@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from pipeline.data.folder import Split
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
-from pipeline.mining.sampler import WHOLE, GapWeights, Sampler
+from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, matched_head
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
 from pipeline.produce.co_teaching import co_teach_networks
@@ -24,6 +25,8 @@ from pipeline.progress import show_progress
 from pipeline.stages import TABLELESS, control_training
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
+
+logger = logging.getLogger(__name__)
 
 
 def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
@@ -128,15 +131,22 @@ def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
     weights = None
     if sampling.gap is not None and sampling.sharpness is not None:
         weights = GapWeights(sampling.gap, sampling.sharpness)
+    h_captions, h_images, windows = sampling.h_captions, sampling.h_images, sampling.windows or WHOLE
+    if sampling.harder is not None:
+        batch = chain.experiment.student.batch_size
+        h_captions = matched_head(split.caption_count, batch, sampling.harder, table.i2t.h)
+        h_images = matched_head(split.image_count, batch, sampling.harder, table.t2i.h)
+        windows = WHOLE if sampling.hardest is None else ((sampling.harder / sampling.hardest, 1.0),)
+        logger.info("draws from the first %d captions of an image and %d images of a caption", h_captions, h_images)
     return Sampler(
         table,
         split.image_of,
         split.captions_of,
         strategy=sampling.strategy,
         resample=sampling.resample,
-        h_captions=sampling.h_captions,
-        h_images=sampling.h_images,
-        windows=sampling.windows or WHOLE,
+        h_captions=h_captions,
+        h_images=h_images,
+        windows=windows,
         weights=weights,
         view=read_view(chain["screen"].path / "view", table.manifest) if screen else None,
         suspected=screen.suspected if screen else "drop",

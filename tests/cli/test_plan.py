@@ -69,6 +69,7 @@ def test_an_experiments_training_is_counted_in_steps(run):
         ((*VECTORS, "--search", "best"), "there is no search 'best'"),
         ((*VECTORS[:4], "--h-captions", 39), "to at most 38"),
         (("--experiment", "nothing"), "unknown experiment 'nothing'"),
+        (("--experiment", TINY, "--override", "refresh.rounds=1, refresh.h_captions=5"), "no first round is searched"),
     ],
 )
 def test_what_cannot_be_mined_cannot_be_planned(run, arguments, message):

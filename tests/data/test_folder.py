@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.data.folder import find_splits, open_split, split_fingerprint
+from pipeline.data.folder import find_splits, first_images, open_split, split_fingerprint
 
 Write = Callable[..., Path]
 
@@ -44,6 +44,21 @@ def test_pairs_may_be_in_any_order_and_uneven(write_split: Write) -> None:
         assert own[image].tolist() == expected
         assert own.order[own.offsets[image] : own.offsets[image + 1]].tolist() == expected
     assert split.most_captions == 4
+
+
+def test_the_first_images_keep_their_captions(write_split: Write, boxes: np.ndarray) -> None:
+    pairs = np.array([3, 0, 0, 1, 2, 2, 2, 0, 1, 3, 0, 2])
+    whole = open_split(write_split(pairs=pairs, boxes=boxes), "train")
+    cut = first_images(whole, 2)
+    rows = [row for row, image in enumerate(pairs) if image < 2]
+    assert cut.captions == [whole.captions[row] for row in rows]
+    assert cut.image_of.tolist() == [pairs[row] for row in rows]
+    assert isinstance(cut.features, np.memmap)
+    assert (cut.image_count, len(cut.ids)) == (2, 2)
+    assert cut.boxes is not None
+    assert len(cut.boxes) == 2
+    with pytest.raises(ValueError, match="5 images of split 'train' are asked for, and it has 4"):
+        first_images(whole, 5)
 
 
 def test_optional_files_are_read(write_split: Write, boxes: np.ndarray) -> None:
