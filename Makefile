@@ -13,7 +13,7 @@ demo: .venv/installed
 	@echo "  $(BIN)/aoq inspect demo --image 17 --top 10"
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -19,6 +19,11 @@ else:
 
 STUDIES = CONFIGS / "studies"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
+METRICS = (
+    *RECALLS,
+    *(f"{direction}_{name}" for direction in ("i2t", "t2i") for name in ("medr", "meanr")),
+    *(f"attention_{name}" for name in ("precision", "recall", "f1")),
+)
 
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Change = dict[str, Any]
@@ -53,6 +58,12 @@ class Study(Section):
     def _seeds_differ(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a seed stands twice among {list(self.seeds)}, and the same run is no second run")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_known(self) -> Study:
+        if unknown := [column for column in self.columns if column not in METRICS]:
+            raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(METRICS)}")
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifact import Artifact
+from pipeline.evaluation.attention import SCORES
 from pipeline.study.cells import Cell, StudyPlan
 from pipeline.training.metrics import read_metrics
 
@@ -15,8 +16,9 @@ Row = dict[str, Any]
 
 
 def read_cell(cell: Cell) -> Row:
-    """Metrics of the evaluation and the course of the training."""
-    manifest = cell.chain["second_round"].manifest()
+    """Metrics of the evaluation, those of attention among them, and the course of the training."""
+    manifest, evaluation = cell.chain["second_round"].manifest(), cell.evaluation.manifest()
+    attention = evaluation.get("attention")
     return {
         "model": cell.model,
         "arm": cell.arm,
@@ -24,7 +26,8 @@ def read_cell(cell: Cell) -> Row:
         "experiment": cell.experiment,
         "override": cell.override,
         "training_key": cell.chain["second_round"].key,
-        **cell.evaluation.manifest()["metrics"],
+        **evaluation["metrics"],
+        **{f"attention_{name}": attention[name] for name in SCORES if attention},
         "best_epoch": manifest["best_epoch"] + 1,
         "steps": manifest["steps"],
         **_speed(cell.chain["second_round"], cell.chain.experiment.student.loss.name),
@@ -32,12 +35,13 @@ def read_cell(cell: Cell) -> Row:
 
 
 def _speed(training: Artifact, loss: str) -> Row:
-    """Steps a second on the loss itself, the median over the log, and the seconds of all steps, interrupted or not."""
+    """Median steps a second on the loss itself, or of all if warm-up never ended; the seconds of all steps."""
     lines = [line for line in read_metrics(training.path / "metrics.jsonl") if "steps_per_second" in line]
     steps = np.diff([0, *(line["step"] for line in lines)])
     seconds = sum(taken / line["steps_per_second"] for taken, line in zip(steps, lines, strict=True))
     own = [line["steps_per_second"] for line in lines if line["loss_name"] == loss]
-    return {"steps_per_second": float(np.median(own)), "training_seconds": round(seconds, 1)}
+    speeds = own or [line["steps_per_second"] for line in lines]
+    return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(seconds, 1)}
 
 
 def summarise_study(plan: StudyPlan, rows: Sequence[Row]) -> list[Row]:

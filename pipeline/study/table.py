@@ -7,11 +7,13 @@ from typing import Any
 
 from pipeline.study.definition import Study
 
+NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+NAMES |= {"attention_precision": "att. P", "attention_recall": "att. R", "attention_f1": "att. F1"}
 MINUS = str.maketrans("-", "−")
 
 
 def header(study: Study) -> list[str]:
-    columns = [column.replace("_r", "@") for column in study.columns]
+    columns = [NAMES.get(column, column) for column in study.columns]
     return ["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]
 
 

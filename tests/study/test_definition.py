@@ -117,6 +117,7 @@ def test_the_studys_key_follows_its_cells(planned):
         ),
         ("[0, 1]", "[0, 1, 0]", r"a seed stands twice among \[0, 1, 0\]"),
         ("[0, 1]", "[]", r"seeds: .*at least 1 item"),
+        ("seeds =", 'columns = ["rsum", "map"]\nseeds =', r"columns: there are no metrics \['map'\]; known are"),
         ("[0, 1]", "[-1]", r"seeds.0: .*greater than or equal to 0 \(got -1\)"),
         ('models = ["small"]', "models = []", r"arms.short.models: .*at least 1 item"),
         ("seeds", "sedes", r"the top level has unknown keys \['sedes'\]; allowed keys are \['arms', 'baseline'"),

@@ -16,11 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline import produce
+from pipeline.artifact import Artifact
 from pipeline.chain import Chain
 from pipeline.cli import main
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import Ranks, summarise
 from pipeline.study.cells import plan_study
+from pipeline.study.results import read_cell
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
@@ -86,6 +88,20 @@ def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
         assert {name: row[name] for name in metrics} == metrics
         assert row["steps"] == cell.chain["second_round"].manifest()["steps"]
         assert row["training_seconds"] > 0
+
+
+def test_attention_stands_beside_the_recalls_where_it_is_measured(whole, monkeypatch):
+    cell = whole.cells[0]
+    plain, manifest = read_cell(cell), cell.evaluation.manifest()
+    measured = {"precision": 50.0, "recall": 60.0, "f1": 54.5, "threshold": 0.02, "curve": {}}
+    of = Artifact.manifest
+
+    def changed(artifact):
+        return {**manifest, "attention": measured} if artifact.stage == "evaluation" else of(artifact)
+
+    monkeypatch.setattr(Artifact, "manifest", changed)
+    added = {"attention_precision": 50.0, "attention_recall": 60.0, "attention_f1": 54.5}
+    assert read_cell(cell) == {**plain, **added}
 
 
 def test_the_ranks_are_those_of_the_metrics(whole):
@@ -160,7 +176,6 @@ def start(file, root):
     )
 
 
-@pytest.mark.slow
 def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
     """What a random part of the cells came to is there; Luigi makes the others, is killed once, and ends the same."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)

@@ -162,7 +162,6 @@ learning_rate = 1e-2
 """
 
 
-@pytest.mark.slow
 def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, tmp_path):
     experiment, whole, cut = tmp_path / "noisy.toml", tmp_path / "whole", tmp_path / "cut"
     experiment.write_text(NOISY)

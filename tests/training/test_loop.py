@@ -83,7 +83,7 @@ def test_triples_train_with_the_same_steps(run_training, tmp_path):
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
 
 
-@pytest.mark.parametrize("name", OPTIONS.keys() - {"bfan"})
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "bfan"])
 def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, name):
     whole, _ = run_training(tmp_path / "whole", name)
     for kill_at in (1, 4, 7, 12):
