@@ -14,8 +14,8 @@ from pipeline.artifact import Build
 from pipeline.data.folder import open_split
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import Ranks, folded_ranks
+from pipeline.evaluation.significance import rsum_intervals
 from pipeline.study.cells import Cell, StudyPlan
-from pipeline.study.interval import rsum_intervals
 from pipeline.study.results import Row, read_cell, summarise_study
 from pipeline.study.table import markdown
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.evaluation.retrieval import K, Ranks, evaluate_similarity, folded_ranks, summarise
-from pipeline.study.interval import rsum_intervals
+from pipeline.evaluation.significance import compare_runs, metric_intervals, rsum_intervals
 
 IMAGE_OF = np.array([0, 0, 1, 2, 2, 2, 3])
 
@@ -51,6 +51,49 @@ def test_equal_arms_have_no_difference_and_better_ones_are_found():
     gain = np.mean([summarise(a)["rsum"] - summarise(b)["rsum"] for a, b in zip(better, baseline, strict=True)])
     low, high = found["better"]
     assert 0 < low < gain < high
+
+
+def recall(one, image_of, times, direction, k):
+    queries = [image for image, count in enumerate(times) for _ in range(count)]
+    if direction == "t2i":
+        queries = [caption for image in queries for caption in np.flatnonzero(image_of == image)]
+    return 100 * np.mean([getattr(one, direction)[query] < k for query in queries])
+
+
+def test_a_runs_intervals_equal_replicates_written_as_loops():
+    one = ranks(np.random.default_rng(4))
+    found = metric_intervals(one, IMAGE_OF, rng=np.random.default_rng(5), replicates=60)
+    times = np.random.default_rng(5).multinomial(4, np.full(4, 0.25), size=60)
+    for direction in ("i2t", "t2i"):
+        for k in K:
+            drawn = [recall(one, IMAGE_OF, counts, direction, k) for counts in times]
+            assert found[f"{direction}_r{k}"] == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
+    assert found["rsum"] == pytest.approx(
+        tuple(np.percentile([rsum(one, IMAGE_OF, counts) for counts in times], [2.5, 97.5]))
+    )
+
+
+def test_two_runs_are_compared_on_the_same_queries():
+    rng = np.random.default_rng(6)
+    image_of = np.repeat(np.arange(40), 5)
+    one = ranks(rng, 40, image_of, most=30)
+    same, better = compare_runs(one, one, image_of, rng=rng), Ranks(one.i2t // 3, one.t2i // 3)
+    assert (same.difference, same.interval, same.p) == (0.0, (0.0, 0.0), 1.0)
+    found = compare_runs(better, one, image_of, rng=rng)
+    assert found.difference == pytest.approx(summarise(better)["rsum"] - summarise(one)["rsum"])
+    assert found.interval[0] < found.difference < found.interval[1]
+    assert found.p < 0.01
+
+
+def test_equal_runs_are_seldom_found_different():
+    """Under no difference, p is below 0.1 in about a tenth of trials."""
+    rng = np.random.default_rng(7)
+    image_of = np.repeat(np.arange(30), 3)
+    small = [
+        compare_runs(ranks(rng, 30, image_of), ranks(rng, 30, image_of), image_of, rng=rng, replicates=100).p < 0.1
+        for _ in range(200)
+    ]
+    assert 0.04 < np.mean(small) < 0.17
 
 
 def test_folded_ranks_give_the_folded_metrics():

@@ -1,0 +1,114 @@
+"""Many right answers: metrics against sorted lists, and against the eccv_caption package."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from pipeline.evaluation.plausible import pmrp
+from pipeline.evaluation.relevance import relevant, summarise_relevance
+
+
+def ranked(scores, right):
+    """All candidates, best first; of equals those that are not right come first."""
+    return sorted(range(len(scores)), key=lambda candidate: (-scores[candidate], candidate in right))
+
+
+def slow(similarity, right_of):
+    rows = []
+    for scores, right in zip(similarity, right_of, strict=True):
+        if right:
+            order = ranked(scores, right)
+            is_right = [candidate in right for candidate in order]
+            head = is_right[: len(right)]
+            precision = [sum(is_right[: r + 1]) / (r + 1) for r in range(len(right))]
+            average = sum(p for p, hit in zip(precision, head, strict=True) if hit) / len(right)
+            rows.append([sum(head) / len(right), average, *(any(is_right[:k]) for k in (1, 5, 10))])
+    return dict(zip(["r_precision", "map_r", "r1", "r5", "r10"], 100 * np.mean(rows, axis=0), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_sorted_lists(seed):
+    rng = np.random.default_rng(seed)
+    similarity = rng.integers(0, 30, (8, 40)) / 7  # with ties
+    right_of = [set(rng.choice(40, size=rng.integers(0, 12), replace=False).tolist()) for _ in range(8)]
+    right_of[0] = {3}
+    pairs = [(query, candidate) for query, ids in enumerate(right_of) for candidate in ids]
+    queries, candidates = np.array(rng.permutation(pairs + pairs[:5])).T
+    found = summarise_relevance(similarity, relevant(queries, candidates, count=8, among=40))
+    assert found == pytest.approx(slow(similarity, right_of))
+
+
+def slow_pmrp(similarity, image_of, labels, direction):
+    """PCME's, item by item."""
+    kept = [image for image in range(len(labels)) if labels[image].any()]
+    captions = [caption for caption in range(len(image_of)) if image_of[caption] in kept]
+    by_zeta = []
+    for zeta in (0, 1, 2):
+        precision = []
+        for query in kept if direction == "i2t" else captions:
+            own = query if direction == "i2t" else image_of[query]
+            gallery = captions if direction == "i2t" else kept
+            source = [image_of[item] if direction == "i2t" else item for item in gallery]
+            right = {n for n, image in enumerate(source) if (labels[own] != labels[image]).sum() <= zeta}
+            scores = [similarity[query, item] if direction == "i2t" else similarity[item, query] for item in gallery]
+            precision.append(sum(n in right for n in ranked(scores, right)[: len(right)]) / len(right))
+        by_zeta.append(np.mean(precision))
+    return 100 * np.mean(by_zeta)
+
+
+def test_pmrp_is_pcmes():
+    rng = np.random.default_rng(2)
+    image_of = np.repeat(np.arange(10), 3)
+    labels = rng.random((10, 6)) < 0.3
+    labels[4] = False
+    similarity = rng.normal(size=(10, 30))
+    found = pmrp(similarity, image_of, labels)
+    for direction in ("i2t", "t2i"):
+        assert found[f"{direction}_pmrp"] == pytest.approx(slow_pmrp(similarity, image_of, labels, direction))
+    halves = [pmrp(similarity[a : a + 5, 3 * a : 3 * a + 15], image_of[:15], labels[a : a + 5]) for a in (0, 5)]
+    mean = {name: np.mean([half[name] for half in halves]) for name in found}
+    assert pmrp(similarity, image_of, labels, folds=2) == pytest.approx(mean)
+
+
+def test_the_eccv_caption_package_finds_the_same():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it would rather have ujson
+        from eccv_caption._metrics import compute_eccv_metrics
+    rng = np.random.default_rng(3)
+    similarity = rng.normal(size=(12, 50))
+    right_of = {query: rng.choice(50, size=rng.integers(1, 9), replace=False).tolist() for query in range(12)}
+    theirs = compute_eccv_metrics(dict(enumerate((-similarity).argsort(axis=1).tolist())), right_of)
+    pairs = np.array([(query, candidate) for query, ids in right_of.items() for candidate in ids])
+    found = summarise_relevance(similarity, relevant(*pairs.T, count=12, among=50))
+    ours = {"eccv_map_at_r": found["map_r"], "eccv_rprecision": found["r_precision"], "eccv_r1": found["r1"]}
+    assert ours == pytest.approx({name: 100 * value for name, value in theirs.items()})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: relevant(np.array([3]), np.array([0]), count=3, among=5), "queries 3 to 3, and there are 0 to 2"),
+        (lambda: relevant(np.array([0]), np.array([-1]), count=3, among=5), "candidates -1 to -1"),
+        (
+            lambda: summarise_relevance(
+                np.ones((2, 3)), relevant(np.array([], int), np.array([], int), count=2, among=3)
+            ),
+            "no query has a right answer",
+        ),
+        (
+            lambda: summarise_relevance(
+                np.array([[0.1, np.nan]]), relevant(np.array([0]), np.array([0]), count=1, among=2)
+            ),
+            "similarity of query 0 and candidate 1 is nan",
+        ),
+        (lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.zeros((2, 4), bool)), "none of images 0 to 1 has a label"),
+        (lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.ones((3, 4), bool)), "3 rows of labels, and .* 2 images"),
+        (lambda: pmrp(np.ones((3, 3)), np.arange(3), np.ones((3, 4), bool), folds=2), "do not divide into 2 folds"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
