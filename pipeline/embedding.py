@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float32, Integer
+from numpy.lib.format import open_memmap
 
 from models.base import Code, EmbeddingModel, MatchingModel, concatenate
 from pipeline.artifact import write_atomically
@@ -42,12 +43,16 @@ def encode_captions(
 
 @torch.inference_mode()
 def similarity_matrix(
-    model: MatchingModel, pairs: PairData, device: torch.device
+    model: MatchingModel, pairs: PairData, device: torch.device, file: Path | None = None
 ) -> Float32[np.ndarray, "images captions"]:
-    """Every image of an evaluation split against every caption, in eval mode; working memory is one tile."""
+    """Every image of an evaluation split against every caption, in eval mode; working memory is one tile.
+
+    With `file`, an .npy to be written, the matrix is that file's, mapped.
+    """
     model.eval()
     images = encode_images(model, pairs, device)
-    similarity = np.empty((pairs.split.image_count, pairs.split.caption_count), dtype=np.float32)
+    shape = (pairs.split.image_count, pairs.split.caption_count)
+    similarity = np.empty(shape, np.float32) if file is None else open_memmap(file, "w+", np.float32, shape)
     for columns, captions in encode_captions(model, pairs, device):
         for start in range(0, len(images), TILE_IMAGES):
             tile = model.similarity(images[start : start + TILE_IMAGES], captions)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int64
 
 K = (1, 5, 10)
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def retrieval_ranks(similarity: Float[np.ndarray, "images captions"], image_of: 
     own = similarity[image_of, np.arange(captions)]
     best = np.full(images, -np.inf, dtype=similarity.dtype)
     np.maximum.at(best, image_of, own)
-    i2t, t2i = np.empty(images, dtype=np.int64), np.zeros(captions, dtype=np.int64)
+    i2t, t2i = np.empty(images, dtype=np.int64), np.full(captions, -1, dtype=np.int64)  # -1: less the caption's image
     rows = max(1, BLOCK_BYTES // (similarity.itemsize * captions))
     for start in range(0, images, rows):
         block = similarity[start : start + rows]
@@ -45,9 +45,9 @@ def retrieval_ranks(similarity: Float[np.ndarray, "images captions"], image_of: 
                 f"the similarity of image {start + row} and caption {column} is {block[row, column]}; "
                 "the model or its features are broken, so no rank means anything."
             )
-        is_own = np.arange(start, start + len(block))[:, None] == image_of[None, :]
-        i2t[start : start + rows] = ((block >= best[start : start + rows, None]) & ~is_own).sum(axis=1)
-        t2i += ((block >= own[None, :]) & ~is_own).sum(axis=0)
+        i2t[start : start + rows] = np.count_nonzero(block >= best[start : start + rows, None], axis=1)
+        t2i += np.count_nonzero(block >= own, axis=0)
+    i2t -= np.bincount(image_of, weights=own == best[image_of], minlength=images).astype(np.int64)
     return Ranks(i2t, t2i)
 
 
@@ -100,9 +100,11 @@ def _folds(
 
 
 def ensemble(
-    similarities: Sequence[Float[np.ndarray, "images captions"]], weights: Sequence[float] | None = None
+    similarities: Sequence[Float[np.ndarray, "images captions"]],
+    weights: Sequence[float] | None = None,
+    into: Float[np.ndarray, "images captions"] | None = None,
 ) -> Float[np.ndarray, "images captions"]:
-    """The (weighted) mean of several models' similarities: scores are fused, never recalls.
+    """The (weighted) mean of several models' similarities: scores are fused, never recalls; row by row, in float64.
 
     >>> ensemble([np.array([[0.2]]), np.array([[0.8]])], weights=[2.0, 1.0])
     array([[0.4]])
@@ -110,5 +112,7 @@ def ensemble(
     shapes = {similarity.shape for similarity in similarities}
     if len(shapes) != 1:
         raise ValueError(f"the members of an ensemble must score the same pairs, got {sorted(shapes)}")
-    mean: Float[np.ndarray, "images captions"] = np.average(np.stack(similarities), axis=0, weights=weights)
-    return mean.astype(similarities[0].dtype)
+    mean = np.empty(similarities[0].shape, similarities[0].dtype) if into is None else into
+    for row in range(len(mean)):
+        mean[row] = np.average([similarity[row] for similarity in similarities], axis=0, weights=weights)
+    return mean

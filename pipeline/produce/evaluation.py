@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 
 from models.base import MatchingModel
 from pipeline.artifact import Build
@@ -25,22 +27,34 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
 
     Of one model that attends, also how well, where it is known what the split's phrases speak of (`attention`).
     """
-    device = engine.torch_device()
-    options = chain.experiment.evaluation
-    scores, metrics = [], []
+    build.clear()
+    device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
+    parts.mkdir()
+    scores: list[np.ndarray] = []
+    metrics = []
     for member in chain.members or (chain,):
         pairs = open_named_pairs(member, chain.folder, options.split)
         files = sorted(member["second_round"].path.glob("*.safetensors"))  # two where they were co-taught
         models = [load_model(path).to(device) for path in files]
-        scores.append(ensemble([similarity_matrix(model, pairs, device) for model in models]))
+        place = parts / str(len(scores))
+        scored = [similarity_matrix(model, pairs, device, Path(f"{place}.{n}.npy")) for n, model in enumerate(models)]
+        scores.append(_mean(scored, None, Path(f"{place}.npy")))
         metrics.append(evaluate_similarity(scores[-1], pairs.split.image_of, folds=options.folds))
-    similarity = ensemble(scores, chain.weights)
+    similarity = _mean(scores, chain.weights, parts / "mean.npy")
     build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
     if not chain.members and len(models) == 1 and models[0].attends:
         curve = _attention(models[0], pairs, chain.folder, device)
         build.notes |= {"attention": curve.summary()} if curve else {}
     np.save(build.directory / "similarity.npy", similarity)
+    shutil.rmtree(parts)
+
+
+def _mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, file: Path) -> np.ndarray:
+    """Of matrices that lie on disk, there too."""
+    if len(scores) == 1:
+        return scores[0]
+    return ensemble(scores, weights, open_memmap(file, "w+", np.float32, scores[0].shape))
 
 
 def _attention(model: MatchingModel, pairs: PairData, folder: Path, device: torch.device) -> AttentionCurve | None:

@@ -1,0 +1,150 @@
+"""Seconds of recalls, ranks and rsum from a similarity matrix, beside what others would take on the same scores.
+
+    python benchmarks/evaluation.py 1000 5000
+    python benchmarks/evaluation.py 1000 --rivals official,torchmetrics,ir_measures     # pip install them
+
+Five captions an image, random scores. `official` sorts every row and every column and looks for the positives, as the
+released codes of VSE++, SCAN, VSRN and AOQ do; `torchmetrics` asks its functional hit rates query by query;
+`ir_measures` gets the scores as its run. All are held against each other's recalls. Seconds are medians, of turns that
+follow each other in one process with one thread; `embeddings` is ours with the scores made first, from vectors of 1024
+numbers, and the memory that takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.evaluation.retrieval import K, retrieval_ranks, summarise
+
+EACH = 5
+Evaluate = Callable[[np.ndarray], list[float]]
+
+
+def ours(similarity: np.ndarray) -> list[float]:
+    image_of = np.repeat(np.arange(len(similarity)), EACH)
+    return recalls_of(summarise(retrieval_ranks(similarity, image_of)))
+
+
+def official(similarity: np.ndarray) -> list[float]:
+    images = len(similarity)
+    i2t, t2i = np.zeros(images), np.zeros(EACH * images)
+    for image in range(images):
+        order = np.argsort(similarity[image])[::-1]
+        i2t[image] = min(np.where(order == EACH * image + n)[0][0] for n in range(EACH))
+    columns = similarity.T
+    for image in range(images):
+        for n in range(EACH):
+            order = np.argsort(columns[EACH * image + n])[::-1]
+            t2i[EACH * image + n] = np.where(order == image)[0][0]
+    return [100 * float((ranks < k).mean()) for ranks in (i2t, t2i) for k in K]
+
+
+def with_torchmetrics(similarity: np.ndarray) -> list[float]:
+    import torch
+    from torchmetrics.functional.retrieval import retrieval_hit_rate
+
+    scores = torch.from_numpy(similarity)
+    found = []
+    for rows, right in (
+        (scores, lambda image: slice(EACH * image, EACH * (image + 1))),
+        (scores.T, lambda caption: caption // EACH),
+    ):
+        target = torch.zeros(rows.shape[1], dtype=torch.bool)
+        hits = np.zeros(len(K))
+        for query, row in enumerate(rows):
+            target[right(query)] = True
+            hits += [float(retrieval_hit_rate(row, target, top_k=k)) for k in K]
+            target[right(query)] = False
+        found += (100 * hits / len(rows)).tolist()
+    return found
+
+
+def with_ir_measures(similarity: np.ndarray) -> list[float]:
+    import ir_measures
+
+    measures = [ir_measures.Success @ k for k in K]
+    found = []
+    for rows, right in ((similarity, lambda image: range(EACH * image, EACH * (image + 1))), (similarity.T, own_image)):
+        names = [str(n) for n in range(rows.shape[1])]
+        run = {str(query): dict(zip(names, row.tolist(), strict=True)) for query, row in enumerate(rows)}
+        qrels = {str(query): {str(item): 1 for item in right(query)} for query in range(len(rows))}
+        means = ir_measures.calc_aggregate(measures, qrels, run)
+        found += [100 * means[measure] for measure in measures]
+    return found
+
+
+def own_image(caption: int) -> list[int]:
+    return [caption // EACH]
+
+
+RIVALS: dict[str, Evaluate] = {
+    "official": official,
+    "torchmetrics": with_torchmetrics,
+    "ir_measures": with_ir_measures,
+}
+
+
+def recalls_of(metrics: dict[str, float]) -> list[float]:
+    return [metrics[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in K]
+
+
+@click.command()
+@click.argument("images", nargs=-1, type=int, required=True)
+@click.option("--rivals", default="official", show_default=True, help="Of: " + ", ".join(RIVALS))
+@click.option("--repeat", default=3, show_default=True)
+def main(images: tuple[int, ...], rivals: str, repeat: int) -> None:
+    """Print a table for each number of IMAGES."""
+    import torch
+
+    torch.set_num_threads(1)
+    for count in images:
+        rng = np.random.default_rng(0)
+        similarity = rng.standard_normal((count, EACH * count), dtype=np.float32)
+        similarity[np.repeat(np.arange(count), EACH), np.arange(EACH * count)] += 3.5  # some recall
+        evaluators = {"ours": ours, **{name: RIVALS[name] for name in filter(None, rivals.split(","))}}
+        seconds: dict[str, list[float]] = {name: [] for name in evaluators}
+        recalls = {}
+        for _ in range(repeat):
+            for name, evaluate in evaluators.items():
+                started = time.perf_counter()
+                recalls[name] = evaluate(similarity)
+                seconds[name].append(time.perf_counter() - started)
+        table = Table("", "seconds", "/ ours", "rsum", title=f"{count:,} x {EACH * count:,}", title_justify="left")
+        for name, taken in seconds.items():
+            ratio = np.median(np.array(taken) / seconds["ours"])
+            table.add_row(name, f"{np.median(taken):.2f}", f"{ratio:.1f}", f"{sum(recalls[name]):.2f}")
+            if np.abs(np.subtract(recalls[name], recalls["ours"])).max() > 1e-6:
+                raise click.ClickException(f"{name} finds {recalls[name]}, ours {recalls['ours']}")
+        Console(width=100).print(table)
+        del similarity
+        show_embeddings(count, rng)
+
+
+def show_embeddings(count: int, rng: np.random.Generator) -> None:
+    """From vectors: tiles of products into one matrix, then ranks."""
+    import torch
+
+    images, captions = (rng.standard_normal((n, 1024), dtype=np.float32) for n in (count, EACH * count))
+    tracemalloc.start()
+    started = time.perf_counter()
+    ours((torch.from_numpy(images) @ torch.from_numpy(captions).T).numpy())
+    seconds, (_, most) = time.perf_counter() - started, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    Console(width=100).print(
+        f"with the products of 1024 dimensions: {seconds:.2f} s; numpy's memory beyond them {most / 1e6:.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()
