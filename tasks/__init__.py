@@ -1,6 +1,7 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
 from pipeline.settings import log_to_console, read_project_settings
+from tasks.reports import Report
 from tasks.stages import (
     Control,
     Dataset,
@@ -26,6 +27,7 @@ __all__ = [
     "Evaluation",
     "FirstRound",
     "HardNegatives",
+    "Report",
     "Screen",
     "SecondRound",
 ]

@@ -14,6 +14,7 @@ import luigi
 
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, run_name
+from pipeline.report.plan import ReportPlan
 from pipeline.settings import configured_path, engine, runs_root
 from pipeline.stages import plan
 from pipeline.study.cells import StudyPlan
@@ -54,7 +55,7 @@ class MakingTask(luigi.Task):
         raise NotImplementedError
 
     @property
-    def source(self) -> Chain | StudyPlan:
+    def source(self) -> Chain | StudyPlan | ReportPlan:
         """What the stage's function reads its experiment from."""
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ ROWS = [
     ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
     ["pipeline.training"],
     ["pipeline.chain", "pipeline.stages", "pipeline.settings"],
-    ["pipeline.study"],
+    ["pipeline.study", "pipeline.report"],
     ["pipeline.produce"],
     ["tasks", "pipeline.cli"],
 ]

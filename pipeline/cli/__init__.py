@@ -15,6 +15,7 @@ from pipeline.cli.import_table import import_table
 from pipeline.cli.inspect import inspect
 from pipeline.cli.mine import mine
 from pipeline.cli.plan import plan
+from pipeline.cli.report import report
 from pipeline.cli.results import results
 from pipeline.cli.screen import screen
 from pipeline.cli.table import audit, diff, stats
@@ -44,6 +45,6 @@ def main() -> None:
 
 
 TABLES = (plan, mine, screen, inspect, audit, stats, diff, drift, export, import_table)
-PIPELINE = (results, status, explain, verify, gc, data, import_checkpoint)
+PIPELINE = (results, report, status, explain, verify, gc, data, import_checkpoint)
 for command in (*TABLES, *PIPELINE):
     main.add_command(command)

@@ -2,6 +2,7 @@
 
 from pipeline.produce.data import produce_dataset, produce_world
 from pipeline.produce.evaluation import produce_evaluation
+from pipeline.produce.report import produce_report
 from pipeline.produce.study import produce_study
 from pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
 from pipeline.produce.training import produce_control, produce_first_round, produce_second_round
@@ -13,6 +14,7 @@ __all__ = [
     "produce_evaluation",
     "produce_first_round",
     "produce_hard_negatives",
+    "produce_report",
     "produce_screen",
     "produce_second_round",
     "produce_study",

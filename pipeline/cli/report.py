@@ -1,0 +1,34 @@
+"""`aoq report`: the page about runs, of what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipeline.artifact import write_atomically
+from pipeline.cli.experiment import roots
+from pipeline.report.plan import SEPARATOR, plan_report
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option(
+    "--output", "-o", default="report.html", show_default=True, type=click.Path(dir_okay=False, path_type=Path)
+)
+@roots
+def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> None:
+    """One HTML page about RUNS, each an experiment with an override after @ if need be; nothing is trained for it.
+
+    `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
+    """
+    from pipeline.produce.report import render_report
+
+    plan = plan_report(SEPARATOR.join(runs), **folders)
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
+    write_atomically(output, render_report(plan).encode())
+    click.echo(f"{output}")
+    for name, chain in plan.named:
+        if not chain["evaluation"].exists():
+            click.echo(f"{name} is not evaluated yet: luigi --module tasks Evaluation --experiment …", err=True)

@@ -1,0 +1,31 @@
+"""The report as a page of its own."""
+
+from __future__ import annotations
+
+from models.base import MatchingModel
+from pipeline.artifact import Build
+from pipeline.chain import Chain
+from pipeline.data.batches import PairData
+from pipeline.engine import Engine
+from pipeline.produce.inputs import open_named_pairs, open_train_split
+from pipeline.report.plan import ReportPlan
+from pipeline.training.checkpoint import load_model
+
+
+def produce_report(plan: ReportPlan, build: Build, engine: Engine) -> None:
+    """`report.html`."""
+    build.clear()
+    engine.torch_device()
+    (build.directory / "report.html").write_text(render_report(plan), encoding="utf-8")
+
+
+def render_report(plan: ReportPlan) -> str:
+    """The page, of what is there; runs that are not evaluated yet have gaps."""
+    from pipeline.report.page import render  # brings matplotlib, which no other stage needs
+
+    return render(plan.named, open_train=open_train_split, open_model=_open_model)
+
+
+def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:
+    pairs = open_named_pairs(chain, chain.folder, chain.experiment.evaluation.split)
+    return load_model(chain["second_round"].path / "model.safetensors"), pairs

@@ -1,0 +1,175 @@
+"""What a report says of its runs, read from their artefacts; what is not there yet is None, and the page has a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from pipeline.artifact import Artifact
+from pipeline.chain import Chain
+from pipeline.data.folder import Split, open_split
+from pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
+from pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
+from pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
+from pipeline.mining.statistics import Description, describe
+from pipeline.mining.table import DIRECTIONS, Direction, NegativeTable, read_table
+from pipeline.training.metrics import read_metrics
+
+SEED = 0
+"""Of the bootstraps: a report of the same runs says the same."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A run on its evaluation split."""
+
+    similarity: Float32[np.ndarray, "images captions"]
+    """Mapped."""
+    ranks: Ranks
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    cross_ranks: Int64[np.ndarray, " intervals"]
+    attention: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment of the report, or an ensemble."""
+
+    name: str
+    chain: Chain
+    split: Split
+    """The one that it is evaluated on."""
+    scored: Scored | None
+    against_first: Comparison | None
+    """Beside the report's first run, where both answered the same queries."""
+
+    @property
+    def trains(self) -> bool:
+        return not self.chain.members and self.chain.experiment.weights is None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A line of the provenance."""
+
+    runs: tuple[str, ...]
+    stage: str
+    artifact: Artifact
+    manifest: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Hardness:
+    """A table that runs of the report train on."""
+
+    runs: tuple[str, ...]
+    owner: Chain
+    table: NegativeTable
+    about: dict[Direction, Description]
+    suspected: dict[str, Any] | None
+    """What the screen of the run, if it has one, takes: by direction."""
+
+
+def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
+    runs: list[Run] = []
+    for name, chain in named:
+        split = open_split(chain.folder, chain.experiment.evaluation.split)
+        scored = _score(chain, split)
+        first = runs[0] if runs else None
+        comparison = None
+        if scored and first and first.scored and _same_queries(first.chain, chain):
+            rng = np.random.default_rng(SEED)
+            comparison = compare_runs(scored.ranks, first.scored.ranks, split.image_of, rng=rng)
+        runs.append(Run(name, chain, split, scored, comparison))
+    return runs
+
+
+def _score(chain: Chain, split: Split) -> Scored | None:
+    evaluation = chain["evaluation"]
+    if not evaluation.exists():
+        return None
+    similarity = np.load(evaluation.path / "similarity.npy", mmap_mode="r")
+    ranks = folded_ranks(similarity, split.image_of, folds=chain.experiment.evaluation.folds)
+    intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
+    histogram = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
+    attention = evaluation.manifest().get("attention")
+    return Scored(similarity, ranks, summarise(ranks), intervals, histogram, attention)
+
+
+def _same_queries(one: Chain, other: Chain) -> bool:
+    def asked(chain: Chain) -> list[Any]:
+        dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
+        return [
+            dataset.ingredients["splits"]["dev"],
+            [world.key for world in dataset.upstream],
+            *(evaluation[option] for option in ("split", "folds", "content")),
+        ]
+
+    return asked(one) == asked(other)
+
+
+def best_of(runs: Sequence[Run], metric: str) -> float | None:
+    values = [run.scored.metrics[metric] for run in runs if run.scored]
+    return max(values) if values else None
+
+
+def training_lines(run: Run) -> list[dict[str, Any]]:
+    """The log of the run's training, finished or not."""
+    artifact = run.chain["second_round"]
+    for folder in (artifact.path, artifact.work):
+        if (folder / "metrics.jsonl").is_file():
+            return read_metrics(folder / "metrics.jsonl")
+    return []
+
+
+def collect_stages(runs: Sequence[Run]) -> list[Stage]:
+    """Every artefact that a run rests on, once, with the runs that share it."""
+    found: dict[str, tuple[list[str], Artifact]] = {}
+    for run in runs:
+        for artifact in _all_upstream([*run.chain.stages.values()]):
+            names = found.setdefault(f"{artifact.stage}/{artifact.key}", ([], artifact))[0]
+            if run.name not in names:
+                names.append(run.name)
+    return [
+        Stage(tuple(names), artifact.stage, artifact, artifact.manifest() if artifact.exists() else None)
+        for names, artifact in found.values()
+    ]
+
+
+def _all_upstream(artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """With what they were made of before them."""
+    found: dict[str, Artifact] = {}
+    for artifact in artifacts:
+        for each in [*_all_upstream(artifact.upstream), artifact]:
+            found.setdefault(f"{each.stage}/{each.key}", each)
+    return list(found.values())
+
+
+def collect_tables(runs: Sequence[Run]) -> list[Hardness]:
+    """The negative tables that runs train on, each once."""
+    users: dict[str, tuple[list[str], Chain, dict[str, Any] | None]] = {}
+    for run in runs:
+        if run.chain.members or "hard_negatives" not in _stages_of(run.chain):
+            continue
+        owner = run.chain.owner("hard_negatives")
+        made = owner["hard_negatives"]
+        if made.exists():
+            screen = run.chain.stages.get("screen")
+            taken = screen.manifest()["directions"] if screen and screen.exists() else None
+            users.setdefault(made.key + (screen.key if screen else ""), ([], owner, taken))[0].append(run.name)
+    tables = []
+    for names, owner, taken in users.values():
+        table = read_table(owner["hard_negatives"].path / "table")
+        sizes = {"i2t": len(table.t2i), "t2i": len(table.i2t)}
+        about = {direction: describe(table[direction], sizes[direction]) for direction in DIRECTIONS}
+        tables.append(Hardness(tuple(names), owner, table, about, taken))
+    return tables
+
+
+def _stages_of(chain: Chain) -> set[str]:
+    return set(chain.stages) | (_stages_of(chain.teacher) if chain.teacher else set())

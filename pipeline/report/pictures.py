@@ -1,0 +1,189 @@
+"""What people look at: images with what a table, a run or a word says of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from PIL import Image, UnidentifiedImageError
+
+from models.base import MatchingModel
+from pipeline.data.batches import PairData
+from pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
+from pipeline.data.demo_truth import labels_path
+from pipeline.data.folder import Split
+from pipeline.data.vocabulary import tokenise
+from pipeline.evaluation.attended import word_attention
+from pipeline.mining.inspection import Inspection, inspect_anchor
+from pipeline.mining.table import Direction, NegativeTable
+from pipeline.report.collect import Run, Scored
+
+WIDTH = 200
+SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
+SHADES |= {"pink": "#f8a", "brown": "#853"}
+
+
+class Thumbnails:
+    """Small pictures of a split, as data: of `thumbs/<id>` beside it, drawn for the demo world, or none."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        self._folder, self._split = folder, split
+        labels = labels_path(folder, split.name)
+        self._labels = json.loads(labels.read_text(encoding="utf-8"))["regions"] if labels.is_file() else None
+
+    def __getitem__(self, image: int) -> str | None:
+        """A data URI, or None where there is no picture or it cannot be read."""
+        thumbs = (self._folder / "thumbs").resolve()
+        path = (thumbs / self._split.ids[image]).resolve()
+        if path.is_file() and path.is_relative_to(thumbs):  # an id is data, and may be any path
+            return _small(path)
+        return self._drawn(image)
+
+    def _drawn(self, image: int) -> str | None:
+        if self._split.boxes is None or self._labels is None:
+            return None
+        parts = ['<rect width="100" height="100" fill="#bcc"/>']
+        for (thing, shade, *_), box in zip(self._labels[image], np.asarray(self._split.boxes[image]), strict=True):
+            if thing == NONE:
+                continue
+            left, top, right, bottom = (100 * float(corner) for corner in box)
+            parts.append(
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="3" '
+                f'fill="{SHADES[COLOURS[shade]]}" stroke="#555" stroke-width=".5"/><text x="{(left + right) / 2:.1f}" '
+                f'y="{(top + bottom) / 2 + 2:.1f}" font-size="6" text-anchor="middle" font-family="sans-serif" '
+                f'stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
+            )
+        drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
+        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
+
+
+def _small(path: Path) -> str | None:
+    try:
+        with Image.open(path) as opened:
+            picture = opened.convert("RGB")
+            picture.thumbnail((WIDTH, WIDTH))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        return None
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=72)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An anchor of a table, its positives and its hardest negatives."""
+
+    inspection: Inspection
+    pictures: dict[int, str | None]
+    """Of image rows that occur."""
+    image: int
+
+
+def listed_anchors(
+    table: NegativeTable, split: Split, thumbs: Thumbnails, direction: Direction, *, count: int, top: int
+) -> list[Listed]:
+    rng = np.random.default_rng(0)
+    anchors = np.sort(rng.choice(len(table[direction]), min(count, len(table[direction])), replace=False))
+    found = []
+    for anchor in anchors.tolist():
+        inspection = inspect_anchor(table, split, direction, anchor, top, None)
+        image = anchor if direction == "i2t" else int(split.image_of[anchor])
+        rows = {image} | ({negative.row for negative in inspection.negatives} if direction == "t2i" else set())
+        found.append(Listed(inspection, {row: thumbs[row] for row in rows}, image))
+    return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    picture: str | None
+    score: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Query:
+    """What several runs find for one query."""
+
+    text: str
+    picture: str | None
+    answers: dict[str, list[Answer]]
+    """By run, best first."""
+
+
+def examples(runs: Sequence[Run], thumbs: Thumbnails, direction: Direction, *, count: int, top: int) -> list[Query]:
+    """Queries on which the runs differ most, then others: the first of a seeded shuffle."""
+    split = runs[0].split
+    ranks = np.stack([getattr(run.scored.ranks, direction) for run in runs if run.scored])
+    order = np.random.default_rng(0).permutation(ranks.shape[1])
+    apart = np.minimum(ranks, 50)
+    order = order[np.argsort(-(apart.max(axis=0) - apart.min(axis=0))[order], kind="stable")]
+    queries = []
+    for query in np.concatenate([order[: count // 2], np.sort(order[count // 2 :])[: count - count // 2]]).tolist():
+        answers = {run.name: _answers(run.scored, split, thumbs, direction, query, top) for run in runs if run.scored}
+        if direction == "i2t":
+            queries.append(Query("", thumbs[query], answers))
+        else:
+            queries.append(Query(split.captions[query], None, answers))
+    return queries
+
+
+def _answers(
+    scored: Scored, split: Split, thumbs: Thumbnails, direction: Direction, query: int, top: int
+) -> list[Answer]:
+    scores = np.asarray(scored.similarity[query] if direction == "i2t" else scored.similarity[:, query])
+    best: Int64[np.ndarray, " top"] = np.argsort(-scores, kind="stable")[:top]
+    answers = []
+    for row in best.tolist():
+        if direction == "i2t":
+            answers.append(Answer(split.captions[row], None, float(scores[row]), bool(split.image_of[row] == query)))
+        else:
+            answers.append(Answer("", thumbs[row], float(scores[row]), bool(split.image_of[query] == row)))
+    return answers
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A caption over its image: of each word, how much it attends to each box."""
+
+    run: str
+    picture: str
+    boxes: list[list[float]]
+    words: list[str]
+    weights: list[list[float]]
+
+
+def attended_captions(
+    name: str, model: MatchingModel, pairs: PairData, thumbs: Thumbnails, *, count: int
+) -> list[Attended]:
+    """None where there are no boxes, no pictures, or words that do not attend."""
+    split = pairs.split
+    if not model.attends or split.boxes is None or split.boxes.shape[2] != 4:
+        return []
+    rows = np.sort(np.random.default_rng(1).choice(split.caption_count, min(count, split.caption_count), replace=False))
+    found = []
+    with torch.inference_mode():
+        model.eval()
+        for row, weights in word_attention(model, pairs, rows, torch.device("cpu")):
+            image = int(split.image_of[row])
+            words, picture = tokenise(split.captions[row]), thumbs[image]
+            if picture is not None:
+                found.append(_attended(name, picture, split, image, words, weights))
+    return found
+
+
+def _attended(
+    name: str, picture: str, split: Split, image: int, words: list[str], weights: Float[np.ndarray, "words regions"]
+) -> Attended:
+    assert split.boxes is not None  # checked before
+    used = weights[: len(words)]
+    boxes = np.asarray(split.boxes[image, : used.shape[1]], dtype=np.float64)
+    shares = used / used.max(axis=1, keepdims=True).clip(min=1e-12)
+    return Attended(name, picture, boxes.round(4).tolist(), words, shares.round(3).tolist())

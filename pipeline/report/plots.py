@@ -1,0 +1,115 @@
+"""Plots as inline SVG, in the page's own colours, light and dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.evaluation.cross_retrieval import EDGES
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
+"""Okabe and Ito's, which people tell apart whatever colours they see."""
+INK, RULE = "#123456", "#abcdef"
+"""Stand for the page's text and line colours while a plot is drawn."""
+FEW = 40
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "aoq",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": RULE,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+
+
+def colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def curves(
+    title: str, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], colours: Mapping[str, str], x: str, y: str
+) -> str:
+    """One line a run: x and y values."""
+
+    def draw(axes: Axes) -> None:
+        for name, (xs, ys) in lines.items():
+            axes.plot(
+                xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < 40 else None, ms=3
+            )
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+
+    return _svg(title, draw)
+
+
+def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colours: Mapping[str, str]) -> str:
+    """Cross-retrieval ranks: grouped bars, in percent of the pairs."""
+    names = [f"{low}" if low + 1 == high else f"{low}–{high - 1}" for low, high in pairwise(EDGES)]
+    names.append(f"{EDGES[-1]}+")
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(counts)
+        for place, (name, found) in enumerate(counts.items()):
+            x = np.arange(len(names)) + (place - (len(counts) - 1) / 2) * width
+            axes.bar(x, 100 * found / found.sum(), width, label=name, color=colours[name])
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlabel("cross-retrieval rank")
+        axes.set_ylabel("pairs, %")
+
+    return _svg("Cross-retrieval ranks", draw)
+
+
+def hardness(title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]) -> str:
+    """The scores of listed negatives beside those of anchors' lowest-scoring positives."""
+    both = np.concatenate([negatives, positives])
+    bins = np.linspace(float(both.min()), float(both.max()) or 1.0, 60)
+
+    def draw(axes: Axes) -> None:
+        for values, name, shade in ((negatives, "negatives listed", COLOURS[1]), (positives, "positives", COLOURS[0])):
+            if len(values):
+                axes.hist(values, bins.tolist(), density=True, alpha=0.6, label=name, color=shade)
+        axes.set_xlabel("the teacher's score")
+        axes.set_yticks([])
+
+    return _svg(title, draw)
+
+
+def _svg(title: str, draw: Any) -> str:
+    """An <svg> that takes its colours from the page, and its title for those who hear it."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            axes.legend(fontsize=9)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawn = file.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace(RULE, "var(--rule)")
+    prefix = re.sub(r"\W+", "-", title)
+    drawn = re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match.group(1)}{prefix}-", drawn)
+    drawn = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", re.sub(r' height="[^"]*pt"', "", drawn, count=1), count=1)
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{_escaped(title)}" ', 1)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

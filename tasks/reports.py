@@ -1,0 +1,47 @@
+"""Report: a page about runs, with all it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import luigi
+
+from pipeline.artifact import Artifact
+from pipeline.chain import split_member
+from pipeline.report.plan import ReportPlan, plan_report
+from tasks.base import MakingTask
+from tasks.stages import Evaluation
+
+DEFAULT = 'demo; demo@second_round.loss.name="online"'
+
+
+class Report(MakingTask):
+    """Any number of runs side by side, on one self-contained HTML page."""
+
+    stage = "report"
+
+    runs: luigi.Parameter = luigi.Parameter(
+        default=DEFAULT, description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"'
+    )
+
+    @cached_property
+    def source(self) -> ReportPlan:
+        return plan_report(self.runs, **self.roots)
+
+    @property
+    def subject(self) -> str:
+        return ", ".join(name for name, _ in self.source.named)
+
+    @property
+    def alias(self) -> str:
+        return f"report_{self.artifact.key}"
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.source.artifact
+
+    def requires(self) -> Iterator[luigi.Task]:
+        for asked in self.source.asked:
+            experiment, override = split_member(asked)
+            yield self.clone(Evaluation, experiment=experiment, override=override)  # type: ignore[no-untyped-call]

@@ -1,0 +1,188 @@
+"""The page about runs: what it shows, what it leaves out, and that nothing of the data is more than text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from pipeline import produce
+from pipeline.cli import main
+from pipeline.data.demo import write_demo_world
+from pipeline.engine import Engine
+from pipeline.evaluation.retrieval import retrieval_ranks
+from pipeline.evaluation.significance import compare_runs
+from pipeline.produce.report import render_report
+from pipeline.report.plan import plan_report
+
+STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
+TEACHER = """
+dataset.folder = "one"
+model = {name = "vsepp", embedding_size = 16, word_size = 8}
+first_round = {epochs = 1, batch_size = 16, loss.name = "online"}
+mining = {h_captions = 9, h_images = 4}
+second_round = {epochs = 2, batch_size = 16, warmup = ["sum"], loss.name = "adapoffquin"}
+"""
+STUDENT = """
+teacher = "TEACHER"
+dataset.folder = "one"
+model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
+second_round = {epochs = 1, batch_size = 16, loss.name = "offtri"}
+"""
+HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Two trained and evaluated experiments on a folder with thumbnails and a hostile caption, and one untrained."""
+    root = tmp_path_factory.mktemp("report")
+    write_demo_world(root / "one", images=40, dev_images=12, seed=0)
+    (root / "one" / "dev_labels.json").unlink()  # it knows no truth, like any folder
+    for split in ("train", "dev"):
+        captions = (root / "one" / f"{split}_caps.txt").read_text().splitlines()
+        captions[0:30] = [f"{HOSTILE} {number}" for number in range(30)]
+        (root / "one" / f"{split}_caps.txt").write_text("\n".join(captions) + "\n")
+        images = 40 if split == "train" else 12
+        (root / "one" / f"{split}_ids.txt").write_text("".join(f"{split}{n}.png\n" for n in range(images)))
+    (root / "one" / "thumbs").mkdir()
+    rng = np.random.default_rng(0)
+    for split, images in (("train", 40), ("dev", 11)):  # one is missing
+        for n in range(images):
+            pixels = rng.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "one" / "thumbs" / f"{split}{n}.png")
+    (root / "one" / "thumbs" / "dev3.png").write_bytes(b"no picture")
+    (root / "teacher.toml").write_text(TEACHER)
+    (root / "student.toml").write_text(STUDENT.replace("TEACHER", str(root / "teacher.toml")))
+    for name in ("teacher", "student"):
+        plan = plan_report(str(root / f"{name}.toml"), data_root=root, artifact_root=root / "artifacts")
+        chain = plan.named[0][1]
+        for stage in STAGES:
+            with chain[stage].building() as build:
+                if build is not None:
+                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+    return root
+
+
+@pytest.fixture(scope="module")
+def names(root):
+    return [str(root / "student.toml"), str(root / "teacher.toml"), f"{root / 'student.toml'}@seed=7"]
+
+
+@pytest.fixture(scope="module")
+def planned(root, names):
+    return plan_report(";".join(names), data_root=root, artifact_root=root / "artifacts")
+
+
+@pytest.fixture(scope="module")
+def page(planned):
+    return render_report(planned)
+
+
+class Read(HTMLParser):
+    """The tags with their attributes, and the text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text, self._inside = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self._inside[-1:]):
+            self.text.append(data)
+
+
+def test_nothing_comes_from_elsewhere_and_data_are_text(page):
+    read = Read(page)
+    assert sum(tag == "script" for tag, _ in read.tags) == 1
+    assert HOSTILE in "".join(read.text)
+    assert "alert(" not in re.sub(r"&lt;script&gt;alert", "", page)
+    for _, attributes in read.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/"))
+    assert "url(http" not in page
+
+
+def test_results_are_those_of_the_evaluations_with_the_best_marked(page, planned):
+    text = page[page.index('id="results"') : page.index('id="training"')]
+    rsums = [chain["evaluation"].manifest()["metrics"]["rsum"] for _, chain in planned.named[:2]]
+    for name, rsum in zip(["student", "teacher"], rsums, strict=True):
+        row = next(row for row in text.split("<tr>") if f"</span>{name}<" in row)
+        cell = re.search(rf'<td(?: class="best")?>{rsum:.1f}<small>', row)
+        assert cell is not None
+        assert ("best" in cell.group()) == (rsum == max(rsums))
+    assert "not evaluated yet" in text
+
+
+def test_the_difference_is_the_paired_one(page, planned):
+    image_of = np.repeat(np.arange(12), 5)
+    scores = [np.load(chain["evaluation"].path / "similarity.npy") for _, chain in planned.named[:2]]
+    found = [retrieval_ranks(similarity, image_of) for similarity in scores]
+    expected = compare_runs(found[1], found[0], image_of, rng=np.random.default_rng(0))
+    assert f"{expected.difference:+.1f}<small>".replace("-", "−") in page
+    assert f"p = {expected.p:.3f}" in page
+
+
+def test_every_part_is_there(page):
+    read = Read(page)
+    ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
+    assert ids == {"results", "training", "cross", "attention", "tables", "examples", "provenance"}
+    plots = [attributes["aria-label"] for tag, attributes in read.tags if tag == "svg" and "aria-label" in attributes]
+    assert {"dev rsum", "loss", "Cross-retrieval ranks", "mean adaptive weight"} <= set(plots)
+    assert sum(label.startswith("Scores, ") for label in plots) == 2
+    pictures = [attributes["src"] for tag, attributes in read.tags if tag == "img"]
+    assert len(pictures) > 20
+    assert all(picture.startswith("data:image/jpeg;base64,") for picture in pictures)
+    assert "no picture" in page  # dev3.png is none, dev11.png is not there
+    assert "✓" in page
+    words = [attributes for tag, attributes in read.tags if tag == "button"]
+    assert words
+    weights = [[float(weight) for weight in word["data-weights"].split()] for word in words]
+    assert all(max(of_word) == pytest.approx(1.0) for of_word in weights)
+    assert len({attributes["id"] for _, attributes in read.tags if "id" in attributes}) == sum(
+        "id" in attributes for _, attributes in read.tags
+    )
+
+
+def test_the_same_runs_make_the_same_page(page, planned):
+    assert render_report(planned) == page
+
+
+def test_the_command_writes_it_and_says_what_is_missing(root, names, page, tmp_path):
+    places = ["--data-root", str(root), "--artifact-root", str(root / "artifacts")]
+    file = tmp_path / "page.html"
+    made = CliRunner().invoke(main, ["report", *names, "-o", str(file), *places])
+    assert made.exit_code == 0, made.output
+    assert file.read_text(encoding="utf-8") == page
+    assert "student@seed=7 is not evaluated yet" in made.stderr
+    refused = CliRunner().invoke(main, ["report", names[0], "-o", str(tmp_path / "no" / "page.html"), *places])
+    assert refused.exit_code == 1
+    assert "does not exist; make it" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        (" ; ", "a report is about runs"),
+        ("demo; demo", "stands twice"),
+        ("demmo", "unknown experiment 'demmo'"),
+        ("FUSED", "makes a table and trains nothing"),
+    ],
+)
+def test_a_report_about_nothing_is_refused(tmp_path, runs, message):
+    fused = tmp_path / "fused.toml"
+    fused.write_text('[fusion]\nmembers = ["demo_vsepp", "demo_vsepp@seed=1"]\nmethod = "rank"\n')
+    with pytest.raises(ValueError, match=message):
+        plan_report(runs.replace("FUSED", str(fused)), data_root=Path(), artifact_root=tmp_path)
