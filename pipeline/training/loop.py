@@ -91,6 +91,13 @@ def train(
             state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
             save_model(run.work / "model.safetensors", model.state_dict(), description)
         trainer.finish_epoch(metrics)
+    if not state.ready:
+        logger.warning(
+            "the protected start-up lasted all %d epochs, and nothing was trained on %s; give it more epochs, a larger "
+            "learning rate, or a smaller batch, whose hardest negatives are easier",
+            training.epochs,
+            training.loss.name,
+        )
     return {
         "metrics": state.history[state.best_epoch],
         "best_epoch": state.best_epoch,

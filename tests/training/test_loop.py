@@ -188,7 +188,9 @@ def test_schedules():
 
 
 @pytest.mark.parametrize("ready", [0.0, 0.5, 10.0])
-def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(run_training, tmp_path, monkeypatch, ready):
+def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(
+    run_training, tmp_path, monkeypatch, caplog, ready
+):
     monkeypatch.setattr(loop, "READY", ready)
     training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ("online",), "epochs": 6})
     result, _ = run_training(tmp_path, training=training)
@@ -201,6 +203,8 @@ def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(run_
         if last[epoch - 1]["hardest"] < ready * 0.2:
             break
     assert result["protected_epochs"] == len(expected)
+    never = "nothing was trained on adapoffquin" in caplog.text
+    assert never == (len(expected) == training.epochs and last[5]["hardest"] >= ready * 0.2)
     expected += ["online", *["adapoffquin"] * 6]
     assert [last[epoch]["loss_name"] for epoch in range(6)] == expected[:6]
 
