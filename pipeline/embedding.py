@@ -52,12 +52,20 @@ def similarity_matrix(
     model.eval()
     images = encode_images(model, pairs, device)
     shape = (pairs.split.image_count, pairs.split.caption_count)
-    similarity = np.empty(shape, np.float32) if file is None else open_memmap(file, "w+", np.float32, shape)
+    similarity = np.empty(shape, np.float32) if file is None else reserved_file(file, shape)
     for columns, captions in encode_captions(model, pairs, device):
         for start in range(0, len(images), TILE_IMAGES):
             tile = model.similarity(images[start : start + TILE_IMAGES], captions)
             similarity[start : start + TILE_IMAGES, columns] = tile.float().cpu().numpy()
     return similarity
+
+
+def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.ndarray, "rows columns"]:
+    """A new .npy, mapped to be filled. Its blocks are taken first: a full disk is an error here, not a killed process."""
+    mapped = open_memmap(path, "w+", np.float32, shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return mapped
 
 
 @dataclass(frozen=True)

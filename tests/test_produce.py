@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -77,6 +79,20 @@ def test_every_stage_records_where_it_comes_from(make):
     assert metrics == chain["second_round"].manifest()["metrics"]
     scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
     assert scores.shape == (12, 60)
+
+
+def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, monkeypatch):
+    chain = make("own", [*MINING, "second_round"], teacher=OWN)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="free some space"):
+            make("own", ["evaluation"], teacher=OWN)
+    assert not chain["evaluation"].exists()
+    assert "rsum" in make("own", ["evaluation"], teacher=OWN)["evaluation"].manifest()["metrics"]
 
 
 SCREENED = """

@@ -29,6 +29,8 @@ def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> Non
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
     write_atomically(output, render_report(plan).encode())
     click.echo(f"{output}")
-    for name, chain in plan.named:
-        if not chain["evaluation"].exists():
-            click.echo(f"{name} is not evaluated yet: luigi --module tasks Evaluation --experiment …", err=True)
+    if missing := [name for name, chain in plan.named if not chain["evaluation"].exists()]:
+        runs_again = f"{SEPARATOR} ".join(runs)
+        click.echo(
+            f"not evaluated yet: {', '.join(missing)}; luigi --module tasks Report --runs '{runs_again}'", err=True
+        )

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 
 from models.base import MatchingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain
 from pipeline.data.batches import PairData
-from pipeline.embedding import similarity_matrix
+from pipeline.embedding import reserved_file, similarity_matrix
 from pipeline.engine import Engine
 from pipeline.evaluation.attended import find_phrases, measure_attention
 from pipeline.evaluation.attention import AttentionCurve
@@ -54,7 +53,7 @@ def _mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, file: Pat
     """Of matrices that lie on disk, there too."""
     if len(scores) == 1:
         return scores[0]
-    return ensemble(scores, weights, open_memmap(file, "w+", np.float32, scores[0].shape))
+    return ensemble(scores, weights, reserved_file(file, (len(scores[0]), scores[0].shape[1])))
 
 
 def _attention(model: MatchingModel, pairs: PairData, folder: Path, device: torch.device) -> AttentionCurve | None:
