@@ -61,7 +61,7 @@ def similarity_matrix(
 
 
 def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.ndarray, "rows columns"]:
-    """A new .npy, mapped to be filled. Its blocks are taken first: a full disk is an error here, not a killed process."""
+    """A new .npy, mapped to be filled. Its blocks are taken first: a full disk is an error, not a killed process."""
     mapped = open_memmap(path, "w+", np.float32, shape)
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

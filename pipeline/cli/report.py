@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -30,7 +31,5 @@ def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> Non
     write_atomically(output, render_report(plan).encode())
     click.echo(f"{output}")
     if missing := [name for name, chain in plan.named if not chain["evaluation"].exists()]:
-        runs_again = f"{SEPARATOR} ".join(runs)
-        click.echo(
-            f"not evaluated yet: {', '.join(missing)}; luigi --module tasks Report --runs '{runs_again}'", err=True
-        )
+        command = f"luigi --module tasks Report --runs {quote(f'{SEPARATOR} '.join(runs))}"
+        click.echo(f"not evaluated yet: {', '.join(missing)}; {command}", err=True)
