@@ -1,17 +1,22 @@
-"""Golden cases: numbers of the official implementations, read from $AOQ_GOLDEN_DIR (default tests/golden)."""
+"""What tests share: golden cases, numbers of the official implementations read from $AOQ_GOLDEN_DIR (default
+tests/golden), and a browser.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -65,3 +70,50 @@ def golden() -> Callable[[str], GoldenCase]:
 @pytest.fixture
 def golden_file() -> Callable[[str], Path]:
     return lambda name: GOLDEN / name
+
+
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """$AOQ_CHROMIUM, which the gate sets, or the Chromium on the path; without any these tests are skipped."""
+    named = os.environ.get("AOQ_CHROMIUM")
+    path = named or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("no Chromium; install one, or name it in AOQ_CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens addresses; what any of them complains of, or asks from elsewhere, fails the test."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        wrong.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def watch(page: Page, address: str) -> None:
+        place = urlsplit(address)
+        home = address if place.scheme == "file" else f"{place.scheme}://{place.netloc}/"
+        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", dismiss)
+        page.on("request", lambda sent: None if sent.url.startswith((home, "data:")) else wrong.append(sent.url))
+
+    def open_one(address: str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Page:
+        contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        watch(page, address)
+        page.goto(address)
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert wrong == []
