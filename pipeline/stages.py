@@ -27,6 +27,7 @@ from pipeline.config import (
     Training,
     online_version,
 )
+from pipeline.data.annotations import annotation_files
 from pipeline.data.folder import split_fingerprint
 from pipeline.data.phrases import annotation_path
 from pipeline.experiments import load_experiment, merge, override_text, parse_override
@@ -339,6 +340,10 @@ class _Planner:
         phrases = annotation_path(folder, options["split"]) if experiment.dataset.demo is None else None
         if phrases is not None and len(scored) == 1 and experiment.model.attends:
             values["phrases"] = file_sha256(phrases)
+        if experiment.dataset.demo is not None:
+            values["truth"] = 1
+        elif files := annotation_files(folder, options["split"]):
+            values["annotations"] = {name: file_sha256(path) for name, path in files.items()}
         return self._artifact("evaluation", values, *scored)
 
 

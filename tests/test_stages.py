@@ -33,7 +33,7 @@ def test_keys_are_pinned():
         "hard_negatives": "0165504d591b462c",
         "control": "ca686e98bbe0c924",
         "second_round": "c36e7e508f0dec4d",
-        "evaluation": "5a945aca22f0c861",
+        "evaluation": "92808e74fdc60abf",
     }
 
 
@@ -109,7 +109,7 @@ def test_co_teaching_needs_the_dataset_only(tmp_path):
         "dataset": "45b4e78f337f187d",
         "control": "b72754ee0ab6720e",
         "second_round": "726a2bff455687fa",
-        "evaluation": "b4fde82db7775514",
+        "evaluation": "7ce10066783ee16c",
     }
     chain = plan(path, data_root=tmp_path, artifact_root=tmp_path)
     assert [upstream.stage for upstream in chain["second_round"].upstream] == ["dataset"]

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+split_option = click.option("--split", default="testall", show_default=True, help="Of COCO's test images.")
+
 
 @click.group()
 def data() -> None:
-    """Look at dataset folders."""
+    """Look at dataset folders, and add to them what is annotated of COCO."""
 
 
 @data.command()
@@ -27,3 +29,33 @@ def check(folder: Path) -> None:
         click.echo(f"{errors} errors, {len(problems) - errors} warnings", err=True)
         sys.exit(1)
     click.echo(f"{folder} is sound" + (f", with {len(problems)} warnings" if problems else ""))
+
+
+@data.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@split_option
+def relevance(folder: Path, split: str) -> None:
+    """Write which answers ECCV Caption and CxC call right beside a split of FOLDER; evaluations then measure them.
+
+    Needs the extra: pip install "aoq[eccv]".
+    """
+    from pipeline.data.coco import write_coco_relevance
+    from pipeline.data.folder import open_split
+
+    for path in write_coco_relevance(folder, open_split(folder, split)):
+        click.echo(path)
+
+
+@data.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("instances", type=click.Path(path_type=Path))
+@split_option
+def classes(folder: Path, instances: Path, split: str) -> None:
+    """Write what INSTANCES (COCO's instances_val2014.json) show beside a split of FOLDER; evaluations then give PMRP.
+
+    Needs the extra: pip install "aoq[eccv]".
+    """
+    from pipeline.data.coco import write_coco_classes
+    from pipeline.data.folder import open_split
+
+    click.echo(write_coco_classes(folder, open_split(folder, split), instances))

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, run_name, split_member
+from pipeline.cli.annotations import show_annotations
 from pipeline.cli.experiment import override, roots
 from pipeline.cli.study import show_study
 from pipeline.evaluation.attention import SCORES
@@ -40,9 +41,9 @@ def results(
 ) -> None:
     """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone.
 
-    After an evaluation on a split with annotated phrases: how well the student attends. Of an ensemble: the recalls
-    of its members and of their mean similarity, on its evaluation split. Of a --study: its table, or what there is
-    of it.
+    After an evaluation also what else is known of its split: how well the student attends, metrics of many right
+    answers, agreement with people (docs/evaluation.md). Of an ensemble: the recalls of its members and of their mean
+    similarity, on its evaluation split. Of a --study: its table, or what there is of it.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -72,6 +73,8 @@ def _show_rounds(chain: Chain) -> None:
     console.print(table)
     if not is_ensemble and "evaluation" in chain.stages:
         _show_attention(console, chain)
+    if "evaluation" in chain.stages and chain["evaluation"].exists():
+        show_annotations(console, chain["evaluation"].manifest(), chain.experiment.evaluation.split)
     if last.exists():
         console.print(f"\nartefacts: {last.root}", highlight=False, soft_wrap=True)
 

@@ -15,8 +15,9 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from pipeline.data.annotations import annotation_files, read_annotation
 from pipeline.data.features import open_boxes, open_features, read_mask
-from pipeline.data.folder import REQUIRED, find_splits, present_files
+from pipeline.data.folder import REQUIRED, find_splits, open_split, present_files
 from pipeline.data.lines import line_problems, split_lines
 from pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
 from pipeline.data.phrases import phrase_problems, phrases_path
@@ -109,7 +110,19 @@ def _examine(folder: Path, split: str) -> _Examination:
         for row, first in _again(examined.ids)
     )
     examined.note(_thumb_problems(folder, examined.ids))
+    _examine_annotations(examined, folder)
     return examined
+
+
+def _examine_annotations(examined: _Examination, folder: Path) -> None:
+    """Once the split itself can be opened."""
+    files = annotation_files(folder, examined.split)
+    if not files or any(problem.severity == "error" for problem in examined.problems):
+        return
+    split = open_split(folder, examined.split)
+    for name, path in files.items():
+        examined.paths[name] = path
+        examined.attempt(name, lambda path: read_annotation(path, split))
 
 
 def _examine_text(examined: _Examination, suffix: str) -> list[str] | None:

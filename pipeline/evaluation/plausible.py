@@ -1,11 +1,13 @@
-"""PMRP, R-Precision where images with nearly the same labels count as matches (PCME, Chun et al., CVPR 2021)."""
+"""PMRP, R-Precision where images that show nearly the same count as matches (PCME, Chun et al., CVPR 2021)."""
 
 from __future__ import annotations
 
-import numpy as np
-from jaxtyping import Bool, Float, Int
+from collections.abc import Iterable
 
-from pipeline.evaluation.relevance import Relevant, summarise_relevance
+import numpy as np
+from jaxtyping import Bool, Float, Int, Int64
+
+from pipeline.evaluation.relevance import check_finite, columns, r_precision
 
 ZETAS = (0, 1, 2)
 
@@ -13,37 +15,46 @@ ZETAS = (0, 1, 2)
 def pmrp(
     similarity: Float[np.ndarray, "images captions"],
     image_of: Int[np.ndarray, " captions"],
-    labels: Bool[np.ndarray, "rows classes"],
+    classes: Bool[np.ndarray, "rows classes"],
     *,
     folds: int = 1,
 ) -> dict[str, float]:
     """In percent and both directions: `i2t_pmrp`, `t2i_pmrp`.
 
-    Two items match if the labels of their images differ in at most zeta classes; the mean is over queries, then over
-    zeta = 0, 1, 2, then over folds of consecutive images. Images without any label are left out, as queries and as
-    candidates, with their captions. An item's own image counts as a match.
+    Two items match if their images differ in at most zeta classes; the mean is over queries, then over zeta = 0, 1, 2,
+    then over folds of consecutive images. Images without any class are left out, as queries and as candidates, with
+    their captions. An item's own image counts as a match. Memory holds some columns of the similarity.
     """
     images = len(similarity)
-    if labels.shape[0] != images:
-        raise ValueError(f"{labels.shape[0]} rows of labels, and the split has {images} images.")
+    if classes.shape[0] != images:
+        raise ValueError(f"{classes.shape[0]} rows of classes, and the split has {images} images.")
     if images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds.")
-    found: dict[str, list[float]] = {"i2t_pmrp": [], "t2i_pmrp": []}
-    for start in range(0, images, images // folds):
-        kept = start + np.flatnonzero(labels[start : start + images // folds].any(axis=1))
+    size, found = images // folds, []
+    for start in range(0, images, size):
+        kept = start + np.flatnonzero(classes[start : start + size].any(axis=1))
         if not len(kept):
-            raise ValueError(f"none of images {start} to {start + images // folds - 1} has a label.")
+            raise ValueError(f"none of images {start} to {start + size - 1} shows any class.")
         captions = np.flatnonzero(np.isin(image_of, kept))
-        place = np.searchsorted(kept, image_of[captions])
-        block, own = similarity[np.ix_(kept, captions)], labels[kept].astype(np.int32)
-        distance = own.sum(axis=1)[:, None] + own.sum(axis=1)[None, :] - 2 * own @ own.T
-        for zeta in ZETAS:
-            match = distance <= zeta
-            found["i2t_pmrp"].append(summarise_relevance(block, _rows(match[:, place]))["r_precision"])
-            found["t2i_pmrp"].append(summarise_relevance(block.T, _rows(match[place]))["r_precision"])
-    return {name: float(np.mean(values)) for name, values in found.items()}
+        of = np.searchsorted(kept, image_of[captions])
+        rows = (similarity[image][captions] for image in kept)
+        i2t = _r_precision(rows, np.arange(len(kept)), of, classes[kept])
+        of_captions = (scores[kept] for scores in columns(similarity, captions))
+        found.append((i2t, _r_precision(of_captions, of, np.arange(len(kept)), classes[kept])))
+    i2t, t2i = np.mean(found, axis=0).tolist()
+    return {"i2t_pmrp": i2t, "t2i_pmrp": t2i}
 
 
-def _rows(match: Bool[np.ndarray, "queries candidates"]) -> Relevant:
-    offsets = np.concatenate([[0], match.sum(axis=1).cumsum()]).astype(np.int64)
-    return Relevant(np.nonzero(match)[1], offsets)
+def _r_precision(
+    scores: Iterable[Float[np.ndarray, " candidates"]],
+    queries: Int64[np.ndarray, " queries"],
+    candidates: Int64[np.ndarray, " candidates"],
+    shown: Bool[np.ndarray, "images classes"],
+) -> float:
+    """In percent, the mean over queries and zetas; `queries` and `candidates` name the image of each."""
+    total = 0.0
+    for query, row in enumerate(scores):
+        check_finite(row, query)
+        differ = np.count_nonzero(shown != shown[queries[query]], axis=1)[candidates]
+        total += sum(r_precision(row, differ <= zeta) for zeta in ZETAS)
+    return 100.0 * total / (len(queries) * len(ZETAS))

@@ -5,13 +5,15 @@ Candidates as similar as a relevant one, and not relevant, stand before it. Rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 
 from pipeline.evaluation.retrieval import K
+
+COLUMNS = 512
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,28 @@ def ranks_of_relevant(
     return wrong.cumsum()[: len(own)] + np.arange(1, len(own) + 1)
 
 
+def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
+    """Of the first R candidates, R being how many are right, the share that is right; for queries with many of them.
+
+    >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
+    0.0
+    """
+    count = int(np.count_nonzero(is_right))
+    last = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above, level = scores > last, scores == last
+    found = np.count_nonzero(above & is_right)
+    wrong = np.count_nonzero(level & ~is_right)  # they stand before the right ones of the same score
+    return float(found + max(0, count - np.count_nonzero(above) - wrong)) / count
+
+
+def columns(
+    similarity: Float[np.ndarray, "images captions"], captions: Int[np.ndarray, " some"]
+) -> Iterator[Float[np.ndarray, " images"]]:
+    """The scores of these captions, in order; a matrix on disk is read some columns at a time."""
+    for start in range(0, len(captions), COLUMNS):
+        yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
+
+
 def summarise_relevance(similarity: Iterable[Float[np.ndarray, " candidates"]], right: Relevant) -> dict[str, float]:
     """In percent, over the queries that have right answers; `similarity` gives a row for each query, in order.
 
@@ -75,9 +99,7 @@ def summarise_relevance(similarity: Iterable[Float[np.ndarray, " candidates"]], 
         ids = right[query]
         if not len(ids):
             continue
-        if not np.isfinite(scores).all():
-            candidate = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")
+        check_finite(scores, query)
         ranks = ranks_of_relevant(scores, ids)
         found = ranks <= len(ids)
         precision = np.arange(1, len(ids) + 1) / ranks
@@ -87,3 +109,9 @@ def summarise_relevance(similarity: Iterable[Float[np.ndarray, " candidates"]], 
         raise ValueError("no query has a right answer; does the file belong to this split?")
     names = ["r_precision", "map_r", *(f"r{k}" for k in K)]
     return dict(zip(names, (100.0 * sums / queries).tolist(), strict=True))
+
+
+def check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
+    if not np.isfinite(scores).all():
+        candidate = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")

@@ -14,6 +14,7 @@ from pipeline.chain import Chain
 from pipeline.data.batches import PairData
 from pipeline.embedding import reserved_file, similarity_matrix
 from pipeline.engine import Engine
+from pipeline.evaluation.annotated import measure_annotations
 from pipeline.evaluation.attended import find_phrases, measure_attention
 from pipeline.evaluation.attention import AttentionCurve
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
@@ -24,7 +25,8 @@ from pipeline.training.checkpoint import load_model
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's.
 
-    Of one model that attends, also how well, where it is known what the split's phrases speak of (`attention`).
+    Where more is known of the split than its pairs, that too: `pipeline.evaluation.annotated`, and of one model that
+    attends how well it does, where it is known what the phrases speak of (`attention`).
     """
     build.clear()
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
@@ -41,6 +43,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
         metrics.append(evaluate_similarity(scores[-1], pairs.split.image_of, folds=options.folds))
     similarity = _mean(scores, chain.weights, parts / "mean.npy")
     build.notes["metrics"] = evaluate_similarity(similarity, pairs.split.image_of, folds=options.folds)
+    build.notes |= measure_annotations(similarity, pairs.split, chain.folder, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
     if not chain.members and len(models) == 1 and models[0].attends:
         curve = _attention(models[0], pairs, chain.folder, device)

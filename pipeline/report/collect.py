@@ -33,7 +33,12 @@ class Scored:
     metrics: dict[str, float]
     intervals: dict[str, Interval]
     cross_ranks: Int64[np.ndarray, " intervals"]
-    attention: dict[str, Any] | None
+    evaluation: dict[str, Any]
+    """Its manifest, with what was measured beyond the pairs."""
+
+    @property
+    def attention(self) -> dict[str, Any] | None:
+        return self.evaluation.get("attention")
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,7 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     ranks = folded_ranks(similarity, split.image_of, folds=chain.experiment.evaluation.folds)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     histogram = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
-    attention = evaluation.manifest().get("attention")
-    return Scored(similarity, ranks, summarise(ranks), intervals, histogram, attention)
+    return Scored(similarity, ranks, summarise(ranks), intervals, histogram, evaluation.manifest())
 
 
 def _same_queries(one: Chain, other: Chain) -> bool:
@@ -116,6 +120,15 @@ def _same_queries(one: Chain, other: Chain) -> bool:
 def best_of(runs: Sequence[Run], metric: str) -> float | None:
     values = [run.scored.metrics[metric] for run in runs if run.scored]
     return max(values) if values else None
+
+
+def many_right(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """By the name of a relevance file, by run, by direction: the metrics of many right answers."""
+    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for run in runs:
+        for name, by_direction in run.scored.evaluation.get("relevance", {}).items() if run.scored else ():
+            found.setdefault(name, {})[run.name] = by_direction
+    return found
 
 
 def training_lines(run: Run) -> list[dict[str, Any]]:

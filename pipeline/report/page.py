@@ -16,7 +16,15 @@ from pipeline.data.batches import PairData
 from pipeline.data.folder import Split
 from pipeline.evaluation.retrieval import K
 from pipeline.mining.table import Direction
-from pipeline.report.collect import Run, best_of, collect_runs, collect_stages, collect_tables, training_lines
+from pipeline.report.collect import (
+    Run,
+    best_of,
+    collect_runs,
+    collect_stages,
+    collect_tables,
+    many_right,
+    training_lines,
+)
 from pipeline.report.pictures import Thumbnails, attended_captions, examples, listed_anchors
 from pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
 
@@ -63,6 +71,9 @@ def render(
         best={metric: best_of(runs, metric) for metric in METRICS},
         courses=_courses(runs, colours),
         cross=_cross(runs, colours),
+        right=many_right(runs),
+        plausible=_beyond(runs, "plausible"),
+        judged=_beyond(runs, "judgements"),
         attention=_attention(runs, colours),
         stages=collect_stages(runs),
         tables=_tables(runs, open_train),
@@ -84,6 +95,11 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
         if lines:
             plots.append(curves(title, lines, colours, "steps", title))
     return plots
+
+
+def _beyond(runs: Sequence[Run], what: str) -> dict[str, Any]:
+    """By run, where its evaluation measured it."""
+    return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
 
 
 def _cross(runs: Sequence[Run], colours: dict[str, str]) -> str | None:

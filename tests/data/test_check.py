@@ -168,3 +168,13 @@ def test_many_problems_of_a_kind_are_counted(write_split: Write) -> None:
     assert len(errors) == MOST_OF_A_KIND + 1
     assert errors[-1].message == "... and 20 more like this"
     assert errors[-1].row is None
+
+
+def test_annotations_that_do_not_fit(write_split: Write) -> None:
+    folder = write_split("dev")
+    (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,0\n")
+    assert check_folder(folder) == []
+    (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,9\n")
+    problem = the_one(folder)
+    assert problem.file == "dev_relevance_eccv.csv"
+    assert "image_id 9 to 9" in problem.message

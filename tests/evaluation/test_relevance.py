@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.evaluation.plausible import pmrp
-from pipeline.evaluation.relevance import relevant, summarise_relevance
+from pipeline.evaluation.relevance import r_precision, relevant, summarise_relevance
 
 
 def ranked(scores, right):
@@ -39,6 +39,9 @@ def test_equals_sorted_lists(seed):
     queries, candidates = np.array(rng.permutation(pairs + pairs[:5])).T
     found = summarise_relevance(similarity, relevant(queries, candidates, count=8, among=40))
     assert found == pytest.approx(slow(similarity, right_of))
+    asked = [query for query, right in enumerate(right_of) if right]
+    shares = [r_precision(similarity[query], np.isin(np.arange(40), list(right_of[query]))) for query in asked]
+    assert 100 * np.mean(shares) == pytest.approx(found["r_precision"])
 
 
 def slow_pmrp(similarity, image_of, labels, direction):
@@ -104,8 +107,11 @@ def test_the_eccv_caption_package_finds_the_same():
             ),
             "similarity of query 0 and candidate 1 is nan",
         ),
-        (lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.zeros((2, 4), bool)), "none of images 0 to 1 has a label"),
-        (lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.ones((3, 4), bool)), "3 rows of labels, and .* 2 images"),
+        (
+            lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.zeros((2, 4), bool)),
+            "none of images 0 to 1 shows any class",
+        ),
+        (lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.ones((3, 4), bool)), "3 rows of classes, and .* 2 images"),
         (lambda: pmrp(np.ones((3, 3)), np.arange(3), np.ones((3, 4), bool), folds=2), "do not divide into 2 folds"),
     ],
 )

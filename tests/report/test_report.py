@@ -9,78 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
-from pipeline import produce
 from pipeline.cli import main
-from pipeline.data.demo import write_demo_world
-from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import retrieval_ranks
 from pipeline.evaluation.significance import compare_runs
 from pipeline.produce.report import render_report
 from pipeline.report.plan import plan_report
 
-STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
-TEACHER = """
-dataset.folder = "one"
-model = {name = "vsepp", embedding_size = 16, word_size = 8}
-first_round = {epochs = 1, batch_size = 16, loss.name = "online"}
-mining = {h_captions = 9, h_images = 4}
-second_round = {epochs = 2, batch_size = 16, warmup = ["sum"], loss.name = "adapoffquin"}
-"""
-STUDENT = """
-teacher = "TEACHER"
-dataset.folder = "one"
-model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
-second_round = {epochs = 1, batch_size = 16, loss.name = "offtri"}
-"""
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """Two trained and evaluated experiments on a folder with thumbnails and a hostile caption, and one untrained."""
-    root = tmp_path_factory.mktemp("report")
-    write_demo_world(root / "one", images=40, dev_images=12, seed=0)
-    (root / "one" / "dev_labels.json").unlink()  # it knows no truth, like any folder
-    for split in ("train", "dev"):
-        captions = (root / "one" / f"{split}_caps.txt").read_text().splitlines()
-        captions[0:30] = [f"{HOSTILE} {number}" for number in range(30)]
-        (root / "one" / f"{split}_caps.txt").write_text("\n".join(captions) + "\n")
-        images = 40 if split == "train" else 12
-        (root / "one" / f"{split}_ids.txt").write_text("".join(f"{split}{n}.png\n" for n in range(images)))
-    (root / "one" / "thumbs").mkdir()
-    rng = np.random.default_rng(0)
-    for split, images in (("train", 40), ("dev", 11)):  # one is missing
-        for n in range(images):
-            pixels = rng.integers(0, 255, (30, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / "one" / "thumbs" / f"{split}{n}.png")
-    (root / "one" / "thumbs" / "dev3.png").write_bytes(b"no picture")
-    (root / "teacher.toml").write_text(TEACHER)
-    (root / "student.toml").write_text(STUDENT.replace("TEACHER", str(root / "teacher.toml")))
-    for name in ("teacher", "student"):
-        plan = plan_report(str(root / f"{name}.toml"), data_root=root, artifact_root=root / "artifacts")
-        chain = plan.named[0][1]
-        for stage in STAGES:
-            with chain[stage].building() as build:
-                if build is not None:
-                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
-    return root
-
-
-@pytest.fixture(scope="module")
-def names(root):
-    return [str(root / "student.toml"), str(root / "teacher.toml"), f"{root / 'student.toml'}@seed=7"]
-
-
-@pytest.fixture(scope="module")
-def planned(root, names):
-    return plan_report(";".join(names), data_root=root, artifact_root=root / "artifacts")
-
-
-@pytest.fixture(scope="module")
-def page(planned):
-    return render_report(planned)
 
 
 class Read(HTMLParser):
@@ -135,10 +71,38 @@ def test_the_difference_is_the_paired_one(page, planned):
     assert f"p = {expected.p:.3f}" in page
 
 
+def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, planned):
+    text = page[page.index('id="right"') : page.index('id="attention"')]
+    for name, chain in planned.named[:2]:
+        found = chain["evaluation"].manifest()
+        of_run = [row for row in text.split("<tr>") if f"</span>{name}<" in row]
+        rows = [re.findall(r"<td(?: class=\"left\")?>(.*?)</td>", row) for row in of_run]
+        whole, half, plausible, judged = rows
+        relevance = found["relevance"]
+        metrics = [(d, metric) for d in ("i2t", "t2i") for metric in ("r_precision", "map_r", "r1")]
+        assert whole[1:] == [f"{relevance['relevance'][d][metric]:.1f}" for d, metric in metrics]
+        one_sided = [f"{relevance['relevance_half']['i2t'][metric]:.1f}" for _, metric in metrics[:3]]
+        assert half[1:] == [*one_sided, "–", "–", "–"]
+        assert plausible[1:] == [f"{found['plausible'][f'{d}_pmrp']:.1f}" for d in ("i2t", "t2i")]
+        people = found["judgements"]["judgements"]
+        assert judged[1:5] == ["judgements", f"{people['spearman']:.1f}", f"{people['kendall']:.1f}", "720"]
+    assert "relevance_half" in text
+
+
+def test_the_terminal_says_the_same(planned, root, names):
+    places = ["--data-root", str(root), "--artifact-root", str(root / "artifacts")]
+    shown = CliRunner().invoke(main, ["results", names[0], *places]).output
+    found = planned.named[0][1]["evaluation"].manifest()
+    right = "  ".join(f"{found['relevance']['relevance']['i2t'][metric]:.1f}" for metric in ("r_precision", "map_r"))
+    assert re.search(rf"relevance i2t +{right.replace('  ', ' +')}", shown)
+    assert f"PMRP: i2t {found['plausible']['i2t_pmrp']:.1f}" in shown
+    assert f"judgements: Spearman {found['judgements']['judgements']['spearman']:.1f}" in shown
+
+
 def test_every_part_is_there(page):
     read = Read(page)
     ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
-    assert ids == {"results", "training", "cross", "attention", "tables", "examples", "provenance"}
+    assert ids == {"results", "training", "cross", "right", "attention", "tables", "examples", "provenance"}
     plots = [attributes["aria-label"] for tag, attributes in read.tags if tag == "svg" and "aria-label" in attributes]
     assert {"dev rsum", "loss", "Cross-retrieval ranks", "mean adaptive weight"} <= set(plots)
     assert sum(label.startswith("Scores, ") for label in plots) == 2

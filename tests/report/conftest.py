@@ -1,0 +1,83 @@
+"""Two runs of a folder with strange captions, annotations and without some pictures; and the page about them."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline import produce
+from pipeline.data.demo import write_demo_world
+from pipeline.engine import Engine
+from pipeline.produce.report import render_report
+from pipeline.report.plan import plan_report
+
+STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
+TEACHER = """
+dataset.folder = "one"
+model = {name = "vsepp", embedding_size = 16, word_size = 8}
+first_round = {epochs = 1, batch_size = 16, loss.name = "online"}
+mining = {h_captions = 9, h_images = 4}
+second_round = {epochs = 2, batch_size = 16, warmup = ["sum"], loss.name = "adapoffquin"}
+"""
+STUDENT = """
+teacher = "TEACHER"
+dataset.folder = "one"
+model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
+second_round = {epochs = 1, batch_size = 16, loss.name = "offtri"}
+"""
+STRANGE = ('<script>alert("x")</script> & "two" dogs <b>', "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "a plain dog runs .")
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    """Two trained and evaluated experiments on a folder with thumbnails and a hostile caption, and one untrained."""
+    root = tmp_path_factory.mktemp("report")
+    write_demo_world(root / "one", images=40, dev_images=12, seed=0)
+    (root / "one" / "dev_labels.json").unlink()  # it knows no truth, like any folder
+    for split in ("train", "dev"):
+        captions = (root / "one" / f"{split}_caps.txt").read_text().splitlines()
+        captions[0:30] = [f"{text} {number}" for number, text in zip(range(30), cycle(STRANGE))]
+        (root / "one" / f"{split}_caps.txt").write_text("\n".join(captions) + "\n")
+        images = 40 if split == "train" else 12
+        (root / "one" / f"{split}_ids.txt").write_text("".join(f"{split}{n}.png\n" for n in range(images)))
+    (root / "one" / "thumbs").mkdir()
+    rng = np.random.default_rng(0)
+    for split, images in (("train", 40), ("dev", 11)):  # one is missing
+        for n in range(images):
+            pixels = rng.integers(0, 255, (30, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "one" / "thumbs" / f"{split}{n}.png")
+    (root / "one" / "thumbs" / "dev3.png").write_bytes(b"no picture")
+    rows = [f"{caption // 5},{caption}" for caption in range(60)] + ["1,0", "2,0", "5,3"]
+    (root / "one" / "dev_relevance.csv").write_text("\n".join(["image_id,caption_id", *rows]) + "\n")
+    (root / "one" / "dev_relevance_half.csv").write_text("image_id,caption_id,direction\n1,0,i2t\n")
+    np.save(root / "one" / "dev_classes.npy", np.eye(12, 5, dtype=np.bool_))
+    judged = [f"{image},{caption},{(image + caption) % 4}" for image in range(12) for caption in range(60)]
+    (root / "one" / "dev_judgements.csv").write_text("\n".join(["image_id,caption_id,score", *judged]) + "\n")
+    (root / "teacher.toml").write_text(TEACHER)
+    (root / "student.toml").write_text(STUDENT.replace("TEACHER", str(root / "teacher.toml")))
+    for name in ("teacher", "student"):
+        plan = plan_report(str(root / f"{name}.toml"), data_root=root, artifact_root=root / "artifacts")
+        chain = plan.named[0][1]
+        for stage in STAGES:
+            with chain[stage].building() as build:
+                if build is not None:
+                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+    return root
+
+
+@pytest.fixture(scope="session")
+def names(root):
+    return [str(root / "student.toml"), str(root / "teacher.toml"), f"{root / 'student.toml'}@seed=7"]
+
+
+@pytest.fixture(scope="session")
+def planned(root, names):
+    return plan_report(";".join(names), data_root=root, artifact_root=root / "artifacts")
+
+
+@pytest.fixture(scope="session")
+def page(planned):
+    return render_report(planned)
