@@ -25,7 +25,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +37,8 @@ import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.memory import Peak
 
 console = Console(width=110)
 
@@ -139,35 +140,6 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
     if read_scores is not None:
         result |= {side: share_found(images, captions, scores, side) for side, scores in read_scores().items()}
     print(json.dumps({**figures, "memory": peak.bytes, **result}))
-
-
-class Peak:
-    """The most anonymous memory beyond what was there at the start, looked at every 10 ms."""
-
-    def __enter__(self) -> Peak:
-        self._start, self._most, self._done = anonymous(), 0, threading.Event()
-        self._watch = threading.Thread(target=self._look, daemon=True)
-        self._watch.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._watch.join()
-
-    def _look(self) -> None:
-        while not self._done.wait(0.01):
-            self._most = max(self._most, anonymous())
-
-    @property
-    def bytes(self) -> int:
-        return max(0, self._most - self._start)
-
-
-def anonymous() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no RssAnon; this benchmark needs Linux.")
 
 
 Work = Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]
