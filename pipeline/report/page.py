@@ -63,6 +63,7 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["score"] = lambda value: f"{value:.3f}" if np.isfinite(value) else "no score"
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "−")
     return environment.get_template("page.html.j2").render(
         runs=runs,

@@ -78,9 +78,13 @@ def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colo
     return _svg("Cross-retrieval ranks", draw)
 
 
-def hardness(title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]) -> str:
-    """The scores of listed negatives beside those of anchors' lowest-scoring positives."""
+def hardness(
+    title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]
+) -> str | None:
+    """The scores of listed negatives beside those of anchors' lowest-scoring positives; None of a table without any."""
     both = np.concatenate([negatives, positives])
+    if not len(both):
+        return None
     bins = np.linspace(float(both.min()), float(both.max()) or 1.0, 60)
 
     def draw(axes: Axes) -> None:

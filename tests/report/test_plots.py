@@ -1,0 +1,31 @@
+"""Plots of what may be missing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline.report.plots import curves, hardness
+
+NONE = np.empty(0, np.float32)
+
+
+def test_a_table_without_scores_has_no_plot_and_one_without_positives_has():
+    scores = np.array([0.2, 0.3], np.float32)
+    assert hardness("Scores", NONE, NONE) is None
+    plot = hardness("Scores", scores, NONE)
+    assert "positives" not in plot
+    assert "positives" in hardness("Scores", scores, scores)
+
+
+def test_equal_scores_are_plotted():
+    zeros = np.zeros(3, np.float32)
+    assert hardness("Scores", zeros, zeros).startswith("<svg")
+
+
+def test_names_are_text():
+    name = '<script>"x"</script> & $y$'
+    plot = curves(
+        name, {name: ([1.0, 2.0], [3.0, 4.0]), "other": ([1.0], [2.0])}, {name: "#000", "other": "#111"}, "x", name
+    )
+    assert "<script>" not in plot
+    assert "&lt;script&gt;" in plot
