@@ -141,10 +141,11 @@ def training_lines(run: Run) -> list[dict[str, Any]]:
 
 
 def collect_stages(runs: Sequence[Run]) -> list[Stage]:
-    """Every artefact that a run rests on, once, with the runs that share it."""
+    """Every artefact that a run rests on, once, with the runs that share it; and controls, where they were made."""
     found: dict[str, tuple[list[str], Artifact]] = {}
     for run in runs:
-        for artifact in _all_upstream([*run.chain.stages.values()]):
+        stages = run.chain.stages.items()
+        for artifact in _all_upstream([made for stage, made in stages if made.exists() or stage == "evaluation"]):
             names = found.setdefault(f"{artifact.stage}/{artifact.key}", ([], artifact))[0]
             if run.name not in names:
                 names.append(run.name)

@@ -41,6 +41,7 @@ COURSE = {
     "collision_rate": "corresponding draws",
     "positive_gap": "positives above the batch's mean",
 }
+LOSSES = {"retrieval_loss", "online"}
 ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 MOST_SCORES = 200_000
 
@@ -94,7 +95,7 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
             if there:
                 lines[name] = [float(line["step"]) for line in there], [float(line[figure]) for line in there]
         if lines:
-            plots.append(curves(title, lines, colours, "steps", title))
+            plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in LOSSES))
     return plots
 
 

@@ -21,6 +21,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 INK, RULE = "#123456", "#abcdef"
 """Stand for the page's text and line colours while a plot is drawn."""
 FEW = 40
+"""Points of a line that are marked."""
+WIDE = 30
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "aoq",
@@ -32,6 +34,7 @@ STYLE: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.spines.top": False,
@@ -46,17 +49,28 @@ def colour(number: int) -> str:
 
 
 def curves(
-    title: str, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], colours: Mapping[str, str], x: str, y: str
+    title: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    colours: Mapping[str, str],
+    x: str,
+    y: str,
+    *,
+    is_loss: bool = False,
 ) -> str:
-    """One line a run: x and y values."""
+    """One line a run: x and y values; losses that fall by much on a logarithmic axis."""
+    values = [value for _, ys in lines.values() for value in ys]
+    is_wide = is_loss and 0 < WIDE * min(values) < max(values)
 
     def draw(axes: Axes) -> None:
         for name, (xs, ys) in lines.items():
             axes.plot(
-                xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < 40 else None, ms=3
+                xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3
             )
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        if is_wide:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
     return _svg(title, draw)
 
@@ -100,7 +114,7 @@ def hardness(
 def _svg(title: str, draw: Any) -> str:
     """An <svg> that takes its colours from the page, and its title for those who hear it."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.1), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         if len(axes.get_legend_handles_labels()[1]) > 1:

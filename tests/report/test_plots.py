@@ -29,3 +29,11 @@ def test_names_are_text():
     )
     assert "<script>" not in plot
     assert "&lt;script&gt;" in plot
+
+
+def test_a_loss_that_falls_by_much_has_a_logarithmic_axis_with_plain_numbers():
+    lines = {"run": ([0.0, 1.0, 2.0], [1600.0, 120.0, 15.0])}
+    for is_loss in (False, True):
+        plot = curves("loss", lines, {"run": "#000"}, "steps", "loss", is_loss=is_loss)
+        assert (">100</text>" in plot) == is_loss
+        assert "math" not in plot
