@@ -20,13 +20,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.config.screen import Screen
 from pipeline.data.demo_truth import SeenScenes, read_claim
 from pipeline.data.folder import open_split
 from pipeline.embedding import EmbeddingStore
 from pipeline.mining.screening.entries import Knowledge, entry_blocks
 from pipeline.mining.screening.view import judge
 from pipeline.mining.table import DIRECTIONS, read_table
-from pipeline.screen_section import Screen
 from pipeline.settings import configured_path, read_project_settings
 from pipeline.stages import plan
 

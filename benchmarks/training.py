@@ -29,7 +29,7 @@ from rich.table import Table
 from models import build_model
 from models.base import MatchingModel
 from pipeline.chain import Chain
-from pipeline.config import AdapOffQuin, Loss, OffQuin, OffTri, Online
+from pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
 from pipeline.data.batches import PairData, epoch_order, step_rng
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import NegativeLists, NegativeTable

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.artifact import Artifact, digest
-from pipeline.config import Experiment, Fusion, Rerank
-from pipeline.refresh_section import Refresh
+from pipeline.config.combinations import Fusion, Rerank
+from pipeline.config.experiment import Experiment
+from pipeline.config.refresh import Refresh
 
 LONGEST_NAME = 200
 """Of a folder: file systems take 255 bytes."""

@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.config import Ensemble, Experiment, Fusing, Reranking
+from pipeline.config.combinations import Ensemble, Fusing, Reranking
+from pipeline.config.experiment import Experiment
 
 if sys.version_info >= (3, 11):
     import tomllib

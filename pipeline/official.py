@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from models.official import OfficialModel, from_official
-from pipeline.model_sections import Model, ModelSection
+from pipeline.config.models import Model, ModelSection
 
 NETWORKS = (("model",), ("model_A", "model_B"))
 """What holds the state dicts; NCR trains two networks."""

@@ -15,26 +15,20 @@ from pydantic import BaseModel
 
 from pipeline.artifact import Artifact, file_sha256
 from pipeline.chain import Chain, check_same_data, data_stages, split_member, table_depths
-from pipeline.config import (
-    Ensemble,
-    Experiment,
-    Fusing,
-    Fusion,
-    Mining,
-    Rerank,
-    Reranking,
-    Sampling,
-    Training,
-    online_version,
-)
+from pipeline.config.combinations import Ensemble, Fusing, Fusion, Rerank, Reranking
+from pipeline.config.dataset import Noise
+from pipeline.config.experiment import Experiment
+from pipeline.config.losses import online_version
+from pipeline.config.mining import Mining
+from pipeline.config.refresh import Refresh
+from pipeline.config.sampling import Sampling
+from pipeline.config.screen import Screen
+from pipeline.config.training import Training
 from pipeline.data.annotations import annotation_files
 from pipeline.data.folder import split_fingerprint
 from pipeline.data.phrases import annotation_path
 from pipeline.experiments import load_experiment, merge, override_text, parse_override
 from pipeline.mining.shortlist import TILES
-from pipeline.noise_section import Noise
-from pipeline.refresh_section import Refresh
-from pipeline.screen_section import Screen
 
 VERSIONS = {
     "world": 1,

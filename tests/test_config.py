@@ -9,7 +9,9 @@ from pydantic import ValidationError
 
 from models import MODELS
 from models.base import EmbeddingModel
-from pipeline.config import Ensemble, Experiment, Training
+from pipeline.config.combinations import Ensemble
+from pipeline.config.experiment import Experiment
+from pipeline.config.training import Training
 from pipeline.experiments import known_experiments, load_experiment
 from pipeline.losses import LOSSES
 from pipeline.mining.backends import choose_backend

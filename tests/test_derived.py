@@ -13,10 +13,10 @@ import tasks
 from models import build_model
 from pipeline import produce
 from pipeline.cli import main
+from pipeline.config.models import SCAN
 from pipeline.engine import Engine
 from pipeline.mining.audit import audit
 from pipeline.mining.table import read_table
-from pipeline.model_sections import SCAN
 from pipeline.stages import plan
 from pipeline.training.checkpoint import save_model
 

@@ -15,12 +15,6 @@ ROWS = [
     ["models"],
     [
         "pipeline.config",
-        "pipeline.model_sections",
-        "pipeline.co_teaching_section",
-        "pipeline.noise_section",
-        "pipeline.refresh_section",
-        "pipeline.screen_section",
-        "pipeline.constraints_section",
         "pipeline.experiments",
         "pipeline.artifact",
         "pipeline.engine",

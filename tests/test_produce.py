@@ -17,6 +17,7 @@ from models import MODELS, build_model
 from pipeline import produce
 from pipeline.cli import main
 from pipeline.cli.artifacts import changed_data
+from pipeline.config.models import SCAN
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split
 from pipeline.data.noise import draw_noise
@@ -24,7 +25,6 @@ from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import read_positives, read_table
-from pipeline.model_sections import SCAN
 from pipeline.produce.inputs import open_named_pairs, open_pairs, open_train_split
 from pipeline.stages import plan
 from pipeline.training.checkpoint import read_weights, save_model

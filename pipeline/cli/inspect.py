@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pipeline.chain import Chain
 from pipeline.cli.experiment import experiment_chain
-from pipeline.screen_section import RULES
+from pipeline.config.screen import RULES
 
 if TYPE_CHECKING:
     from pipeline.data.folder import Split

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.output import made_whole
+from pipeline.config.screen import RULES, Screen
 from pipeline.experiments import explain
-from pipeline.screen_section import RULES, Screen
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from pipeline.config.dataset import Noise
 from pipeline.data.features import open_array
-from pipeline.noise_section import Noise
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
+from pipeline.config.screen import Suspected
 from pipeline.data.pairs import CaptionsOf
 from pipeline.mining.screening.view import View
 from pipeline.mining.table import DIRECTIONS, Direction, NegativeLists, NegativeTable
-from pipeline.screen_section import Suspected
 
 logger = logging.getLogger(__name__)
 

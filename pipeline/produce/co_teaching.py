@@ -12,7 +12,7 @@ from models import MODELS, build_model
 from models.base import MatchingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain
-from pipeline.co_teaching_section import CoTeaching
+from pipeline.config.co_teaching import CoTeaching
 from pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine

@@ -7,6 +7,7 @@ from jaxtyping import Int32
 
 from pipeline.artifact import Build, digest, file_sha256
 from pipeline.chain import Chain
+from pipeline.config.dataset import Noise
 from pipeline.data.check import check_folder
 from pipeline.data.demo import write_demo_world
 from pipeline.data.folder import open_split, present_files, split_fingerprint
@@ -14,7 +15,6 @@ from pipeline.data.noise import draw_noise, read_noise
 from pipeline.data.tokens import TokenisedCaptions
 from pipeline.data.vocabulary import Vocabulary
 from pipeline.engine import Engine
-from pipeline.noise_section import Noise
 from pipeline.produce.inputs import NOISE, open_true_train_split
 
 MOST_PROBLEMS = 5

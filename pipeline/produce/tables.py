@@ -10,7 +10,9 @@ from typing import Any
 from models.base import EmbeddingModel
 from pipeline.artifact import Build
 from pipeline.chain import Chain, run_name, split_member
-from pipeline.config import Fusion, Mining, Rerank
+from pipeline.config.combinations import Fusion, Rerank
+from pipeline.config.mining import Mining
+from pipeline.config.refresh import Refresh
 from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import EmbeddingStore, write_embeddings
 from pipeline.engine import Engine
@@ -29,7 +31,6 @@ from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
 from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from pipeline.progress import show_progress
-from pipeline.refresh_section import Refresh
 from pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)

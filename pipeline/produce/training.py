@@ -11,7 +11,7 @@ from models import MODELS, build_model
 from models.base import MatchingModel
 from pipeline.artifact import Artifact, Build
 from pipeline.chain import Chain
-from pipeline.config import Training
+from pipeline.config.training import Training
 from pipeline.data.folder import Split
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine

@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain, split_member
-from pipeline.config import Experiment, Loss, WarmUp, online_version
+from pipeline.config.experiment import Experiment
+from pipeline.config.losses import Loss, WarmUp, online_version
 from pipeline.experiments import load_experiment, merge, override_text, parse_override
 from pipeline.stages import plan
 from pipeline.study.definition import Change, Study, load_study

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from pipeline.config import CONFIGS
-from pipeline.experiments import explain
-from pipeline.model_sections import Section
+from pipeline.config.section import Section
+from pipeline.experiments import CONFIGS, explain
 
 if sys.version_info >= (3, 11):
     import tomllib

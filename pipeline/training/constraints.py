@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from models.base import Code, MatchingModel
-from pipeline.constraints_section import Constraints
+from pipeline.config.constraints import Constraints
 from pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
 from pipeline.losses.similarities import LossValue
 from pipeline.training.step import Objective

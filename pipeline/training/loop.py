@@ -18,7 +18,8 @@ from torch import Tensor
 
 from models.base import MatchingModel
 from pipeline.artifact import file_sha256
-from pipeline.config import Loss, Training, online_version
+from pipeline.config.losses import Loss, online_version
+from pipeline.config.training import Training
 from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
 from pipeline.losses import loss_kind, plateau
 from pipeline.mining.sampler import Group, Sampler

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from pipeline.config.dataset import Noise
 from pipeline.data.noise import draw_noise, read_noise
-from pipeline.noise_section import Noise
 
 IMAGE_OF = np.repeat(np.arange(40, dtype=np.int32), [3, 5] * 20)
 

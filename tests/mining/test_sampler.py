@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pipeline.config.screen import Screen
 from pipeline.data.pairs import captions_of
 from pipeline.mining.sampler import STRATEGIES, GapWeights, Sampler
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.view import judge
 from pipeline.mining.table import NegativeLists, NegativeTable
-from pipeline.screen_section import Screen
 
 
 def table_of(i2t, t2i):

@@ -12,8 +12,7 @@ import torch
 
 from models import build_model
 from models.vsrn import VSRN
-from pipeline.co_teaching_section import CoTeaching
-from pipeline.config import plain_training
+from pipeline.config.co_teaching import CoTeaching, plain_training
 from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import similarity_matrix
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from models import build_model, naaf
-from pipeline.config import AdapOffQuin, Online, Training
-from pipeline.constraints_section import Constraints
+from pipeline.config.constraints import Constraints
+from pipeline.config.losses import AdapOffQuin, Online
+from pipeline.config.training import Training
 from pipeline.embedding import similarity_matrix
 from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.training import loop

@@ -11,7 +11,7 @@ import torch
 from models import MODELS, build_model
 from models.base import Captions, Images
 from models.official import from_official, our_weights
-from pipeline.config import AdapOffQuin, OffTri
+from pipeline.config.losses import AdapOffQuin, OffTri
 from pipeline.losses import LOSSES
 from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 from pipeline.training.loop import draw_groups, make_objective, take_step

@@ -1,4 +1,4 @@
-"""The rules of a screen, each a question about listed negatives; `pipeline.screen_section` says what they mean."""
+"""The rules of a screen, each a question about listed negatives; `pipeline.config.screen` says what they mean."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, UInt16
 
+from pipeline.config.screen import RULES, Screen
 from pipeline.mining.pairs import is_among, pair_keys
 from pipeline.mining.screening.entries import Entries, Knowledge, entry_blocks
 from pipeline.mining.screening.likeness import caption_likeness, image_likeness
 from pipeline.mining.screening.texts import Texts
 from pipeline.mining.table import OTHER, Direction, NegativeTable
-from pipeline.screen_section import RULES, Screen
 
 NEEDS = {
     "positives": ("matches", "a file of pairs known to match"),

@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt16
 
 from pipeline.artifact import write_atomically
+from pipeline.config.screen import EXCLUSIONS, RULES, Screen, Suspected
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.rules import bit, flag_negatives
 from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction, NegativeLists, NegativeTable
-from pipeline.screen_section import EXCLUSIONS, RULES, Screen, Suspected
 
 FORMAT_VERSION = 1
 CERTAIN = ("positives", "same_text")

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Float32
 
 from models.base import MatchingModel
 from pipeline.artifact import file_sha256
-from pipeline.co_teaching_section import CoTeaching
-from pipeline.config import plain_training
+from pipeline.config.co_teaching import CoTeaching, plain_training
 from pipeline.data.batches import PairData, steps_per_epoch
 from pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
 from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state

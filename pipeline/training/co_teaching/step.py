@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from models.base import MatchingModel
-from pipeline.co_teaching_section import CoTeaching
+from pipeline.config.co_teaching import CoTeaching
 from pipeline.data.batches import PairData
 from pipeline.losses import LossKind
 from pipeline.losses.similarities import Similarities, positive_pairs

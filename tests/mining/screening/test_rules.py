@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from pipeline.config.screen import EXCLUSIONS, RULES, Screen
 from pipeline.data.vocabulary import tokenise
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.rules import bit
 from pipeline.mining.screening.view import judge, leave_out, read_view, write_view
 from pipeline.mining.table import NegativeLists, NegativeTable
-from pipeline.screen_section import EXCLUSIONS, RULES, Screen
 
 WORDS = ("a", "dog", "cat", "red", "runs", "sits")
 MATCHES = [(0, 5), (3, 2), (4, 11)]

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.model_sections import Section
+from pipeline.config.losses import Online
+from pipeline.config.section import Section
+from pipeline.config.training import SecondRound
 
 
 class CoTeaching(Section):
@@ -42,3 +44,17 @@ class CoTeaching(Section):
     @property
     def first_rectified(self) -> int:
         return self.epochs // 2 if self.rectify_from is None else self.rectify_from
+
+
+def plain_training(section: CoTeaching) -> SecondRound:
+    """One network of the two by itself, on all pairs: their schedule, with the online loss in place of co-teaching."""
+    return SecondRound(
+        loss=Online(name="online", margin=section.margin, mask_positives=section.mask_positives),
+        epochs=section.warmup_epochs + section.epochs,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        decay_epochs=tuple(section.warmup_epochs + after for after in section.decay_epochs),
+        decay=section.decay,
+        gradient_clip=section.gradient_clip,
+        warmup=("sum",) * section.warmup_epochs,
+    )

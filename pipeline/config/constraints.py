@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from pipeline.model_sections import Section
+from pipeline.config.section import Section
 
 
 class Constraint(Section):

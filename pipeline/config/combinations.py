@@ -1,0 +1,79 @@
+"""Experiments that train nothing, made of other experiments: [ensemble], [rerank], [fusion]."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.config.evaluation import Evaluation
+from pipeline.config.section import Section
+
+
+class Members(Section):
+    members: Annotated[tuple[str, ...], Field(strict=False, min_length=2)]
+    """Experiments, each with an override after `@` if need be: "f30k_vsrn", "f30k_vsrn@seed=1"."""
+    weights: Annotated[tuple[PositiveFloat, ...] | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Members:
+        if self.weights is not None and len(self.weights) != len(self.members):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none")
+        if len(set(self.members)) < len(self.members):
+            raise ValueError(f"a member stands twice among {list(self.members)}; give it a larger weight instead")
+        return self
+
+
+class Ensemble(Section):
+    """An experiment that trains nothing: the weighted mean of the similarities of several second rounds."""
+
+    name: str
+    ensemble: Members
+    evaluation: Evaluation = Evaluation()
+
+
+class Rerank(Section):
+    """The negatives of a table in the order of another model's scores, which may compare fragments."""
+
+    shortlist: str
+    """The experiment whose table gives the candidates; an override after `@` if need be, as in an ensemble."""
+    teacher: str
+    """The experiment whose second round (or imported `weights`) scores them; likewise."""
+    h_captions: PositiveInt = 100
+    h_images: PositiveInt = 20
+    depth_captions: PositiveInt | None = None
+    """So many of each shortlist are scored; by default all."""
+    depth_images: PositiveInt | None = None
+    checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
+    """Of each direction: searched in full by the teacher, to tell what the shortlist lacks."""
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> Rerank:
+        for side in ("captions", "images"):
+            h, depth = getattr(self, f"h_{side}"), getattr(self, f"depth_{side}")
+            if depth is not None and depth < h:
+                raise ValueError(f"depth_{side} = {depth} gives no list of h_{side} = {h}; rescore at least as many")
+        return self
+
+
+class Fusion(Members):
+    """The lists of several tables as one: by ranks, or by scores that were made comparable."""
+
+    members: Annotated[tuple[str, ...], Field(strict=False, min_length=2, max_length=8)]
+    method: Literal["rank", "score"]
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+
+
+class Reranking(Section):
+    """An experiment that trains nothing: a negative table, made of another experiment's."""
+
+    name: str
+    rerank: Rerank
+
+
+class Fusing(Section):
+    """An experiment that trains nothing: a negative table, made of several experiments'."""
+
+    name: str
+    fusion: Fusion

@@ -1,0 +1,65 @@
+"""The [dataset] section: which images and captions, and how they are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from pipeline.config.section import Section, list_of
+
+
+class DemoWorld(Section):
+    """The generated world (pipeline/data/demo.py)."""
+
+    images: Annotated[int, Field(ge=10)] = 3000
+    dev_images: Annotated[int, Field(ge=10)] = 500
+    seed: int = 0
+
+
+class Noise(Section):
+    """Wrong pairs in the training split; what is evaluated on stays as it is."""
+
+    level: Literal["caption", "image"] = "caption"
+    """`caption`: captions are drawn one by one, and their images permuted (NCR, BiCro). `image`: images are drawn, each
+    with all its captions (DECL, L2RM), which is harder. Results of the two are not to be compared."""
+    ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """The share that is drawn; a permutation leaves a few of them where they were."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    file: str | None = None
+    """An .npy below the data root, in place of a draw by `level`, `ratio` and `seed`: of each caption the row of its
+    image, as NCR's noise files have it; or of each image the row of the one its captions go to, as DECL's."""
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Noise:
+        if self.ratio is None and self.file is None:
+            raise ValueError("give `ratio`, the share of wrong pairs, or `file`, a noise file below the data root")
+        return self
+
+    @property
+    def moves_pairs(self) -> bool:
+        return self.file is not None or bool(self.ratio)
+
+
+class Dataset(Section):
+    """A precomp folder below the data root, or the demo world."""
+
+    folder: str | None = None
+    demo: DemoWorld | None = None
+    train: str = "train"
+    dev: str = "dev"
+    train_images: PositiveInt | None = None
+    """Train on the first so many images of the training split, with their captions; by default on all."""
+    noise: Noise | None = None
+    max_regions: PositiveInt | None = None
+    """Keep the first regions of each image only; detectors write them by falling score."""
+    vocabulary: str | None = None
+    """A SCAN-style json, relative to the data root; by default built from `vocabulary_splits`."""
+    vocabulary_splits: list_of(str) = ("train", "dev")  # type: ignore[valid-type]
+    min_count: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Dataset:
+        if (self.folder is None) == (self.demo is None):
+            raise ValueError("name either `folder` (a precomp folder below the data root) or a [dataset.demo] section")
+        return self

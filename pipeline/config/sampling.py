@@ -1,0 +1,59 @@
+"""The [sampling] section: which of a table's negatives a batch meets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.config.section import Section, list_of
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Sampling(Section):
+    """How the sampler draws offline negatives from the table; h_* narrow it to the head of each list."""
+
+    strategy: Literal["uniform", "coupled", "normal", "weighted"] = "uniform"
+    resample: bool = True
+    h_captions: PositiveInt | None = None
+    h_images: PositiveInt | None = None
+    gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    """Of `weighted`: negatives that score so much below the lowest positive come up most (SimANS's b)."""
+    sharpness: PositiveFloat | None = None
+    """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g (SimANS's a)."""
+    harder: PositiveFloat | None = None
+    """Draw what is at least so many times harder than the batch's own hardest negative: of C candidates a batch of B
+    has that of rank C / B, on average, and the lists are cut at C / (B harder). In place of h_*."""
+    hardest: PositiveFloat | None = None
+    """And at most so many times: ranks below C / (B hardest) are left out as well."""
+    windows: list_of(list_of(Share)) | None = None  # type: ignore[valid-type]
+    """Of each epoch, from which part of the lists, [start, stop) in shares of their length; the last one stays."""
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Sampling:
+        given = {name for name in ("gap", "sharpness") if getattr(self, name) is not None}
+        wanted = {"gap", "sharpness"} if self.strategy == "weighted" else set()
+        if given != wanted:
+            raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
+        return self
+
+    @model_validator(mode="after")
+    def _hardness_fits(self) -> Sampling:
+        instead = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
+        if self.harder is None and self.hardest is not None:
+            raise ValueError("`hardest` goes with `harder`; give both, or `harder` alone")
+        if self.harder is not None and instead:
+            raise ValueError(f"`harder` says where lists are cut; take out {instead}")
+        if self.harder is not None and self.hardest is not None and self.hardest <= self.harder:
+            raise ValueError(f"hardest = {self.hardest} leaves nothing that is harder = {self.harder}; raise it")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Sampling:
+        for window in self.windows or ():
+            if len(window) != 2 or window[0] >= window[1]:
+                raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")
+        if self.windows == ():
+            raise ValueError("`windows` is empty; give one, or leave it out")
+        return self

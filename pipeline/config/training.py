@@ -1,0 +1,49 @@
+"""The [first_round] and [second_round] sections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.config.constraints import Constraints
+from pipeline.config.losses import Loss, WarmUp
+from pipeline.config.section import Section, list_of
+
+
+class Training(Section):
+    """One round of training; the schedule counts whole epochs (one visit of every caption)."""
+
+    loss: Loss
+    epochs: PositiveInt
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    learning_rate: PositiveFloat = 2e-4
+    decay_epochs: list_of(PositiveInt) = ()  # type: ignore[valid-type]
+    """The learning rate is multiplied by `decay` after each of these epochs."""
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    gradient_clip: PositiveFloat = 2.0
+    warmup: list_of(WarmUp) = ()  # type: ignore[valid-type]
+    """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
+    start_up: Literal["protected"] | None = None
+    """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a model
+    that finds all pairs alike: until then, training on them would end there."""
+    constraints: Constraints | None = None
+    """What is demanded of the model's attention besides."""
+
+    @model_validator(mode="after")
+    def _warmup_fits(self) -> Training:
+        if len(self.warmup) >= self.epochs:
+            raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
+        return self
+
+
+class SecondRound(Training):
+    start: Literal["teacher", "control"] | None = None
+    """Fine-tuning, in place of fresh weights: the weights of the first round that the table comes from, or those of
+    the student's own control. The control itself always starts afresh."""
+
+    @model_validator(mode="after")
+    def _start_is_used(self) -> SecondRound:
+        if self.start is not None and self.loss.name in get_args(WarmUp):
+            raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
+        return self
