@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifact import Artifact, digest
 from pipeline.config.combinations import Fusion, Rerank
@@ -83,6 +84,20 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
             f"([dataset] gives {ours} and {theirs}), so the rows of their tables are other images; name experiments on "
             "one."
         )
+
+
+def same_queries(one: Chain, other: Chain) -> bool:
+    """Whether both are evaluated on the same images and captions, counted alike."""
+
+    def asked(chain: Chain) -> list[Any]:
+        dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
+        return [
+            dataset.ingredients["splits"]["dev"],
+            [world.key for world in dataset.upstream],
+            *(evaluation[option] for option in ("split", "folds", "content")),
+        ]
+
+    return asked(one) == asked(other)
 
 
 def split_member(member: str) -> tuple[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, UInt16
+from jaxtyping import Bool, Float32, Int32, Int64, UInt8, UInt16
 
 from pipeline.data.folder import Split
 from pipeline.data.vocabulary import tokenise
@@ -65,6 +65,26 @@ class Inspection:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class AnchorList:
+    """An anchor's list as its table has it, and as a view sees it."""
+
+    direction: Direction
+    anchor: int
+    negative_ids: Int32[np.ndarray, " h"]
+    scores: Float32[np.ndarray, " h"]
+    positive_score: float
+    """NaN where there is none."""
+    flags: UInt16[np.ndarray, " h"]
+    suspicion: Float32[np.ndarray, " h"]
+    sources: UInt8[np.ndarray, " h"] | None = None
+    members: Sequence[str] = ()
+    """Of a fused table: bit m of `sources` stands for member m."""
+
+    def __len__(self) -> int:
+        return len(self.negative_ids)
+
+
 def inspect_anchor(
     table: NegativeTable,
     split: Split,
@@ -80,36 +100,63 @@ def inspect_anchor(
     `only` is a rule that they meet, or "left": those without flags.
     """
     lists = table[direction]
+    listed = AnchorList(
+        direction,
+        anchor,
+        lists.negative_ids[anchor],
+        lists.scores[anchor],
+        float(lists.positive_scores[anchor]),
+        np.zeros(lists.h, np.uint16) if view is None else view[direction].flags[anchor],
+        np.zeros(lists.h, np.float32) if view is None else view[direction].suspicion[anchor],
+        None if lists.sources is None else lists.sources[anchor],
+        members_of(table.manifest, direction),
+    )
+    places = np.flatnonzero((listed.negative_ids >= 0) & _chosen(listed.flags, only))[:top]
+    return inspect_list(listed, split, places, store)
+
+
+def members_of(manifest: Mapping[str, Any], direction: Direction) -> Sequence[str]:
+    """Whose lists a fused table joins; none of any other table."""
+    return manifest["directions"][direction].get("sources", [])
+
+
+def inspect_list(
+    listed: AnchorList, split: Split, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
+) -> Inspection:
+    """The negatives at these places of the list, beside the anchor's positives."""
+    direction, anchor = listed.direction, listed.anchor
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
-    positive_captions = split.captions_of[image] if direction == "i2t" else np.array([anchor], dtype=np.int32)
-    texts = [split.captions[row] for row in positive_captions]
-    ids, scores = lists.negative_ids[anchor], lists.scores[anchor]
-    lowest = float(lists.positive_scores[anchor])
-    names = table.manifest["directions"][direction].get("sources", [])
-    negatives = []
-    flags = np.zeros(len(ids), np.uint16) if view is None else view[direction].flags[anchor]
-    suspicion = np.zeros(len(ids)) if view is None else view[direction].suspicion[anchor]
-    for place in np.flatnonzero((ids >= 0) & _chosen(flags, only))[:top].tolist():
-        row, score = int(ids[place]), float(scores[place])
-        other = int(split.image_of[row]) if direction == "i2t" else row
-        theirs = [split.captions[row]] if direction == "i2t" else [split.captions[c] for c in split.captions_of[row]]
-        flag = _duplicate(theirs, texts)
-        bits = 0 if lists.sources is None else int(lists.sources[anchor, place])
-        sources = [name for bit, name in enumerate(names) if bits >> bit & 1]
-        seen = rules_of(int(flags[place])), round(float(suspicion[place]), 4)
-        negatives.append(
-            Negative(place + 1, row, split.ids[other], theirs[0], score, score >= lowest, flag, sources, *seen)
-        )
-    positive_rows = positive_captions if direction == "i2t" else np.array([image], dtype=np.int32)
+    own = split.captions_of[image] if direction == "i2t" else np.array([anchor], dtype=np.int32)
+    ours = [tokenise(split.captions[row]) for row in own]
+    positives = own if direction == "i2t" else np.array([image], dtype=np.int32)
     return Inspection(
         direction,
         anchor,
         split.ids[image],
         split.captions[anchor] if direction == "t2i" else "",
-        lists.h,
-        None if np.isnan(lowest) else lowest,
-        _positives(positive_rows, split, direction, anchor, scores, store),
-        negatives,
+        len(listed),
+        None if np.isnan(listed.positive_score) else listed.positive_score,
+        _positives(positives, split, direction, anchor, listed.scores, store),
+        [_negative(listed, split, place, ours) for place in places.tolist()],
+    )
+
+
+def _negative(listed: AnchorList, split: Split, place: int, ours: Sequence[Sequence[str]]) -> Negative:
+    row, score = int(listed.negative_ids[place]), float(listed.scores[place])
+    is_caption = listed.direction == "i2t"
+    texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
+    bits = 0 if listed.sources is None else int(listed.sources[place])
+    return Negative(
+        place + 1,
+        row,
+        split.ids[split.image_of[row] if is_caption else row],
+        texts[0],
+        score,
+        score >= listed.positive_score,
+        _duplicate([tokenise(text) for text in texts], ours),
+        [name for bit, name in enumerate(listed.members) if bits >> bit & 1],
+        rules_of(int(listed.flags[place])),
+        round(float(listed.suspicion[place]), 4),
     )
 
 
@@ -137,13 +184,10 @@ def _positives(
     return positives
 
 
-def _duplicate(theirs: Sequence[str], ours: Sequence[str]) -> str:
+def _duplicate(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> str:
     """Whether one of their captions says what one of ours does: the same words, or 4 of 5 in common."""
-    best = 0.0
-    for text in theirs:
-        for own in ours:
-            a, b = set(tokenise(text)), set(tokenise(own))
-            best = max(best, len(a & b) / max(1, len(a | b)))
-            if tokenise(text) == tokenise(own):
-                return "same text"
-    return "near-duplicate" if best >= NEAR_DUPLICATE else ""
+    if any(words in ours for words in theirs):
+        return "same text"
+    pairs = [(set(words), set(own)) for words in theirs for own in ours]
+    is_near = any(len(a & b) / max(1, len(a | b)) >= NEAR_DUPLICATE for a, b in pairs)
+    return "near-duplicate" if is_near else ""

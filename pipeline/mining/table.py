@@ -131,28 +131,28 @@ def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources
 
 def read_lists(path: Path) -> NegativeLists:
     """Read one direction, every page checked."""
-    with _open_lists(path) as file, _readable_errors(path):
+    with open_lists(path) as file, readable_errors(path):
         table = file.read()
-    return _numbered(path, table, 0)
+    return numbered(path, table, 0)
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
     """The same, so many rows at a time."""
     first = 0
-    with _open_lists(path) as file, _readable_errors(path):
+    with open_lists(path) as file, readable_errors(path):
         for batch in file.iter_batches(rows):
-            yield _numbered(path, pa.Table.from_batches([batch]), first)
+            yield numbered(path, pa.Table.from_batches([batch]), first)
             first += len(batch)
 
 
 def count_lists(path: Path) -> tuple[int, int]:
     """How many lists one direction has, and how long they are at most."""
-    with _open_lists(path) as file:
+    with open_lists(path) as file:
         return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
 
 
 @contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
+def readable_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -161,12 +161,12 @@ def _readable_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _open_lists(path: Path) -> pq.ParquetFile:
+def open_lists(path: Path) -> pq.ParquetFile:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
         )
-    with _readable_errors(path):
+    with readable_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
     schema = file.schema_arrow
     expected = ["anchor_id", "negative_ids", "scores", "positive_score"]
@@ -175,7 +175,7 @@ def _open_lists(path: Path) -> pq.ParquetFile:
     return file
 
 
-def _numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
+def numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
     anchors = table.column("anchor_id").to_numpy()
     if not np.array_equal(anchors, np.arange(first, first + len(anchors))):
         raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")

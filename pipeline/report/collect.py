@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from pipeline.artifact import Artifact
-from pipeline.chain import Chain
+from pipeline.chain import Chain, same_queries
 from pipeline.data.folder import Split, open_split
 from pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
 from pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
@@ -87,7 +87,7 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
         scored = _score(chain, split)
         first = runs[0] if runs else None
         comparison = None
-        if scored and first and first.scored and _same_queries(first.chain, chain):
+        if scored and first and first.scored and same_queries(first.chain, chain):
             rng = np.random.default_rng(SEED)
             comparison = compare_runs(scored.ranks, first.scored.ranks, split.image_of, rng=rng)
         runs.append(Run(name, chain, split, scored, comparison))
@@ -103,18 +103,6 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     histogram = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
     return Scored(similarity, ranks, summarise(ranks), intervals, histogram, evaluation.manifest())
-
-
-def _same_queries(one: Chain, other: Chain) -> bool:
-    def asked(chain: Chain) -> list[Any]:
-        dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
-        return [
-            dataset.ingredients["splits"]["dev"],
-            [world.key for world in dataset.upstream],
-            *(evaluation[option] for option in ("split", "folds", "content")),
-        ]
-
-    return asked(one) == asked(other)
 
 
 def best_of(runs: Sequence[Run], metric: str) -> float | None:

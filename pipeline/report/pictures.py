@@ -2,78 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from PIL import Image, UnidentifiedImageError
 
 from models.base import MatchingModel
 from pipeline.data.batches import PairData
-from pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
-from pipeline.data.demo_truth import labels_path
 from pipeline.data.folder import Split
+from pipeline.data.thumbnails import Thumbnails
 from pipeline.data.vocabulary import tokenise
 from pipeline.evaluation.attended import word_attention
 from pipeline.mining.inspection import Inspection, inspect_anchor
 from pipeline.mining.table import Direction, NegativeTable
 from pipeline.report.collect import Run, Scored
-
-WIDTH = 200
-SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
-SHADES |= {"pink": "#f8a", "brown": "#853"}
-
-
-class Thumbnails:
-    """Small pictures of a split, as data: of `thumbs/<id>` beside it, drawn for the demo world, or none."""
-
-    def __init__(self, folder: Path, split: Split) -> None:
-        self._folder, self._split = folder, split
-        labels = labels_path(folder, split.name)
-        self._labels = json.loads(labels.read_text(encoding="utf-8"))["regions"] if labels.is_file() else None
-
-    def __getitem__(self, image: int) -> str | None:
-        """A data URI, or None where there is no picture or it cannot be read."""
-        thumbs = (self._folder / "thumbs").resolve()
-        path = (thumbs / self._split.ids[image]).resolve()
-        if path.is_file() and path.is_relative_to(thumbs):  # an id is data, and may be any path
-            return _small(path)
-        return self._drawn(image)
-
-    def _drawn(self, image: int) -> str | None:
-        if self._split.boxes is None or self._labels is None:
-            return None
-        parts = ['<rect width="100" height="100" fill="#bcc"/>']
-        for (thing, shade, *_), box in zip(self._labels[image], np.asarray(self._split.boxes[image]), strict=True):
-            if thing == NONE:
-                continue
-            left, top, right, bottom = (100 * float(corner) for corner in box)
-            parts.append(
-                f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="3" '
-                f'fill="{SHADES[COLOURS[shade]]}" stroke="#555" stroke-width=".5"/><text x="{(left + right) / 2:.1f}" '
-                f'y="{(top + bottom) / 2 + 2:.1f}" font-size="6" text-anchor="middle" font-family="sans-serif" '
-                f'stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
-            )
-        drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
-        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
-
-
-def _small(path: Path) -> str | None:
-    try:
-        with Image.open(path) as opened:
-            picture = opened.convert("RGB")
-            picture.thumbnail((WIDTH, WIDTH))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return None
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=72)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @dataclass(frozen=True)

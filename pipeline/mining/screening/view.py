@@ -143,8 +143,15 @@ def write_view(view: View, folder: Path) -> None:
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """The view, which must be of the table with this manifest."""
+    manifest = read_view_manifest(folder, table)
+    i2t, t2i = (_read(folder / f"{direction}.parquet") for direction in DIRECTIONS)
+    return View(i2t, t2i, manifest)
+
+
+def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What the view says of itself; refused as `read_view` does."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, of = manifest.get("format_version"), manifest.get("table_sha256")
         if "rules" not in manifest:
             raise ValueError("it does not say `rules`: a table's?")
@@ -156,8 +163,7 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
     if of != _table_sha256(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
-    i2t, t2i = (_read(folder / f"{direction}.parquet") for direction in DIRECTIONS)
-    return View(i2t, t2i, manifest)
+    return manifest
 
 
 def _read(path: Path) -> Judged:
