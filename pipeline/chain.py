@@ -63,6 +63,13 @@ def table_depths(chain: Chain) -> dict[str, int]:
     return {"captions": made.h_captions, "images": made.h_images}
 
 
+def table_owner(chain: Chain) -> Chain | None:
+    """Whose table it is or trains on; None where it has to do with none."""
+    if "hard_negatives" in chain.stages:
+        return chain
+    return table_owner(chain.teacher) if chain.teacher else None
+
+
 def data_stages(chain: Chain) -> dict[str, Artifact]:
     """What its data are made by."""
     return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}

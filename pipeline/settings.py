@@ -68,7 +68,7 @@ def log_to_console() -> None:
     handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    for name in ("luigi", "luigi-interface", "filelock", "faiss.loader"):
+    for name in ("luigi", "luigi-interface", "filelock", "faiss.loader", "werkzeug"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

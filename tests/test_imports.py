@@ -27,6 +27,7 @@ ROWS = [
     ["pipeline.chain", "pipeline.stages", "pipeline.settings"],
     ["pipeline.study", "pipeline.report"],
     ["pipeline.produce"],
+    ["pipeline.browse"],
     ["tasks", "pipeline.cli"],
 ]
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from pipeline.cli.artifacts import explain, gc, status, verify
+from pipeline.cli.browse import browse
 from pipeline.cli.checkpoint import import_checkpoint
 from pipeline.cli.data import data
 from pipeline.cli.drift import drift
@@ -44,7 +45,7 @@ def main() -> None:
     log_to_console()
 
 
-TABLES = (plan, mine, screen, inspect, audit, stats, diff, drift, export, import_table)
+TABLES = (plan, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
 PIPELINE = (results, report, status, explain, verify, gc, data, import_checkpoint)
 for command in (*TABLES, *PIPELINE):
     main.add_command(command)

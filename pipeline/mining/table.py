@@ -151,6 +151,11 @@ def count_lists(path: Path) -> tuple[int, int]:
         return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
 
 
+def group_rows(file: pq.ParquetFile) -> list[int]:
+    """How many rows each row group has."""
+    return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+
+
 @contextmanager
 def readable_errors(path: Path) -> Iterator[None]:
     try:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from pipeline.artifact import Artifact
-from pipeline.chain import Chain, same_queries
+from pipeline.chain import Chain, same_queries, table_owner
 from pipeline.data.folder import Split, open_split
 from pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
 from pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
@@ -156,11 +156,8 @@ def collect_tables(runs: Sequence[Run]) -> list[Hardness]:
     """The negative tables that runs train on, each once."""
     users: dict[str, tuple[list[str], Chain, dict[str, Any] | None]] = {}
     for run in runs:
-        if run.chain.members or "hard_negatives" not in _stages_of(run.chain):
-            continue
-        owner = run.chain.owner("hard_negatives")
-        made = owner["hard_negatives"]
-        if made.exists():
+        owner = table_owner(run.chain)
+        if owner and (made := owner["hard_negatives"]).exists():
             screen = run.chain.stages.get("screen")
             taken = screen.manifest()["directions"] if screen and screen.exists() else None
             users.setdefault(made.key + (screen.key if screen else ""), ([], owner, taken))[0].append(run.name)
@@ -171,7 +168,3 @@ def collect_tables(runs: Sequence[Run]) -> list[Hardness]:
         about = {direction: describe(table[direction], sizes[direction]) for direction in DIRECTIONS}
         tables.append(Hardness(tuple(names), owner, table, about, taken))
     return tables
-
-
-def _stages_of(chain: Chain) -> set[str]:
-    return set(chain.stages) | (_stages_of(chain.teacher) if chain.teacher else set())

@@ -14,6 +14,7 @@ from models.base import MatchingModel
 from pipeline.chain import Chain
 from pipeline.data.batches import PairData
 from pipeline.data.folder import Split
+from pipeline.data.thumbnails import Thumbnails
 from pipeline.evaluation.retrieval import K
 from pipeline.mining.table import Direction
 from pipeline.report.collect import (
@@ -25,7 +26,7 @@ from pipeline.report.collect import (
     many_right,
     training_lines,
 )
-from pipeline.report.pictures import Thumbnails, attended_captions, examples, listed_anchors
+from pipeline.report.pictures import attended_captions, examples, listed_anchors
 from pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
 
 METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]

@@ -12,7 +12,8 @@ and `manifest.json` the screen, the sha256 of the lists it is of, and what each 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +28,7 @@ from pipeline.artifact import write_atomically
 from pipeline.config.screen import EXCLUSIONS, RULES, Screen, Suspected
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.rules import bit, flag_negatives
-from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction, NegativeLists, NegativeTable
+from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction, NegativeLists, NegativeTable, group_rows
 
 FORMAT_VERSION = 1
 CERTAIN = ("positives", "same_text")
@@ -144,7 +145,7 @@ def write_view(view: View, folder: Path) -> None:
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """The view, which must be of the table with this manifest."""
     manifest = read_view_manifest(folder, table)
-    i2t, t2i = (_read(folder / f"{direction}.parquet") for direction in DIRECTIONS)
+    i2t, t2i = (read_judged(folder / f"{direction}.parquet") for direction in DIRECTIONS)
     return View(i2t, t2i, manifest)
 
 
@@ -166,15 +167,27 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     return manifest
 
 
-def _read(path: Path) -> Judged:
+def read_judged(path: Path, group: int | None = None) -> Judged:
+    """One direction of a view, or one row group of it; every page checked."""
+    with _readable_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        columns = ["flags", "suspicion"]
+        rows = file.read(columns) if group is None else file.read_row_group(group, columns)
+        flags, suspicion = (rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in columns)
+    return Judged(flags, suspicion)
+
+
+def judged_groups(path: Path) -> list[int]:
+    """How many rows each row group of one direction has."""
+    with _readable_errors(path), pq.ParquetFile(path) as file:
+        return group_rows(file)
+
+
+@contextmanager
+def _readable_errors(path: Path) -> Iterator[None]:
     try:
-        rows = pq.read_table(path, page_checksum_verification=True)
-        flags, suspicion = (
-            rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in ("flags", "suspicion")
-        )
+        yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ValueError(f"{path} is damaged ({error}); screen again.") from None
-    return Judged(flags, suspicion)
 
 
 def _table_sha256(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,69 @@
+"""What an address names, and where else it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from flask import abort, request, url_for
+
+from pipeline.browse.paging import BadQueryError, Page
+from pipeline.browse.source import Album
+from pipeline.mining.table import Direction
+
+Kind = Literal["image", "caption"]
+DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}
+CANDIDATES: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
+"""What an anchor of a kind lists."""
+KEPT = ("q", "page", "table", "run", "beside", "show")
+LONGEST = 9
+
+
+def named_row(album: Album, kind: Kind, given: str) -> int:
+    """A row of the album's split, or a page that says which there are."""
+    count = album.split.image_count if kind == "image" else album.split.caption_count
+    number = _whole(given)
+    if number is None or number >= count:
+        abort(404, f"{kind} {given[:40]}: split {album.split.name!r} has {kind}s 0 to {count - 1}.")
+    return number
+
+
+def asked_page(total: int, size: int) -> Page:
+    return Page(_asked_number("page", 1), total, size)
+
+
+def asked_numbers(name: str, opened: Sequence[object]) -> list[int]:
+    """Which of several the address names, the first if none, and which beside it."""
+    numbers = [_asked_number(name, 0)]
+    if request.args.get("beside"):
+        numbers.append(_asked_number("beside", 0))
+    for number in numbers:
+        if number >= len(opened):
+            raise BadQueryError(f"{name} {number} is asked for, and 0 to {len(opened) - 1} are open.")
+    return list(dict.fromkeys(numbers))
+
+
+def asked_choice(asked: Mapping[str, str], name: str, known: Collection[str]) -> str:
+    given = asked.get(name, "")
+    if given not in known:
+        raise BadQueryError(f"{name}={given[:40]}: choose one of {', '.join(filter(None, known))}.")
+    return given
+
+
+def here(**changes: Any) -> str:
+    """This page's address with other choices; None leaves one out."""
+    chosen = {name: request.args[name] for name in KEPT if name in request.args}
+    kept = {name: value for name, value in {**chosen, **changes}.items() if value is not None}
+    return url_for(request.endpoint or "start", **(request.view_args or {}), **kept)
+
+
+def _asked_number(name: str, default: int) -> int:
+    given = request.args.get(name) or str(default)
+    number = _whole(given)
+    if number is None:
+        raise BadQueryError(f"{name}={given[:40]}: give a whole number.")
+    return number
+
+
+def _whole(given: str) -> int | None:
+    return int(given) if given.isascii() and given.isdecimal() and len(given) <= LONGEST else None
