@@ -1,0 +1,131 @@
+"""A small world with the tables of two teachers, a screen, an evaluation and captions of all kinds; and its pages."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pipeline import produce
+from pipeline.browse.app import create_app
+from pipeline.browse.matches import Matches
+from pipeline.browse.server import open_port, server_on
+from pipeline.browse.source import Source, open_source
+from pipeline.data.demo import write_demo_world
+from pipeline.engine import Engine
+from pipeline.stages import plan
+
+IMAGES = 70
+HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
+EMOJI = "Ein Hund 🐕 läuft Straße"
+HEBREW = "כלב רץ על הדשא"
+EXPERIMENT = """
+dataset.folder = "one"
+model = {name = "vsepp", embedding_size = 16, word_size = 8}
+first_round = {epochs = 1, batch_size = 32, loss.name = "online"}
+mining = {h_captions = 60, h_images = 9}
+screen = {near_text = 0.5, mutual_rank = 5}
+second_round = {epochs = 2, batch_size = 32, warmup = ["sum"], loss.name = "adapoffquin"}
+"""
+STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "screen", "second_round", "evaluation")
+
+
+def write_world(root: Path) -> None:
+    write_demo_world(root / "one", images=IMAGES, dev_images=12, seed=0)
+    for split, images in (("train", IMAGES), ("dev", 12)):
+        path = root / "one" / f"{split}_caps.txt"
+        captions = path.read_text().splitlines()
+        captions[:3] = [HOSTILE, EMOJI, HEBREW]
+        path.write_text("\n".join(captions) + "\n", encoding="utf-8")
+        ids = [f"{split}{n}.png" for n in range(images)]
+        ids[4:7] = ["../secret.png", "../../../etc/passwd", "x" * 300]
+        (root / "one" / f"{split}_ids.txt").write_text("".join(f"{name}\n" for name in ids))
+        (root / "one" / f"{split}_labels.json").unlink()  # so that nothing is drawn
+    (root / "one" / "thumbs").mkdir()
+    for name in ["train0.png", "train1.png", "dev0.png", "../secret.png"]:
+        Image.new("RGB", (40, 30), "red").save(root / "one" / "thumbs" / name)
+    (root / "one" / "thumbs" / "train2.png").write_bytes(b"no picture")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """The data root: experiment `one.toml` is made and evaluated, with seed=1 it has a table only."""
+    root = tmp_path_factory.mktemp("browse")
+    write_world(root)
+    (root / "one.toml").write_text(EXPERIMENT)
+    for override, stages in (("", STAGES), ("seed=1", STAGES[:4])):
+        chain = planned(root, override)
+        for stage in stages:
+            with chain[stage].building() as build:
+                if build is not None:
+                    getattr(produce, f"produce_{stage}")(chain, build, Engine(device="cpu", threads=1))
+    return root
+
+
+def planned(root, override="", name="one.toml"):
+    return plan(str(root / name), override=override, data_root=root, artifact_root=root / "artifacts")
+
+
+@pytest.fixture(scope="session")
+def source(world):
+    """Both tables, the first with its screen, and one evaluation."""
+    return open_source([(f"{world / 'one.toml'}@{override}", planned(world, override)) for override in ("", "seed=1")])
+
+
+@dataclass(frozen=True)
+class Browser:
+    """The pages, by Flask's test client, and what is behind them."""
+
+    client: Any
+    source: Source
+    matches: Matches | None
+    token: str
+
+    def get(self, address, **options):
+        return self.client.get(address, base_url="http://127.0.0.1:8765", **options)
+
+    def text(self, address):
+        answer = self.get(address)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def mark(self, image, caption, match="yes", **other):
+        form = {"token": self.token, "image": image, "caption": caption, "match": match, "back": "/image/0", **other}
+        return self.client.post("/mark", data=form, base_url="http://127.0.0.1:8765")
+
+
+@pytest.fixture
+def pages_of(tmp_path):
+    """Pages of any source; marks go to `matches.csv`."""
+
+    def make(source, file=tmp_path / "matches.csv"):
+        split = source.train.split if source.train else None
+        matches = Matches(file, split.image_count, split.caption_count) if split else None
+        app = create_app(source, matches, 8765)
+        return Browser(app.test_client(), source, matches, app.jinja_env.globals["token"])
+
+    return make
+
+
+@pytest.fixture
+def browse(pages_of, source):
+    return pages_of(source)
+
+
+@pytest.fixture
+def served(source, tmp_path):
+    """The address of a real server."""
+    split = source.train.split
+    with open_port(0) as listening:
+        port = listening.getsockname()[1]
+        app = create_app(source, Matches(tmp_path / "matches.csv", split.image_count, split.caption_count), port)
+        server = server_on(listening, app)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{port}"
+    server.shutdown()
+    thread.join()

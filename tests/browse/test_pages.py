@@ -1,0 +1,277 @@
+"""What each page shows, and what it answers to addresses that make no sense."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.browse.lists import ListFile
+from pipeline.browse.source import Source
+from pipeline.mining.inspection import inspect_anchor
+from pipeline.mining.screening.view import read_view
+from pipeline.mining.table import NegativeLists, read_manifest, read_table
+from pipeline.mining.writing import as_tables, write_table
+
+
+def entries(page):
+    """The entries of the lists, as their text without tags, and the addresses in each."""
+    found = []
+    for part in re.findall(r"<ol class=\"entries\">(.*?)</ol>", page, re.S):
+        for entry in re.findall(r"<li[^>]*>(.*?)</li>", part, re.S):
+            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", entry)).split())
+            found.append((text, [html.unescape(link) for link in re.findall(r'href="([^"]+)"', entry)]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def tables(world):
+    from_disk = sorted((world / "artifacts" / "hard_negatives").glob("*/table"))
+    return [read_table(path) for path in from_disk]
+
+
+def table_of(source, tables, number):
+    """The same table as read whole."""
+    sha256 = source.tables[number].manifest["directions"]["i2t"]["sha256"]
+    return next(table for table in tables if table.manifest["directions"]["i2t"]["sha256"] == sha256)
+
+
+def test_start_says_what_is_open(browse):
+    page = browse.text("/")
+    assert "one@seed=1" in page
+    assert "near_text, mutual_rank" in page
+    assert "70 images, 350 captions" in page
+    assert f"{browse.source.evaluations[0].metrics['rsum']:.1f}" in page
+    assert len(re.findall(r'<a href="/image/\d+">', page)) == 60
+    assert len(re.findall(r'<a href="/image/\d+">', browse.text("/?page=2"))) == 10
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_a_list_is_that_of_the_table(browse, source, tables, world, direction):
+    table, split, anchor = table_of(source, tables, 0), source.train.split, 7
+    view = read_view(next((world / "artifacts" / "screen").glob("*/view")), table.manifest)
+    expected = inspect_anchor(table, split, direction, anchor, 60, source.tables[0].store, view)
+    kind, other = ("image", "caption") if direction == "i2t" else ("caption", "image")
+    pages = ["", "?page=2"] if direction == "i2t" else [""]
+    shown = [entry for page in pages for entry in entries(browse.text(f"/{kind}/{anchor}{page}"))]
+    assert len(shown) == len(expected.negatives)
+    for negative, (text, links) in zip(expected.negatives, shown, strict=True):
+        assert text.startswith(f"{negative.rank} {negative.text} {negative.score:.4f}")
+        assert ("above a positive" in text) == negative.above_positive
+        assert all(flag in text for flag in (*negative.flags, negative.duplicate))
+        assert f"/{other}/{negative.row}?table=0" in links
+        assert f"/{other}/{negative.row}/listed?table=0" in links
+
+
+@pytest.mark.parametrize("show", ["above", "duplicate", "left", "near_text", "mutual_rank", "marked"])
+def test_filters_leave_what_they_say(browse, source, show):
+    browse.mark(7, source.tables[0].lists["i2t"][7].negative_ids[3])
+    everything = entries(browse.text("/image/7")) + entries(browse.text("/image/7?page=2"))
+    signs = {"above": "above a positive", "duplicate": "near-duplicate|same text", "marked": "✓ true match"}
+    rules = "near_text|mutual_rank"
+    expected = [
+        one
+        for one in everything
+        if (not re.search(rules, one[0]) if show == "left" else re.search(signs.get(show, show), one[0]))
+    ]
+    shown = entries(browse.text(f"/image/7?show={show}"))
+    plain = [re.sub(r"[?&]show=\w+", "", " ".join(links)) for _, links in shown]
+    assert [text for text, _ in shown] == ([text for text, _ in expected[:50]] or ["none"])
+    assert plain == [" ".join(links) for _, links in expected[:50]] or not expected
+
+
+def test_two_tables_side_by_side(browse, source):
+    lists = [table.lists["i2t"][7].negative_ids.tolist() for table in source.tables]
+    shown = entries(browse.text("/image/7?table=0&beside=1"))
+    assert len(shown) == 100
+    for side, part in enumerate((shown[:50], shown[50:])):
+        for row, (text, _) in zip(lists[side][:50], part, strict=True):
+            there = row in lists[1 - side]
+            assert ("only here" in text) == (not there)
+            assert not there or f"rank {lists[1 - side].index(row) + 1} beside" in text
+    assert any("only here" in text for text, _ in shown)
+    assert len(entries(browse.text("/image/7?table=0&beside=0"))) == 50
+
+
+def test_where_one_is_a_negative(browse, source, tables):
+    table = table_of(source, tables, 1)
+    for kind, lists, row in (("image", table.t2i, 3), ("caption", table.i2t, 40)):
+        places, anchors = np.nonzero((lists.negative_ids == row).T)
+        shown = entries(browse.text(f"/{kind}/{row}/listed?table=1"))
+        assert f"in {len(anchors)} of {len(lists)} lists" in browse.text(f"/{kind}/{row}/listed?table=1")
+        assert len(shown) == min(50, max(1, len(anchors)))
+        for place, anchor, (text, links) in zip(places, anchors, shown, strict=False):
+            assert f"rank {place + 1} {lists.scores[anchor, place]:.4f}" in text
+            assert any(re.match(rf"/(caption|image)/{anchor}\?table=1", link) for link in links)
+
+
+def test_search_finds_captions_and_is_paged(browse, source):
+    captions = source.train.split.captions
+    found = [row for row, text in enumerate(captions) if " on " in f" {text} ".lower()]
+    assert len(found) > 50
+    shown = entries(browse.text("/search?q=ON")) + entries(browse.text("/search?q=ON&page=2"))
+    rows = [int(re.search(r"/caption/(\d+)", " ".join(links)).group(1)) for _, links in shown]
+    assert set(found[:20]) <= set(rows)
+    assert rows == sorted(rows)
+    assert "0 captions have" in browse.text("/search?q=zebra")
+    assert "Type words" in browse.text("/search")
+
+
+@pytest.mark.parametrize("query", ["<script>alert", "straße HUND", "🐕", "כלב"])
+def test_captions_of_all_kinds_are_found_and_are_text(browse, query):
+    page = browse.get("/search", query_string={"q": query}).text
+    assert "1 caption has" in page
+    assert "<script" not in page
+    assert '<p dir="auto"><a' in page
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "message"),
+    [
+        ("/image/70", 404, "image 70: split 'train' has images 0 to 69."),
+        ("/caption/350", 404, "captions 0 to 349"),
+        ("/image/abc", 404, "images 0 to 69"),
+        ("/image/-1", 404, "images 0 to 69"),
+        ("/image/" + "9" * 5000, 404, "images 0 to 69"),
+        ("/caption/350/listed", 404, "captions 0 to 349"),
+        ("/image/1?page=abc", 400, "page=abc: give a whole number."),
+        ("/image/1?page=0", 400, "pages 1 to 2"),
+        ("/image/1?page=3", 400, "page 3 is asked for, and there are pages 1 to 2."),
+        ("/image/1?table=2", 400, "table 2 is asked for, and 0 to 1 are open."),
+        ("/image/1?beside=x", 400, "beside=x"),
+        ("/image/1?show=<b>", 400, "choose one of above"),
+        ("/search?q=on&page=99", 400, "page 99"),
+        ("/picture/nothing/0", 404, "pictures of nothing"),
+        ("/query/image/12", 404, "split 'dev' has images 0 to 11"),
+        ("/query/image/1?run=5", 400, "run 5 is asked for"),
+        ("/nowhere", 404, "not found"),
+    ],
+)
+def test_wrong_addresses_say_what_there_is(browse, address, code, message):
+    answer = browse.get(address)
+    assert answer.status_code == code
+    assert message in html.unescape(answer.text)
+    assert "<b>" not in answer.text
+
+
+def test_pictures_are_read_from_thumbs_alone(browse, source):
+    key = source.train.key
+    there = browse.get(f"/picture/{key}/0")
+    assert there.mimetype == "image/jpeg"
+    assert "max-age" in there.headers["Cache-Control"]
+    for row in (2, 3, 4, 5, 6):  # no picture, none there, two outside, a name that no file can have
+        missing = browse.get(f"/picture/{key}/{row}")
+        assert missing.status_code == 200
+        assert b"no picture" in missing.data
+    assert browse.get(f"/picture/{key}/70").status_code == 404
+
+
+def test_answers_stand_in_the_order_of_their_scores(browse, source):
+    run = source.evaluations[0]
+    for kind, scores, right in (
+        ("image", run.similarity[5], run.album.split.image_of == 5),
+        ("caption", run.similarity[:, 9], np.arange(12) == run.album.split.image_of[9]),
+    ):
+        shown = entries(browse.text(f"/query/{kind}/5" if kind == "image" else f"/query/{kind}/9"))
+        best = np.sort(scores)[::-1][:20]
+        assert [float(re.search(r"-?\d\.\d{4}", text).group()) for text, _ in shown] == pytest.approx(best, abs=1e-4)
+        order = np.argsort(-scores, kind="stable")[:20]
+        assert sum("✓ right" in text for text, _ in shown) == right[order].sum()
+
+
+def test_two_runs_answer_side_by_side(source, pages_of):
+    run = source.evaluations[0]
+    other = replace(run, name="reversed", similarity=-np.asarray(run.similarity), metrics={})
+    browse = pages_of(replace(source, evaluations=(run, other)))
+    page = browse.text("/query/image/5?run=0&beside=1")
+    shown = entries(page)
+    assert len(shown) == 40
+    assert "reversed" in page
+    for half, scores in ((shown[:20], run.similarity[5]), (shown[20:], -run.similarity[5])):
+        order = np.argsort(-scores, kind="stable")[:20]
+        assert [f"/query/caption/{row}?run=0&beside=1" for row in order] == [links[1] for _, links in half]
+    assert len(entries(browse.text("/query/image/5?run=1&page=2"))) == 20
+    start = browse.text("/")
+    assert re.search(r"reversed</a>.*(<td>–</td>){7}", start)  # a run without metrics
+
+
+def test_runs_of_other_queries_do_not_stand_side_by_side(source, pages_of):
+    run = source.evaluations[0]
+    browse = pages_of(replace(source, evaluations=(run, replace(run, album=replace(run.album, key="other")))))
+    answer = browse.get("/query/image/5?run=0&beside=1")
+    assert answer.status_code == 400
+    assert "answered other queries" in answer.text
+
+
+def test_queries_are_searched_and_paged(browse, source):
+    captions = source.evaluations[0].album.split.captions
+    assert browse.text("/queries").count("/query/image/") == 12
+    shown = entries(browse.text("/queries?q=dogs"))
+    assert [int(re.search(r"/query/caption/(\d+)", " ".join(links)).group(1)) for _, links in shown] == [
+        row for row, text in enumerate(captions) if re.search(r"\bdogs", text)
+    ]
+
+
+def test_evaluations_alone_have_pages_of_their_own(source, pages_of):
+    browse = pages_of(Source(None, (), source.evaluations))
+    assert "Queries" in browse.text("/")
+    assert "Search training" not in browse.text("/")
+    assert browse.get("/image/1").status_code == 404
+    assert "12 images of split dev" in browse.text("/queries")
+
+
+def test_a_table_alone_has_no_queries(source, pages_of):
+    browse = pages_of(replace(source, evaluations=(), tables=source.tables[1:]))
+    assert "Queries" not in browse.text("/")
+    assert browse.get("/queries").status_code == 404
+    assert "beside" not in browse.text("/image/7")
+    assert browse.get("/image/7?show=left").status_code == 400  # no view flags anything
+
+
+def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tmp_path):
+    """As tables imported from lists have them."""
+    table = table_of(source, tables, 1)
+    blank = [
+        NegativeLists(
+            np.where(np.arange(lists.h) < lists.h // 2, lists.negative_ids, np.int32(-1)),
+            np.full_like(lists.scores, np.nan),
+            np.full_like(lists.positive_scores, np.nan),
+        )
+        for lists in (table.i2t, table.t2i)
+    ]
+    made = {
+        direction: ({"direction": direction, "h": lists.h}, as_tables([lists]))
+        for direction, lists in zip(("i2t", "t2i"), blank, strict=True)
+    }
+    write_table(tmp_path / "table", {"dataset": "", "teacher": None}, made, source.train.split.image_of)
+    manifest = read_manifest(tmp_path / "table")
+    files = {name: ListFile(tmp_path / "table", name, manifest, None) for name in ("i2t", "t2i")}
+    imported = replace(source.tables[1], manifest=manifest, lists=files, store=None)
+    browse = pages_of(replace(source, tables=(imported,)))
+    shown = entries(browse.text("/image/7"))
+    assert len(shown) == 30
+    assert all("no score" in text and "above a positive" not in text for text, _ in shown)
+    listed = browse.text(f"/caption/{table.i2t.negative_ids[7, 0]}/listed")
+    assert "no score" in listed
+    assert "nan" not in re.sub(r"\w*nan\w+", "", listed.lower())
+    assert "would be rank" not in browse.text("/image/7")
+    assert '<td class="left">–</td>' in browse.text("/")
+
+
+def test_a_damaged_table_is_said(source, pages_of, tmp_path):
+    path = next(iter(source.tables[1].lists.values()))._path
+    copy = tmp_path / "table"
+    shutil.copytree(path.parent, copy)
+    content = bytearray((copy / "i2t.parquet").read_bytes())
+    content[400:440] = bytes(40)
+    (copy / "i2t.parquet").write_bytes(content)
+    files = {name: ListFile(copy, name, source.tables[1].manifest, None) for name in ("i2t", "t2i")}
+    browse = pages_of(replace(source, tables=(replace(source.tables[1], lists=files),)))
+    for address in ("/image/7", "/caption/7/listed"):
+        answer = browse.get(address)
+        assert answer.status_code == 500
+        assert "is damaged or not a Parquet file" in answer.text
