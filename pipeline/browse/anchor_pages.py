@@ -60,10 +60,10 @@ def anchor_pages(train: Album, tables: Sequence[OpenTable], matches: Matches) ->
         caption = named_row(train, "caption", form.get("caption", ""))
         if train.split.image_of[caption] == image:
             raise BadQueryError(f"caption {caption} is image {image}'s own, so there is nothing to mark.")
-        matches.mark(image, caption, is_match=asked_choice(form, "match", ("yes", "no")) == "yes")
         back = form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")):
             abort(400, "a mark leads back to a page of this server only.")
+        matches.mark(image, caption, is_match=asked_choice(form, "match", ("yes", "no")) == "yes")
         return redirect(back, 303)
 
     return pages

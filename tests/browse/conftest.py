@@ -51,14 +51,18 @@ def write_world(root: Path) -> None:
     (root / "one" / "thumbs" / "train2.png").write_bytes(b"no picture")
 
 
+def plan_one(root, override):
+    return plan(str(root / "one.toml"), override=override, data_root=root, artifact_root=root / "artifacts")
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """The data root: experiment `one.toml` is made and evaluated, with seed=1 it has a table only."""
+    """The data root; of `one.toml` all is made, with seed=1 and on less data its table only."""
     root = tmp_path_factory.mktemp("browse")
     write_world(root)
     (root / "one.toml").write_text(EXPERIMENT)
-    for override, stages in (("", STAGES), ("seed=1", STAGES[:4])):
-        chain = planned(root, override)
+    for override, stages in (("", STAGES), ("seed=1", STAGES[:4]), ("dataset.train_images=60", STAGES[:4])):
+        chain = plan_one(root, override)
         for stage in stages:
             with chain[stage].building() as build:
                 if build is not None:
@@ -66,14 +70,16 @@ def world(tmp_path_factory):
     return root
 
 
-def planned(root, override="", name="one.toml"):
-    return plan(str(root / name), override=override, data_root=root, artifact_root=root / "artifacts")
+@pytest.fixture(scope="session")
+def source(world):
+    """Two tables, the first with its screen, and one evaluation."""
+    return open_source([(f"{world / 'one.toml'}@{override}", plan_one(world, override)) for override in ("", "seed=1")])
 
 
 @pytest.fixture(scope="session")
-def source(world):
-    """Both tables, the first with its screen, and one evaluation."""
-    return open_source([(f"{world / 'one.toml'}@{override}", planned(world, override)) for override in ("", "seed=1")])
+def folders(world):
+    """Of both tables."""
+    return [plan_one(world, override)["hard_negatives"].path / "table" for override in ("", "seed=1")]
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,8 @@ def entries(page):
 
 
 @pytest.fixture(scope="module")
-def tables(world):
-    from_disk = sorted((world / "artifacts" / "hard_negatives").glob("*/table"))
-    return [read_table(path) for path in from_disk]
-
-
-def table_of(source, tables, number):
-    """The same table as read whole."""
-    sha256 = source.tables[number].manifest["directions"]["i2t"]["sha256"]
-    return next(table for table in tables if table.manifest["directions"]["i2t"]["sha256"] == sha256)
+def tables(folders):
+    return [read_table(folder) for folder in folders]
 
 
 def test_start_says_what_is_open(browse):
@@ -52,7 +45,7 @@ def test_start_says_what_is_open(browse):
 
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_a_list_is_that_of_the_table(browse, source, tables, world, direction):
-    table, split, anchor = table_of(source, tables, 0), source.train.split, 7
+    table, split, anchor = tables[0], source.train.split, 7
     view = read_view(next((world / "artifacts" / "screen").glob("*/view")), table.manifest)
     expected = inspect_anchor(table, split, direction, anchor, 60, source.tables[0].store, view)
     kind, other = ("image", "caption") if direction == "i2t" else ("caption", "image")
@@ -98,7 +91,7 @@ def test_two_tables_side_by_side(browse, source):
 
 
 def test_where_one_is_a_negative(browse, source, tables):
-    table = table_of(source, tables, 1)
+    table = tables[1]
     for kind, lists, row in (("image", table.t2i, 3), ("caption", table.i2t, 40)):
         places, anchors = np.nonzero((lists.negative_ids == row).T)
         shown = entries(browse.text(f"/{kind}/{row}/listed?table=1"))
@@ -234,7 +227,7 @@ def test_a_table_alone_has_no_queries(source, pages_of):
 
 def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tmp_path):
     """As tables imported from lists have them."""
-    table = table_of(source, tables, 1)
+    table = tables[1]
     blank = [
         NegativeLists(
             np.where(np.arange(lists.h) < lists.h // 2, lists.negative_ids, np.int32(-1)),
@@ -262,10 +255,9 @@ def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tm
     assert '<td class="left">–</td>' in browse.text("/")
 
 
-def test_a_damaged_table_is_said(source, pages_of, tmp_path):
-    path = next(iter(source.tables[1].lists.values()))._path
+def test_a_damaged_table_is_said(source, pages_of, folders, tmp_path):
     copy = tmp_path / "table"
-    shutil.copytree(path.parent, copy)
+    shutil.copytree(folders[1], copy)
     content = bytearray((copy / "i2t.parquet").read_bytes())
     content[400:440] = bytes(40)
     (copy / "i2t.parquet").write_bytes(content)

@@ -58,6 +58,8 @@ def _json(path: Path) -> pa.Table:
 
 def _pairs(table: pa.Table) -> pa.Table:
     chosen = table.select(PAIRS.names)
+    if not len(chosen):
+        return PAIRS.empty_table()  # of no rows, a CSV tells no types
     if not all(pa.types.is_integer(field.type) for field in chosen.schema):
         raise ValueError(f"its columns are {[str(field.type) for field in chosen.schema]}, and rows are integers")
     if any(column.null_count for column in chosen.columns):

@@ -1,0 +1,93 @@
+"""`aoq browse` as it is typed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def places(world, tmp_path):
+    return ["--data-root", world, "--artifact-root", world / "artifacts", "--matches", tmp_path / "matches.csv"]
+
+
+def refused(*arguments):
+    shown = CliRunner().invoke(main, ["browse", *map(str, arguments)])
+    assert shown.exit_code == 1, shown.output
+    assert shown.stderr.startswith("error: ")
+    return shown.stderr
+
+
+def test_it_serves_until_ctrl_c(world, places, tmp_path):
+    command = [sys.executable, "-c", "from pipeline.cli import main; main()", "browse", world / "one.toml"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*map(str, command), "--port", "0", *map(str, places)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    address = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+    assert address is not None
+    with urllib.request.urlopen(f"{address.group()}image/3", timeout=60) as answer:
+        assert answer.status == 200
+    process.send_signal(signal.SIGINT)
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"{tmp_path / 'matches.csv'} (0 so far)" in shown
+    assert "Traceback" not in errors
+    assert not (tmp_path / "matches.csv").exists()
+
+
+def test_a_busy_port_is_said(world, places):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        shown = refused(world / "one.toml", "--port", port, *places)
+    assert f"port {port} is in use by another program; choose another with --port" in shown
+
+
+def test_what_has_nothing_to_show_names_the_command(world, places):
+    name = world / "one.toml"
+    assert f"run: luigi --module tasks HardNegatives --experiment {name} --override seed=2" in refused(
+        f"{name}@seed=2", *places
+    )
+    (world / "both.toml").write_text(f'[ensemble]\nmembers = ["{name}", "{name}@seed=1"]\n')
+    assert "luigi --module tasks Evaluation --experiment" in refused(world / "both.toml", *places)
+
+
+def test_tables_of_other_data_are_refused(world, places):
+    name = world / "one.toml"
+    message = refused(name, f"{name}@dataset.train_images=60", *places)
+    assert "are of different training data" in message
+    assert "name experiments on one" in message
+
+
+def test_a_run_stands_once(world, places):
+    assert "stands twice" in refused(world / "one.toml", world / "one.toml", *places)
+
+
+def test_matches_of_other_data_are_refused(world, places, tmp_path):
+    (tmp_path / "matches.csv").write_text("caption_id,image_id\n350,0\n")
+    assert "there are captions 0 to 349" in refused(world / "one.toml", *places)
+
+
+def test_help_loads_no_server():
+    code = "import sys, pipeline.cli; print([m for m in ('flask', 'torch') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,73 @@
+"""Who may ask what, and what a page may do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def test_every_answer_forbids_what_pages_do_not_need(browse, source):
+    for address in ("/", "/image/1", "/image/99", f"/picture/{source.train.key}/0", "/static/style.css", "/nowhere"):
+        with browse.get(address) as answer:
+            headers = answer.headers
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+        assert "script" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "same-origin"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("host", ["evil.example:8765", "127.0.0.1:80", "127.0.0.1", "localhost.evil.example:8765"])
+def test_other_names_are_refused(browse, host):
+    for address in ("/", "/static/style.css"):
+        with browse.client.get(address, base_url=f"http://{host}") as answer:
+            assert answer.status_code == 403
+
+
+def test_both_own_names_are_served(browse):
+    for host in ("127.0.0.1:8765", "localhost:8765"):
+        assert browse.client.get("/", base_url=f"http://{host}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"token": "x"}, 403, "load the page again"),
+        ({"token": ""}, 403, "load the page again"),
+        ({"token": "é"}, 403, "load the page again"),
+        ({"image": "70"}, 404, "images 0 to 69"),
+        ({"caption": "x"}, 404, "captions 0 to 349"),
+        ({"caption": ""}, 404, "captions 0 to 349"),
+        ({"match": "perhaps"}, 400, "choose one of yes, no"),
+        ({"image": "1", "caption": "5"}, 400, "own"),
+        ({"back": "https://evil.example/"}, 400, "of this server only"),
+        ({"back": "//evil.example/"}, 400, "of this server only"),
+        ({"back": "/\\evil.example/"}, 400, "of this server only"),
+    ],
+)
+def test_marks_that_make_no_sense_write_nothing(browse, changes, code, message):
+    answer = browse.mark(**{"image": "1", "caption": "30", **changes})
+    assert answer.status_code == code
+    assert message in answer.text
+    assert not browse.matches.path.exists()
+
+
+def test_other_pages_cannot_mark(browse):
+    form = {"token": browse.token, "image": 1, "caption": 30, "match": "yes"}
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9999"):
+        answer = browse.client.post("/mark", data=form, base_url="http://127.0.0.1:8765", headers={"Origin": origin})
+        assert answer.status_code == 403
+    assert browse.get("/mark").status_code == 405
+    assert not browse.matches.path.exists()
+
+
+def test_a_mark_shows_wherever_the_pair_does(browse, source):
+    caption = int(source.tables[0].lists["i2t"][7].negative_ids[0])
+    assert browse.mark(7, caption, back="/image/7#n0").headers["Location"] == "/image/7#n0"
+    for address in ("/image/7", f"/caption/{caption}/listed", "/image/7?show=marked"):
+        assert browse.text(address).count("✓ true match") == 1
+    assert "1 pair is marked" in browse.text("/")
+    assert re.search(r'aria-pressed="true"', browse.text("/image/7"))
+    browse.mark(7, caption, match="no")
+    assert "✓ true match" not in browse.text("/image/7")

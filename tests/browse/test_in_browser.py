@@ -1,0 +1,107 @@
+"""The pages in a real browser: every control, the keyboard, a phone's width, and captions of all kinds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from pipeline.mining.screening.matches import read_matches
+
+ADDRESSES = ["/", "/search?q=dogs", "/image/0", "/image/0?table=0&beside=1", "/caption/0", "/image/0/listed"]
+ADDRESSES += ["/caption/0/listed", "/queries", "/queries?q=dogs", "/query/image/0", "/query/caption/0"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_and_load_all_they_show(served, open_page, width, scheme):
+    page = open_page(served, width=width, scheme=scheme)
+    for address in ADDRESSES:
+        page.goto(f"{served}{address}", wait_until="load")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+        assert page.evaluate("getComputedStyle(document.body).fontSize") == "16px", address  # the stylesheet is there
+        for picture in page.locator("img").all()[:3]:
+            picture.scroll_into_view_if_needed()
+            page.wait_for_function(
+                "element => element.complete && element.naturalWidth > 0", arg=picture.element_handle()
+            )
+
+
+def test_from_a_search_to_a_negative_to_where_it_is_listed(served, open_page):
+    page = open_page(served)
+    page.get_by_role("searchbox").fill("on")
+    page.keyboard.press("Enter")
+    first = page.locator(".entries li").first
+    expect(first).to_be_visible()
+    page.get_by_role("link", name="next →").click()
+    expect(page.locator(".pages")).to_contain_text("page 2 of")
+    page.get_by_role("link", name="← previous").click()
+    first.locator("a").first.click()
+    expect(page.locator("h1")).to_contain_text("Image")
+    text = first.locator("p a").inner_text()
+    first.locator("p a").click()
+    expect(page.locator("h1")).to_contain_text("Caption")
+    expect(page.locator(".anchor .own")).to_have_text(text)
+    page.get_by_role("link", name="where this caption is a negative").click()
+    expect(page.locator("main")).to_contain_text(re.compile(r"in \d+ of 70 lists"))
+
+
+def test_a_filter_and_a_second_table_are_chosen(served, open_page):
+    page = open_page(f"{served}/image/7")
+    page.get_by_label("show").select_option("mutual_rank")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("h2")).to_have_text(re.compile(r"one: \d+ of 60 hardest captions"))
+    assert all("mutual_rank" in entry for entry in page.locator(".entries li").all_inner_texts())
+    page.get_by_label("show").select_option("")
+    page.get_by_label("beside").select_option(label="one@seed=1")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator(".sides section")).to_have_count(2)
+    expect(page.get_by_text("only here").first).to_be_visible()
+
+
+def test_a_pair_is_marked_and_taken_back(served, open_page, tmp_path):
+    page = open_page(f"{served}/image/7")
+    page.locator(".entries li").nth(4).get_by_role("button").click()
+    marked = page.locator(".entries li").nth(4).get_by_role("button", pressed=True)
+    expect(marked).to_have_text("✓ true match")
+    expect(marked).to_be_in_viewport()
+    row = int(page.locator(".entries li").nth(4).get_attribute("id").split("-")[1])
+    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == [7 * 350 + row]
+    marked.click()
+    expect(page.get_by_role("button", pressed=True)).to_have_count(0)
+    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == []
+
+
+def test_captions_are_text(served, open_page, source):
+    page = open_page(f"{served}/image/0")
+    own = page.locator(".anchor .own")
+    assert own.all_inner_texts()[:3] == source.train.split.captions[:3]
+    assert [own.nth(n).evaluate("element => getComputedStyle(element).direction") for n in (1, 2)] == ["ltr", "rtl"]
+    assert page.locator("script").count() == 0
+    page.goto(f"{served}/search?q=%3Cscript%3E")
+    expect(page.locator("h1")).to_contain_text("<script>")
+
+
+def test_everything_is_reached_with_the_keyboard(served, open_page):
+    page = open_page(f"{served}/image/7?show=duplicate")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+    wanted = page.locator("a, button, input:not([type=hidden]), select").count()
+    seen = {page.evaluate("document.activeElement.outerHTML")}
+    reached = 1
+    for _ in range(wanted - 1):
+        page.keyboard.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        seen.add(page.evaluate("document.activeElement.outerHTML"))
+        reached += 1
+    assert page.evaluate("document.activeElement.matches('a, button, input, select')")
+    assert reached == wanted
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement === document.body || document.activeElement.className === 'skip'")
+
+
+def test_without_an_answer_there_is_a_page_that_says_so(served, open_page):
+    page = open_page(served)
+    page.goto(f"{served}/search?q=zebra")
+    expect(page.locator("h1")).to_contain_text("0 captions have")
