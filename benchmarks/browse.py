@@ -1,0 +1,92 @@
+"""How long the pages of `aoq browse` take on a made-up table of 10,000 images and 50,000 captions, h = 300/60.
+
+    python benchmarks/browse.py
+
+Prints the median and the longest of 20 different pages of each kind, over HTTP, and the memory they took beyond what
+was there before.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
+from pipeline.browse.app import create_app
+from pipeline.browse.lists import ListFile
+from pipeline.browse.matches import Matches
+from pipeline.browse.server import open_port, server_on
+from pipeline.browse.source import Album, OpenTable, Source
+from pipeline.data.folder import Split
+from pipeline.mining.table import DIRECTIONS, NegativeLists
+from pipeline.mining.writing import as_tables, write_table
+
+IMAGES, CAPTIONS, H = 10_000, 50_000, {"i2t": 300, "t2i": 60}
+WORDS = [f"{start}{end}" for start in ("dog", "man", "girl", "ball", "red", "run") for end in ("", "s", "ing", "ly")]
+PAGES = 20
+
+
+def made_up_lists(anchors: int, candidates: int, h: int) -> Iterator[NegativeLists]:
+    rng = np.random.default_rng(h)
+    for start in range(0, anchors, 1000):
+        rows = min(1000, anchors - start)
+        ids = rng.integers(0, candidates, (rows, h), dtype=np.int32)
+        scores = -np.sort(-rng.random((rows, h), dtype=np.float32), axis=1)
+        yield NegativeLists(ids, scores, rng.random(rows, dtype=np.float32))
+
+
+def made_up_source(folder: Path) -> Source:
+    rng = np.random.default_rng(0)
+    captions = [" ".join(rng.choice(WORDS, 11)) for _ in range(CAPTIONS)]
+    image_of = np.repeat(np.arange(IMAGES, dtype=np.int32), CAPTIONS // IMAGES)
+    split = Split("train", np.zeros((IMAGES, 1, 1), np.float32), captions, image_of, [str(n) for n in range(IMAGES)])
+    sizes = {"i2t": (IMAGES, CAPTIONS), "t2i": (CAPTIONS, IMAGES)}
+    made = {name: ({"h": H[name]}, as_tables(made_up_lists(*sizes[name], H[name]))) for name in DIRECTIONS}
+    write_table(folder / "table", {}, made, image_of)
+    manifest = {"directions": {name: {} for name in DIRECTIONS}}
+    lists = {name: ListFile(folder / "table", name, manifest, None) for name in DIRECTIONS}
+    return Source(Album.of(folder, split), (OpenTable(("made up",), manifest, lists, (), None),), ())
+
+
+def main() -> None:
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    rng = np.random.default_rng(1)
+    with TemporaryDirectory() as scratch, open_port(0) as listening:
+        source, port = made_up_source(Path(scratch)), listening.getsockname()[1]
+        server = server_on(listening, create_app(source, Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), port))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for kind, count in (("image", IMAGES), ("caption", CAPTIONS)):
+            rows = rng.choice(count, PAGES).tolist()
+            show(f"{kind}'s list", [f"/{kind}/{row}" for row in rows], port)
+            show(f"where {kind} is listed", [f"/{kind}/{row}/listed" for row in rows], port)
+        pairs = rng.choice(WORDS, (PAGES, 2)).tolist()
+        show("search", [f"/search?q={one}+{other}" for one, other in pairs], port)
+        show("start", [f"/?page={page}" for page in range(1, PAGES)], port)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(f"{(after - before) / 1024:.0f} MB beyond what was there before")
+        server.shutdown()
+
+
+def show(what: str, addresses: list[str], port: int) -> None:
+    seconds = []
+    for address in addresses:
+        started = time.perf_counter()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}") as answer:
+            answer.read()
+        seconds.append(time.perf_counter() - started)
+    print(f"{what:24} median {np.median(seconds):.3f} s, longest {max(seconds):.3f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
