@@ -18,7 +18,7 @@ from pipeline.mining.screening.view import Judged, judged_groups, read_judged
 from pipeline.mining.table import Direction, NegativeLists, group_rows, numbered, open_lists, readable_errors
 
 KEPT_GROUPS = 4
-KEPT_LISTINGS = 64
+KEPT_LISTINGS = 16
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-KEPT_RESULTS = 64
+KEPT_RESULTS = 8
 
 
 class CaptionSearch:
@@ -25,7 +25,7 @@ class CaptionSearch:
 
     def _rows(self, query: str) -> Sequence[int]:
         """The rows of the captions; none for no words."""
-        words = _folded(query).split()
+        words = set(_folded(query).split())
         found: Sequence[int] = range(len(self._texts)) if words else ()
         for word in words:
             starts = re.compile(_start(word) + re.escape(word)).search

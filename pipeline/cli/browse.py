@@ -33,8 +33,8 @@ def browse(runs: tuple[str, ...], port: int, matches: Path, folders: dict[str, P
     """
     from pipeline.browse.app import create_app
     from pipeline.browse.matches import Matches
+    from pipeline.browse.opening import open_source
     from pipeline.browse.server import open_port, server_on
-    from pipeline.browse.source import open_source
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")

@@ -47,6 +47,7 @@ class Thumbnails:
         return None if picture is None else picture.uri
 
     def read(self, image: int) -> Picture | None:
+        """As a file."""
         thumbs = (self._folder / "thumbs").resolve()
         try:
             path = (thumbs / self._split.ids[image]).resolve()

@@ -13,8 +13,9 @@ from PIL import Image
 from pipeline import produce
 from pipeline.browse.app import create_app
 from pipeline.browse.matches import Matches
+from pipeline.browse.opening import open_source
 from pipeline.browse.server import open_port, server_on
-from pipeline.browse.source import Source, open_source
+from pipeline.browse.source import Source
 from pipeline.data.demo import write_demo_world
 from pipeline.engine import Engine
 from pipeline.stages import plan

@@ -32,7 +32,9 @@ def refused(*arguments):
 
 
 def test_it_serves_until_ctrl_c(world, places, tmp_path):
-    command = [sys.executable, "-c", "from pipeline.cli import main; main()", "browse", world / "one.toml"]
+    # What runs in the background of a shell is deaf to Ctrl-C, and so would be what it starts.
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{hears}; from pipeline.cli import main; main()", "browse", world / "one.toml"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*map(str, command), "--port", "0", *map(str, places)],
@@ -44,13 +46,13 @@ def test_it_serves_until_ctrl_c(world, places, tmp_path):
     )
     assert process.stdout is not None
     address = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+    assert f"{tmp_path / 'matches.csv'} (0 so far)" in process.stdout.readline()
     assert address is not None
     with urllib.request.urlopen(f"{address.group()}image/3", timeout=60) as answer:
         assert answer.status == 200
     process.send_signal(signal.SIGINT)
-    shown, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert f"{tmp_path / 'matches.csv'} (0 so far)" in shown
     assert "Traceback" not in errors
     assert not (tmp_path / "matches.csv").exists()
 

@@ -178,7 +178,7 @@ def test_answers_stand_in_the_order_of_their_scores(browse, source):
 
 def test_two_runs_answer_side_by_side(source, pages_of):
     run = source.evaluations[0]
-    other = replace(run, name="reversed", similarity=-np.asarray(run.similarity), metrics={})
+    other = replace(run, name="reversed", similarity=-np.asarray(run.similarity), metrics={"rsum": None})
     browse = pages_of(replace(source, evaluations=(run, other)))
     page = browse.text("/query/image/5?run=0&beside=1")
     shown = entries(page)
