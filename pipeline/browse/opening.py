@@ -13,6 +13,7 @@ from pipeline.artifact import Artifact
 from pipeline.browse.lists import ListFile
 from pipeline.browse.source import Album, Evaluated, OpenTable, Source
 from pipeline.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
+from pipeline.config.screen import RULES
 from pipeline.data.folder import Split, open_split
 from pipeline.data.vocabulary import tokenise
 from pipeline.embedding import EmbeddingStore
@@ -20,7 +21,6 @@ from pipeline.mining.inspection import inspect_list
 from pipeline.mining.screening.view import read_view_manifest
 from pipeline.mining.table import DIRECTIONS, read_manifest
 from pipeline.produce.inputs import open_train_split
-from pipeline.screen_section import RULES
 
 
 def open_source(asked: Sequence[tuple[str, Chain]]) -> Source:

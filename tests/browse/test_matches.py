@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.browse.matches import Matches
+from pipeline.config.screen import Screen
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.matches import read_matches
 from pipeline.mining.screening.rules import bit
 from pipeline.mining.screening.view import judge
 from pipeline.mining.table import read_table
-from pipeline.screen_section import Screen
 
 SUFFIXES = ("csv", "parquet", "json")
 
