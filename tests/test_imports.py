@@ -24,7 +24,7 @@ ROWS = [
     ["pipeline.data"],
     ["pipeline.embedding", "pipeline.mining", "pipeline.evaluation", "pipeline.official"],
     ["pipeline.training"],
-    ["pipeline.chain", "pipeline.stages", "pipeline.settings"],
+    ["pipeline.chain", "pipeline.planning", "pipeline.stages", "pipeline.settings"],
     ["pipeline.study", "pipeline.report"],
     ["pipeline.produce"],
     ["pipeline.browse"],

@@ -19,10 +19,11 @@ from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, matched_head
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
+from pipeline.planning.fields import control_training
 from pipeline.produce.co_teaching import co_teach_networks
 from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from pipeline.progress import show_progress
-from pipeline.stages import TABLELESS, control_training
+from pipeline.stages import TABLELESS
 from pipeline.training.checkpoint import load_model, read_weights, save_model
 from pipeline.training.loop import Run, train
 
