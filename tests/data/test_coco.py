@@ -7,7 +7,9 @@ import warnings
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli import main
 from pipeline.data.annotations import read_classes, read_relevance
 from pipeline.data.coco import write_coco_classes, write_coco_relevance
 from pipeline.data.folder import open_split
@@ -89,3 +91,20 @@ def test_what_is_not_cocos_is_refused(tmp_path, known):
     (tmp_path / "instances.json").write_text('{"annotations": []}')
     with pytest.raises(ValueError, match="has no instance in any image"):
         write_coco_classes(tmp_path, split, tmp_path / "instances.json")
+
+
+def test_the_commands_write_them_beside_the_split(tmp_path, known):
+    write_split(tmp_path, coco_images(known)[:40], 40)
+    instances = {"annotations": [{"image_id": coco_images(known)[1], "category_id": 3}]}
+    (tmp_path / "instances.json").write_text(json.dumps(instances))
+    made = CliRunner().invoke(main, ["data", "relevance", str(tmp_path)])
+    made_too = CliRunner().invoke(main, ["data", "classes", str(tmp_path), str(tmp_path / "instances.json")])
+    assert (made.exit_code, made_too.exit_code) == (0, 0)
+    written = [*made.output.split(), *made_too.output.split()]
+    names = ("relevance_eccv.parquet", "relevance_cxc.parquet", "classes.npy")
+    assert written == [str(tmp_path / f"testall_{name}") for name in names]
+    checked = CliRunner().invoke(main, ["data", "check", str(tmp_path)])
+    assert checked.exit_code == 0, checked.output
+    refused = CliRunner().invoke(main, ["data", "relevance", str(tmp_path), "--split", "test"])
+    assert refused.exit_code == 1
+    assert "split 'test' needs test_ims.npy" in refused.stderr
