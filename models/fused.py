@@ -82,7 +82,8 @@ class _ClippedUnit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, slope: float) -> Tensor:
         clipped = F.leaky_relu(x, slope)
-        norm = (clipped * clipped).sum(dim, keepdim=True).sqrt_()
+        # In float64: some processors' float32 root is a bit off, and what stands alone would not be 1 (BFAN needs it).
+        norm = (clipped * clipped).sum(dim, keepdim=True).double().sqrt_().to(x.dtype)
         norm.masked_fill_(norm == 0, 1)
         result = clipped.div_(norm)
         ctx.save_for_backward(result, norm)
