@@ -42,11 +42,14 @@ class Judgements:
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
     """Those that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
-    found = {}
+    found: dict[str, Path] = {}
     for kind in KINDS:
         for suffix in SUFFIXES:
             for path in sorted((*folder.glob(f"{split}_{kind}{suffix}"), *folder.glob(f"{split}_{kind}_*{suffix}"))):
-                found[path.stem.removeprefix(f"{split}_")] = path
+                name = path.stem.removeprefix(f"{split}_")
+                if name in found:
+                    raise ValueError(f"{found[name]} and {path.name} stand for the same; remove one of them.")
+                found[name] = path
     classes = folder / f"{split}_classes.npy"
     return dict(sorted(found.items())) | ({"classes": classes} if classes.is_file() else {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.artifact import write_atomically
 from pipeline.data.folder import Split
 
 logger = logging.getLogger(__name__)
@@ -47,8 +49,12 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
             "image_id": [image_rows[image] for _, image, _ in there],
             "direction": [direction for direction, _, _ in there],
         }
-        written.append(folder / f"{split.name}_relevance_{name}.parquet")
-        pq.write_table(pa.table(columns), written[-1])
+        if not there:
+            raise ValueError(f"split {split.name!r} has no image that {name} asks about; it is not COCO's test split.")
+        file, path = io.BytesIO(), folder / f"{split.name}_relevance_{name}.parquet"
+        pq.write_table(pa.table(columns), file)
+        write_atomically(path, file.getvalue())
+        written.append(path)
     return written
 
 
@@ -66,8 +72,9 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
             classes[rows[image], category] = True
     if not classes.any():
         raise ValueError(f"{instances} has no instance in any image of {split.name!r}; is it that of val2014?")
-    path = folder / f"{split.name}_classes.npy"
-    np.save(path, classes)
+    file, path = io.BytesIO(), folder / f"{split.name}_classes.npy"
+    np.save(file, classes)
+    write_atomically(path, file.getvalue())
     return path
 
 

@@ -48,6 +48,13 @@ def test_tables_are_read_from_csv_and_parquet_by_name(folder):
     assert (judged.images.tolist(), judged.captions.tolist(), judged.scores.tolist()) == ([1, 0], [3, 2], [2.5, 1.0])
 
 
+def test_one_thing_in_two_files_is_refused(folder):
+    for suffix in ("csv", "parquet"):
+        (folder / f"dev_relevance.{suffix}").write_text("caption_id,image_id\n1,1\n")
+    with pytest.raises(ValueError, match=r"dev_relevance.parquet and dev_relevance.csv stand for the same"):
+        annotation_files(folder, "dev")
+
+
 def test_a_generated_world_knows_what_is_true_of_what(tmp_path):
     write_demo_world(tmp_path, images=8, dev_images=30, seed=0)
     split, scenes = open_split(tmp_path, "dev"), SeenScenes.read(tmp_path, "dev")

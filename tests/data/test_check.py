@@ -178,3 +178,5 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     problem = the_one(folder)
     assert problem.file == "dev_relevance_eccv.csv"
     assert "image_id 9 to 9" in problem.message
+    (folder / "dev_relevance_eccv.parquet").write_bytes(b"")
+    assert "stand for the same; remove one" in the_one(folder).message
