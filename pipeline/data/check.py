@@ -116,12 +116,12 @@ def _examine(folder: Path, split: str) -> _Examination:
 
 def _examine_annotations(examined: _Examination, folder: Path) -> None:
     """Once the split itself can be opened."""
-    if any(problem.severity == "error" for problem in examined.problems):
-        return
     try:
         files = annotation_files(folder, examined.split)
     except ValueError as error:
         examined.problems.append(Problem(f"{examined.split}_*", str(error)))
+        return
+    if not files or any(problem.severity == "error" for problem in examined.problems):
         return
     split = open_split(folder, examined.split)
     for name, path in files.items():
