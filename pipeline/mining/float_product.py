@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, no_type_check
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float32
-from numba import njit
 
 from pipeline.mining.problem import BLOCK, Problem, blocks
 from pipeline.mining.tiles import TileKeeper
 
 ROUNDED = 2.0**-8  # so much of a number may rounding to bfloat16 take away: it has 8 significant bits
 SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
-CHUNK = 16  # entries of a tile, of which most often none is kept
 
 
 @dataclass
@@ -38,7 +36,7 @@ class FloatProduct:
 
     def scan(self, images: torch.Tensor, captions: torch.Tensor, first_caption: int, keeper: TileKeeper) -> None:
         tile = self(images, captions)
-        keeper.take(_scan, (tile,), tile.shape, first_caption)
+        keeper.take_scores(tile, tile.shape, first_caption)
 
 
 def float_product(problem: Problem, precision: Literal["float32", "bfloat16"]) -> FloatProduct:
@@ -60,41 +58,3 @@ def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
         norm = max(norm, float(part.square().sum(1).max()))
         left = max(left, float((part - part.bfloat16().float()).square().sum(1).max()))
     return math.sqrt(norm) * (1 + 1e-4), math.sqrt(left) * (1 + 1e-4)
-
-
-@njit(nogil=True, cache=True)
-@no_type_check
-def _scan(
-    start: int,
-    stop: int,
-    tile: Any,
-    image_limits: Any,
-    caption_limits: Any,
-    own_images: Any,
-    own_captions: Any,
-    own_scores: Any,
-    their_images: Any,
-    their_captions: Any,
-    their_scores: Any,
-    ends: Any,
-) -> None:
-    """Write the pairs of these rows that the image (`own`) or the caption (`their`) keeps, from place start * C on."""
-    columns = tile.shape[1]
-    own = their = start * columns
-    for row in range(start, stop):
-        limit = image_limits[row]
-        for first in range(0, columns, CHUNK):
-            scores, limits = tile[row, first : first + CHUNK], caption_limits[first : first + CHUNK]
-            found = 0
-            for n in range(len(scores)):
-                found += scores[n] >= min(limit, limits[n])
-            if found == 0:
-                continue
-            for n in range(len(scores)):
-                if scores[n] >= limit:
-                    own_images[own], own_captions[own], own_scores[own] = row, first + n, scores[n]
-                    own += 1
-                if scores[n] >= limits[n]:
-                    their_images[their], their_captions[their], their_scores[their] = row, first + n, scores[n]
-                    their += 1
-    ends[0, start], ends[1, start] = own, their

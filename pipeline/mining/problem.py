@@ -107,8 +107,13 @@ class Problem:
         return Side(self.images, self.captions, self._captions_of, self.h_captions, self.longest, self.memory)
 
     @cached_property
+    def norms(self) -> tuple[float, float]:
+        """The largest norm of an image, and of a caption."""
+        return _longest(self.images, "images"), _longest(self.captions, "captions")
+
+    @property
     def longest(self) -> float:
-        return _longest(self.images, "images") * _longest(self.captions, "captions")
+        return math.prod(self.norms)
 
     @cached_property
     def _images_of(self) -> Positives:

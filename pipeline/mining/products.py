@@ -10,10 +10,12 @@ from jaxtyping import Float32
 
 from pipeline.mining.float_product import float_product
 from pipeline.mining.int8_product import Int8Product, int8_works
+from pipeline.mining.int16_kernel import int16_works
+from pipeline.mining.int16_product import int16_product
 from pipeline.mining.problem import Problem
 from pipeline.mining.tiles import TileKeeper
 
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16", "int16", "int8"]
 
 
 @runtime_checkable
@@ -42,12 +44,16 @@ def near_product(problem: Problem, precision: Precision | None = None) -> Produc
     precision = precision or fastest_precision()
     if precision == "int8" and int8_works(problem.images.shape[1]):
         return Int8Product(problem["i2t"].rounding_error)
+    if precision == "int16" and int16_works():
+        return int16_product(problem)
     return float_product(problem, "bfloat16" if precision == "bfloat16" else "float32")
 
 
 def fastest_precision() -> Precision:
-    """For dot products on this processor: bfloat16 or 8-bit integers where it has units for them."""
+    """For dot products on this processor: bfloat16 or integers where it has units for them."""
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     if able.get("amx_bf16") or able.get("avx512_bf16"):
         return "bfloat16"
-    return "int8" if (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works() else "float32"
+    if (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works():
+        return "int8"
+    return "int16" if int16_works() else "float32"

@@ -7,16 +7,18 @@ bounded by the limit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 from jaxtyping import Float32, Int32
+from numba import njit
 
 from pipeline.mining.grouping import group
 from pipeline.mining.proposals import Proposals
 from pipeline.mining.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
+CHUNK = 16  # entries of a tile, of which most often none is kept
 TOO_MANY = 8  # times h: an anchor that keeps more has ties beyond number, and is searched by itself
 SPARE = 2  # times that for images, of which a block is held at a time: a low limit is seldom so low
 
@@ -71,8 +73,51 @@ class TileKeeper:
             caption += np.int32(first)
             keeper.add(*((image, caption) if keeper is images else (caption, image)), score)
 
+    def take_scores(self, tile: Float32[np.ndarray, "rows columns"], shape: tuple[int, ...], first: int) -> None:
+        """Hand each keeper what reaches its anchors' limits; the tile may be larger than its shape."""
+        self.take(_scan, (tile,), shape, first)
+
     def _buffers_for(self, size: int) -> list[list[np.ndarray]]:
         """The same ones as long as tiles are of one size: fresh memory costs more than what is written into it."""
         if not self._buffers or len(self._buffers[0][0]) < size:
             self._buffers = [[np.empty(size, kind) for kind in (np.int32, np.int32, np.float32)] for _ in range(2)]
         return self._buffers
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _scan(
+    start: int,
+    stop: int,
+    tile: Any,
+    image_limits: Any,
+    caption_limits: Any,
+    own_images: Any,
+    own_captions: Any,
+    own_scores: Any,
+    their_images: Any,
+    their_captions: Any,
+    their_scores: Any,
+    ends: Any,
+) -> None:
+    """Write the pairs of these rows that the image (`own`) or the caption (`their`) keeps, from place start * C on."""
+    columns = len(caption_limits)
+    own = their = start * columns
+    for row in range(start, stop):
+        limit = image_limits[row]
+        for first in range(0, columns, CHUNK):
+            limits = caption_limits[first : first + CHUNK]
+            scores = tile[row, first : first + len(limits)]
+            found = 0
+            for n in range(len(scores)):
+                found += scores[n] >= min(limit, limits[n])
+            if found == 0:
+                continue
+            for n in range(len(scores)):
+                if scores[n] >= limit:
+                    own_images[own], own_captions[own], own_scores[own] = row, first + n, scores[n]
+                    own += 1
+                if scores[n] >= limits[n]:
+                    their_images[their], their_captions[their], their_scores[their] = row, first + n, scores[n]
+                    their += 1
+    ends[0, start], ends[1, start] = own, their

@@ -14,6 +14,7 @@ from pipeline.mining import backends, products
 from pipeline.mining.audit import audit
 from pipeline.mining.backends import EXACT, choose_backend
 from pipeline.mining.int8_product import int8_works
+from pipeline.mining.int16_kernel import int16_works
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
 from pipeline.mining.search import onepass
@@ -49,7 +50,9 @@ def definition(problem, direction):
     images=st.integers(6, 14),
     kinds=st.integers(1, 20),
     nudge=st.sampled_from([0.0, 2.0**-22, 1e-3]),
-    precision=st.sampled_from(["float32", "bfloat16", *(["int8"] if int8_works() else [])]),
+    precision=st.sampled_from(
+        ["float32", "bfloat16", *(["int16"] if int16_works() else []), *(["int8"] if int8_works() else [])]
+    ),
 )
 @example(seed=11, images=6, kinds=1, nudge=2.0**-22, precision="float32")  # bounds a hair below the last scores
 def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kinds, nudge, precision):

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from pipeline.mining import products
 from pipeline.mining.int8_product import int8_works
+from pipeline.mining.int16_kernel import int16_works
 from pipeline.mining.problem import Problem
 from pipeline.mining.products import near_product
 from pipeline.mining.tiles import Keeper, TileKeeper
 
-PRECISIONS = ["float32", "bfloat16", *(["int8"] if int8_works() else [])]
+PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
 
 
 def vectors(seed, size, scale, count=40):
@@ -26,7 +27,7 @@ def vectors(seed, size, scale, count=40):
     return (scale * found).astype(np.float32)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", [precision for precision in PRECISIONS if precision != "int8"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("size", [1, 7, 300])
 def test_near_products_are_within_the_error(size, scale, precision):
@@ -39,7 +40,8 @@ def test_near_products_are_within_the_error(size, scale, precision):
     exact = one.astype(np.float64) @ other.T.astype(np.float64)
     worst = np.abs(found - exact).max()
     assert worst <= product.error
-    assert product.error < {"float32": 1e-4, "bfloat16": 0.02}[precision] * np.abs(exact).max() * 10
+    assert product.precision == precision
+    assert product.error < {"float32": 1e-4, "bfloat16": 0.02, "int16": 1e-3}[precision] * np.abs(exact).max() * 10
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,6 +97,8 @@ def test_sums_that_could_overflow_are_not_made_of_integers():
         ({"avx512_bf16": True, "avx512_vnni": True}, True, "bfloat16"),
         ({"avx512_vnni": True}, True, "int8"),
         ({"avx_vnni": True}, True, "int8"),
+        ({"avx512_vnni": True, "avx2": True}, False, "int16"),
+        ({"avx2": True}, True, "int16"),
         ({"avx512_vnni": True}, False, "float32"),
         ({}, True, "float32"),
     ],

@@ -1,0 +1,140 @@
+"""Products of matrices of 16-bit integers, by the AVX2 instruction for them.
+
+`vpmaddwd` multiplies sixteen integers with sixteen others and adds the products up two by two, in 32 bits: twice as
+much as a float32 instruction does. Of libraries MKL has it, and takes twice as long by it as in float32.
+
+Vectors are packed in panels of ROWS or COLUMNS vectors, two entries of each after another. A panel of rows and one of
+columns give a block of sums that stays in registers until it is whole; then it is scaled and written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, no_type_check
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.core import config
+from numba.extending import intrinsic
+
+LANES = 8  # 32-bit sums in a register
+ROWS, WIDE = 6, 2  # 12 registers of sums, of the processor's 16
+COLUMNS = WIDE * LANES
+TOGETHER = 20  # panels of rows that a second cache holds
+
+INSTRUCTION = "llvm.x86.avx2.pmadd.wd"
+INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+SUMS, ENTRIES, FLOATS = (ir.VectorType(kind, LANES * n) for kind, n in ((INT32, 1), (ir.IntType(16), 2), (FLOAT, 1)))
+
+
+def int16_works() -> bool:
+    """Whether this processor has the instruction, and numba compiles for this processor."""
+    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(able.get("avx2")) and not config.CPU_NAME  # type: ignore[attr-defined]
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def pack(start: int, stop: int, integers: Any, width: int, panels: Any) -> None:
+    """Panels from start to stop, [pairs of entries, width, 2] each; what is missing of the last one counts as 0."""
+    count, dimensions = integers.shape
+    for panel in range(start, stop):
+        packed = panels[panel - start]
+        packed[:] = 0
+        for n in range(min(width, count - panel * width)):
+            vector = integers[panel * width + n]
+            for k in range(dimensions):
+                packed[k // 2, n, k % 2] = vector[k]
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def multiply(
+    start: int, stop: int, rows: Any, columns: Any, row_scales: Any, column_scales: Any, products: Any
+) -> None:
+    """products[i, j] = <row i, column j> row_scales[i] column_scales[j], for panels of rows from start to stop.
+
+    `columns` is packed; scales and products have room for whole panels. No sum may exceed 32 bits.
+    """
+    pairs, stride = columns.shape[1], products.strides[0]
+    packed = np.empty((min(TOGETHER, stop - start), pairs, ROWS, 2), np.int16)
+    for first in range(start, stop, TOGETHER):
+        last = min(first + TOGETHER, stop)
+        pack(first, last, rows, ROWS, packed)
+        for column in range(len(columns)):
+            scales = column_scales[column * COLUMNS :].ctypes.data
+            for row in range(first, last):
+                _block(
+                    packed[row - first].ctypes.data,
+                    columns[column].ctypes.data,
+                    pairs,
+                    row_scales[row * ROWS :].ctypes.data,
+                    scales,
+                    products[row * ROWS :, column * COLUMNS :].ctypes.data,
+                    stride,
+                )
+
+
+@intrinsic
+@no_type_check
+def _block(context, rows, columns, pairs, row_scales, column_scales, products, stride):
+    """Of one panel of rows with one of columns; all are addresses but pairs and stride (bytes)."""
+    return types.void(*[types.intp] * 7), _generate_block
+
+
+@no_type_check
+def _generate_block(context: Any, build: ir.IRBuilder, signature: Any, arguments: Any) -> ir.Value:
+    rows, columns, pairs, row_scales, column_scales, products, stride = arguments
+    before, loop, after = build.block, build.append_basic_block("pairs"), build.append_basic_block("scale")
+    build.branch(loop)
+
+    build.position_at_end(loop)
+    pair = build.phi(INT64)
+    sums = [build.phi(SUMS) for _ in range(ROWS * WIDE)]
+    theirs = [_load(build, ENTRIES, columns, pair, COLUMNS, m * LANES) for m in range(WIDE)]
+    ours = [build.bitcast(_all_lanes(build, _load(build, INT32, rows, pair, ROWS, n)), ENTRIES) for n in range(ROWS)]
+    grown = [build.add(sums[n * WIDE + m], _added(build, ours[n], theirs[m])) for n in range(ROWS) for m in range(WIDE)]
+    following = build.add(pair, INT64(1))
+    for value, next_value in zip([pair, *sums], [following, *grown], strict=True):
+        value.add_incoming(value.type(None), before)  # 0
+        value.add_incoming(next_value, loop)
+    build.cbranch(build.icmp_signed("<", following, pairs), loop, after)
+
+    build.position_at_end(after)
+    scales = [_load(build, FLOATS, column_scales, INT64(m), LANES) for m in range(WIDE)]
+    for n in range(ROWS):
+        scale = _all_lanes(build, _load(build, FLOAT, row_scales, INT64(n)))
+        line = build.add(products, build.mul(stride, INT64(n)))
+        for m in range(WIDE):
+            product = build.fmul(build.fmul(build.sitofp(grown[n * WIDE + m], FLOATS), scale), scales[m])
+            build.store(product, _place(build, FLOATS, line, INT64(m), LANES), align=4)
+    return context.get_dummy_value()
+
+
+@no_type_check
+def _place(build: ir.IRBuilder, kind: ir.Type, start: ir.Value, n: ir.Value, each: int = 1, more: int = 0) -> ir.Value:
+    """The address of the four bytes n * each + more, for what is of a kind."""
+    place = build.add(build.mul(n, INT64(each)), INT64(more))
+    return build.inttoptr(build.add(start, build.mul(place, INT64(4))), kind.as_pointer())
+
+
+@no_type_check
+def _load(build: ir.IRBuilder, kind: ir.Type, *place: Any) -> ir.Value:
+    return build.load(_place(build, kind, *place), align=4)
+
+
+@no_type_check
+def _all_lanes(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """A register that holds the value in every lane."""
+    kind = ir.VectorType(value.type, LANES)
+    first = build.insert_element(kind(ir.Undefined), value, INT32(0))
+    return build.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(INT32, LANES)(None))
+
+
+@no_type_check
+def _added(build: ir.IRBuilder, one: ir.Value, other: ir.Value) -> ir.Value:
+    """Products of the entries of two registers, added up two by two."""
+    kind = ir.FunctionType(SUMS, [ENTRIES, ENTRIES])
+    known = build.module.globals.get(INSTRUCTION)
+    return build.call(known or ir.Function(build.module, kind, INSTRUCTION), [one, other])
