@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,7 @@ def main(
 ) -> None:
     """Print a table for each of SIZES: S M L XL XL2048 COCO, or IMAGESxDIMENSIONS."""
     threads = threads or len(os.sched_getaffinity(0))
+    curves: dict[tuple[int, str], list[tuple[float, ...]]] = defaultdict(list)
     names = [f"ours {search}", *filter(None, rivals.split(","))]
     if unknown := [name for name in names[1:] if name not in RIVALS]:
         raise click.UsageError(f"there are no rivals {unknown}; known are {', '.join(RIVALS)}.")
@@ -83,12 +85,26 @@ def main(
             place = Path(folder or temporary) / f"{images}x{dimensions}"
             make_world(place, images, dimensions)
             for depth in depths:
-                show(place, size, images, dimensions, depth, names, repeat, threads)
+                ours = show(place, size, images, dimensions, depth, names, repeat, threads)
+                curves[dimensions, depth].append((images, *ours))
+    for (dimensions, depth), curve in curves.items():
+        if len(curve) > 1:
+            show_curve(dimensions, depth, curve)
+
+
+def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> None:
+    """How our seconds and memory grow."""
+    table = Table("images x captions", "seconds", "of 10^9 pairs", "MB", title=f"{dimensions} dimensions, h = {depth}")
+    for images, seconds, memory in sorted(curve):
+        each = seconds / (EACH * images**2 / 1e9)
+        table.add_row(f"{images:,.0f} x {EACH * images:,.0f}", f"{seconds:.2f}", f"{each:.1f}", f"{memory / 1e6:.0f}")
+    console.print(table)
 
 
 def show(
     place: Path, size: str, images: int, dimensions: int, depth: str, names: list[str], repeat: int, threads: int
-) -> None:
+) -> tuple[float, ...]:
+    """Print what all take; our seconds and bytes."""
     h = [int(part) for part in depth.split("/")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(repeat):
@@ -98,17 +114,18 @@ def show(
     title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
     columns = ("", "seconds", "(processor)", "/ ours", "MB", "found i2t", "found t2i")
     table = Table(*columns, title=title, title_justify="left")
-    whole = [result["seconds"] for result in found[names[0]]]
+    ours = found[names[0]]
     for name, results in found.items():
-        ratio = np.median([result["seconds"] / ours for result, ours in zip(results, whole, strict=True)])
+        ratio = np.median([other["seconds"] / our["seconds"] for other, our in zip(results, ours, strict=True)])
         seconds, processor, memory = (
             np.median([result[key] for result in results]) for key in ("seconds", "processor", "memory")
         )
         share = [f"{results[0][key]:.4%}" if results[0].get(key) is not None else "" for key in ("i2t", "t2i")]
         table.add_row(name, f"{seconds:.2f}", f"({processor:.2f})", f"{ratio:.2f}", f"{memory / 1e6:.0f}", *share)
     console.print(table)
-    parts = found[names[0]][0]["parts"]
+    parts = ours[0]["parts"]
     console.print("ours:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()), highlight=False)
+    return tuple(float(np.median([our[key] for our in ours])) for key in ("seconds", "memory"))
 
 
 def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:

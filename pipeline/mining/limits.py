@@ -10,7 +10,7 @@ from pipeline.mining.products import Product
 from pipeline.mining.threads import in_parallel
 from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES
 
-SAMPLED = 6.0  # of an anchor's h best, so many are expected in the sample
+EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, but so many at least, and at most
 FEWEST_SAMPLED = 1024
 DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and that anchor is searched by itself
 
@@ -30,7 +30,7 @@ def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.nd
 
 def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
     """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
-    size = min(count, max(FEWEST_SAMPLED, int(SAMPLED * count / wanted)))
+    size = min(count, max(FEWEST_SAMPLED, int(np.clip(wanted / 20, *EXPECTED) * count / wanted)))
     expected = size * wanted / count
     return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
 
