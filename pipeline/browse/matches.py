@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Lock
+
+from filelock import FileLock
 
 from pipeline.artifact import write_atomically
 from pipeline.browse.match_files import EDITORS
@@ -15,7 +16,8 @@ Stamp = tuple[int, int, int]
 class Matches:
     """Pairs of an image and a caption of the training split, by row; the file is made with the first of them.
 
-    What others write into the file meanwhile is seen and kept, and so are columns of theirs.
+    What others write into the file meanwhile is seen and kept, and so are columns of theirs. A lock beside the file has
+    one process mark at a time.
     """
 
     def __init__(self, path: Path, images: int, captions: int) -> None:
@@ -23,7 +25,7 @@ class Matches:
             raise FileNotFoundError(f"{path.parent} does not exist; make it, or choose another --matches.")
         self.path = path.resolve()
         self._images, self._captions = images, captions
-        self._lock = Lock()
+        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         self._seen: tuple[Stamp | None, frozenset[tuple[int, int]]] = (None, self._read())
 
     def __len__(self) -> int:
