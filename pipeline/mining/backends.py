@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.mining.faiss_flat import gpus
 from pipeline.mining.problem import Problem
-from pipeline.mining.products import fastest_precision
+from pipeline.mining.products.choice import fastest_precision
 from pipeline.mining.search.factory import approximate_steps, measured_recall
 from pipeline.mining.search.flat import flat_steps
 from pipeline.mining.search.onepass import one_pass_steps

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from pipeline.mining.problem import Side, blocks
-from pipeline.mining.products import Product
+from pipeline.mining.products.choice import Product
 from pipeline.mining.threads import in_parallel
 from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES
 

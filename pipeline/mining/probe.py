@@ -17,7 +17,7 @@ from pipeline.mining.grouping import group
 from pipeline.mining.limits import sample_and_rank, sampled_limits
 from pipeline.mining.lists import Summary, lists_table
 from pipeline.mining.problem import Positives, Problem, Side
-from pipeline.mining.products import Product, near_product
+from pipeline.mining.products.choice import Product, near_product
 from pipeline.mining.proposals import Proposals, heads
 from pipeline.mining.shape import Shape
 from pipeline.mining.table import Direction, list_writer

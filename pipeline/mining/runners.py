@@ -28,8 +28,8 @@ def choose_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> 
     """`fetched` says of files in the cache from which address every node gets its own copy."""
     if engine.backend == "inprocess":
         return run_in_process
-    from pipeline.mining.ray_cluster import load_ray
-    from pipeline.mining.ray_units import run_on_ray
+    from pipeline.mining.cluster.connection import load_ray
+    from pipeline.mining.cluster.units import run_on_ray
 
     load_ray()  # without it a run ends here, before anything is read
     return partial(run_on_ray, address=engine.ray_address, cpus=engine.threads or 1, fetched=fetched or {})

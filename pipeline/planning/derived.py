@@ -11,7 +11,7 @@ from pipeline.config.combinations import Fusion, Rerank
 from pipeline.config.experiment import Experiment
 from pipeline.config.refresh import Refresh
 from pipeline.experiments import merge, override_text, parse_override
-from pipeline.mining.shortlist import TILES
+from pipeline.mining.derived.shortlist import TILES
 from pipeline.planning.fields import values
 from pipeline.planning.recipes import Recipes
 

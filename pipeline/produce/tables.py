@@ -17,17 +17,17 @@ from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import EmbeddingStore, write_embeddings
 from pipeline.engine import Engine
 from pipeline.mining.backends import Backend
-from pipeline.mining.fusion import fuse_tables
+from pipeline.mining.derived.fusion import fuse_tables
+from pipeline.mining.derived.rerank import rerank
+from pipeline.mining.derived.rescore import Rescoring
+from pipeline.mining.derived.shortlist import Shortlist
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
-from pipeline.mining.rerank import rerank
-from pipeline.mining.rescore import Rescoring
 from pipeline.mining.runners import choose_runner
 from pipeline.mining.screening.entries import Knowledge
 from pipeline.mining.screening.matches import read_matches
 from pipeline.mining.screening.view import judge, write_view
 from pipeline.mining.search.drifted import drifted
-from pipeline.mining.shortlist import Shortlist
 from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
 from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from pipeline.progress import show_progress

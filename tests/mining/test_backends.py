@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.mining import backends, products
+from pipeline.mining import backends
 from pipeline.mining.audit import audit
 from pipeline.mining.backends import EXACT, choose_backend
-from pipeline.mining.int8_product import int8_works
-from pipeline.mining.int16_kernel import int16_works
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
+from pipeline.mining.products import choice
+from pipeline.mining.products.int8 import int8_works
+from pipeline.mining.products.int16_kernel import int16_works
 from pipeline.mining.search import onepass
 from pipeline.mining.table import DIRECTIONS, read_table
 
@@ -68,7 +69,7 @@ def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kin
     problem = Problem(draw(images), draw(3 * images), image_of, h_captions, int(rng.integers(1, images)))
     hashes = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "fastest_precision", lambda: precision)
+        patch.setattr(choice, "fastest_precision", lambda: precision)
         patch.setattr(onepass, "TILE_IMAGES", int(rng.integers(4, 16)))
         patch.setattr(onepass, "TILE_CAPTIONS", int(rng.integers(8, 40)))
         for search in EXACT:
@@ -151,11 +152,11 @@ def test_units_of_another_precision_are_not_used(problem, tmp_path, monkeypatch)
         if done == total - 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(products, "fastest_precision", lambda: "bfloat16")
+    monkeypatch.setattr(choice, "fastest_precision", lambda: "bfloat16")
     with pytest.raises(KeyboardInterrupt):
         mined(problem, tmp_path, "onepass", progress=stop)
     begun = {path.name for path in (tmp_path / "work").iterdir()}
-    monkeypatch.setattr(products, "fastest_precision", lambda: "float32")
+    monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
     with pytest.raises(KeyboardInterrupt):
         mined(problem, tmp_path, "onepass", progress=stop)
     new = {path.name for path in (tmp_path / "work").iterdir()} - begun

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from pipeline.mining import mine as mining
-from pipeline.mining import probe, products
+from pipeline.mining import probe
 from pipeline.mining.estimate import estimate
-from pipeline.mining.float_product import FloatProduct
 from pipeline.mining.problem import Problem
+from pipeline.mining.products import choice
+from pipeline.mining.products.floats import FloatProduct
 from pipeline.mining.shape import Shape
 
 SHAPE = Shape(1100, 3300, 8, 3, 40, 15)
@@ -53,7 +54,7 @@ def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, 
 
 def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(products, "fastest_precision", lambda: "float32")
+    monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
     multiply = FloatProduct.__call__
 
     def counted(product, one, other):

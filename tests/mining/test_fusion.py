@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.mining import lists as groups
 from pipeline.mining.audit import audit
-from pipeline.mining.fusion import by_rank, by_score, fuse, fuse_tables
+from pipeline.mining.derived.fusion import by_rank, by_score, fuse, fuse_tables
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
 from pipeline.mining.statistics import describe

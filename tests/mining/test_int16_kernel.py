@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba.core import config
 
-from pipeline.mining.int16_kernel import COLUMNS, ROWS, int16_works, multiply, pack
+from pipeline.mining.products.int16_kernel import COLUMNS, ROWS, int16_works, multiply, pack
 
 needs_the_instruction = pytest.mark.skipif(not int16_works(), reason="no AVX2 here")
 

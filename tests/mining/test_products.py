@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.mining import products
-from pipeline.mining.int8_product import int8_works
-from pipeline.mining.int16_kernel import int16_works
 from pipeline.mining.problem import Problem
-from pipeline.mining.products import near_product
+from pipeline.mining.products import choice
+from pipeline.mining.products.choice import near_product
+from pipeline.mining.products.int8 import int8_works
+from pipeline.mining.products.int16_kernel import int16_works
 from pipeline.mining.tiles import Keeper, TileKeeper
 
 PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
@@ -105,5 +105,5 @@ def test_sums_that_could_overflow_are_not_made_of_integers():
 )
 def test_the_precision_is_one_that_the_processor_has_units_for(monkeypatch, able, works, precision):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
-    monkeypatch.setattr(products, "int8_works", lambda: works)
-    assert products.fastest_precision() == precision
+    monkeypatch.setattr(choice, "int8_works", lambda: works)
+    assert choice.fastest_precision() == precision

@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pipeline.mining import ray_cluster, ray_nodes, ray_units
+from pipeline.mining.cluster import connection, nodes, units
+from pipeline.mining.cluster.job import problems_here
 from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
-from pipeline.mining.ray_job import problems_here
 from pipeline.mining.runners import run_in_process
 from pipeline.mining.table import DIRECTIONS, read_table
 from pipeline.mining.units import Unit
@@ -36,7 +36,7 @@ def cluster():
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    os.environ.update(ray_cluster.DEFAULTS)
+    os.environ.update(connection.DEFAULTS)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
     node = {"num_cpus": 1, "object_store_memory": 80_000_000, "memory": 2 * MEMORY}
@@ -70,7 +70,7 @@ def mined(problem, folder, run=run_in_process, **options):
 
 def on(cluster, change=lambda unit: unit):
     """A runner on the cluster, where the units of the pass over the tiles, three, are changed in some way."""
-    run = partial(ray_units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+    run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
 
     def changed(steps, problem, work, progress):
         first, tiles, last = steps
@@ -136,7 +136,7 @@ def failing(problem, work):
 
 def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
     def second_step(steps, problem, work, progress):
-        run = partial(ray_units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+        run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
         run([steps[0], [Unit(("never",), failing)]], problem, work, progress)
 
     with pytest.raises(ValueError, match=r"^this unit cannot be$"):
@@ -179,7 +179,7 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
             return replace(value, path=value.path.with_name(change[name]))
         return value / change[name] if name == "work" else tuple({**dict(value), "numpy": change[name]}.items())
 
-    monkeypatch.setattr(ray_nodes, "problems_here", differs_there)
+    monkeypatch.setattr(nodes, "problems_here", differs_there)
     expected = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*" + message.replace(
         "{numpy}", np.__version__.replace(".", r"\.")
     )

@@ -10,11 +10,11 @@ from models.base import Code, MatchingModel
 from pipeline.data.batches import PairData
 from pipeline.data.folder import Split
 from pipeline.data.tokens import TokenisedCaptions
-from pipeline.mining import shortlist as sizes
 from pipeline.mining.audit import audit
-from pipeline.mining.rerank import measured_recall, rerank
-from pipeline.mining.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
-from pipeline.mining.shortlist import Shortlist
+from pipeline.mining.derived import shortlist as sizes
+from pipeline.mining.derived.rerank import measured_recall, rerank
+from pipeline.mining.derived.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
+from pipeline.mining.derived.shortlist import Shortlist
 from pipeline.mining.table import read_table
 
 IMAGES, CAPTIONS = 23, 61

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.engine import Engine
-from pipeline.mining import ray_units
+from pipeline.mining.cluster import units as cluster_units
+from pipeline.mining.cluster.connection import connected
 from pipeline.mining.problem import Problem
-from pipeline.mining.ray_cluster import connected
 from pipeline.mining.runners import choose_runner
 
 
@@ -40,7 +40,7 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
     for images in (np.array(mapped), mapped[1:]):
         problem = Problem(images, mapped, np.full(3, -1, np.int32), 1, 1)
         with pytest.raises(ValueError, match=r"one whole memory-mapped \.npy file"):
-            ray_units.write_job(problem, tmp_path, {})
+            cluster_units.write_job(problem, tmp_path, {})
 
 
 def test_an_unknown_backend_is_refused():

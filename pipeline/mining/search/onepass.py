@@ -14,7 +14,7 @@ from pipeline.mining.grouping import group
 from pipeline.mining.limits import sampled_limits
 from pipeline.mining.lists import lists_table
 from pipeline.mining.problem import Problem, blocks
-from pipeline.mining.products import Product, near_product
+from pipeline.mining.products.choice import Product, near_product
 from pipeline.mining.proposals import Proposals, heads
 from pipeline.mining.table import DIRECTIONS, Direction
 from pipeline.mining.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper

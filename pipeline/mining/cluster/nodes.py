@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from pipeline.mining.ray_cluster import usable_nodes
-from pipeline.mining.ray_job import Job, problems_here
+from pipeline.mining.cluster.connection import usable_nodes
+from pipeline.mining.cluster.job import Job, problems_here
 
 SECONDS = 600.0
 """Within which a node must have read all vectors."""

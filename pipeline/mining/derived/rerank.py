@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from pipeline.mining.rescore import (
+from pipeline.mining.derived.rescore import (
     ROUNDING,
     Rescoring,
     best_scores,
@@ -24,7 +24,7 @@ from pipeline.mining.rescore import (
     read_scores,
     rescoring_units,
 )
-from pipeline.mining.shortlist import Block
+from pipeline.mining.derived.shortlist import Block
 from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction, NegativeLists
 from pipeline.mining.writing import Made, as_tables, write_table
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from pipeline.mining.float_product import float_product
-from pipeline.mining.int8_product import Int8Product, int8_works
-from pipeline.mining.int16_kernel import int16_works
-from pipeline.mining.int16_product import int16_product
 from pipeline.mining.problem import Problem
+from pipeline.mining.products.floats import float_product
+from pipeline.mining.products.int8 import Int8Product, int8_works
+from pipeline.mining.products.int16 import int16_product
+from pipeline.mining.products.int16_kernel import int16_works
 from pipeline.mining.tiles import TileKeeper
 
 Precision = Literal["float32", "bfloat16", "int16", "int8"]

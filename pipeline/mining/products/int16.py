@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Float32, Int16
 from numba import njit
 
-from pipeline.mining.int16_kernel import COLUMNS, ROWS, multiply, pack
 from pipeline.mining.problem import Problem
+from pipeline.mining.products.int16_kernel import COLUMNS, ROWS, multiply, pack
 from pipeline.mining.threads import in_parallel
 from pipeline.mining.tiles import TileKeeper
 

@@ -15,9 +15,9 @@ from jaxtyping import Float32, Int64
 from models.base import Code, MatchingModel
 from pipeline.data.batches import PairData
 from pipeline.embedding import encode_captions, encode_images
-from pipeline.mining import shortlist as sizes
+from pipeline.mining.derived import shortlist as sizes
+from pipeline.mining.derived.shortlist import Block, Shortlist
 from pipeline.mining.problem import blocks
-from pipeline.mining.shortlist import Block, Shortlist
 from pipeline.mining.table import DIRECTIONS, Direction
 from pipeline.mining.units import Unit
 

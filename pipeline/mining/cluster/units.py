@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.mining.cluster.connection import connected, usable_nodes
+from pipeline.mining.cluster.job import Job, VectorsFile, differing_versions, versions_here
+from pipeline.mining.cluster.nodes import check_nodes
 from pipeline.mining.problem import Problem
-from pipeline.mining.ray_cluster import connected, usable_nodes
-from pipeline.mining.ray_job import Job, VectorsFile, differing_versions, versions_here
-from pipeline.mining.ray_nodes import check_nodes
 from pipeline.mining.runners import Progress
 from pipeline.mining.threads import use_threads
 from pipeline.mining.units import Steps, Unit
