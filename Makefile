@@ -1,8 +1,8 @@
-# make demo   both rounds on the embedded demo      make test   all tests
+# make demo   both rounds on the embedded demo      make test   all tests, but those of a cluster
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-cluster lint clean
 
 demo: .venv/installed
 	@$(BIN)/luigi --module tasks SecondRound
@@ -14,6 +14,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-cluster: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python -m pytest -m cluster
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Mining on a Ray cluster of two nodes: the same table, whatever is lost on the way; nodes that do not fit are named.
 
-Run by `pytest -m cluster`.
+Run by `make test-cluster`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pipeline.mining.mine import mine
 from pipeline.mining.problem import Problem
 from pipeline.mining.runners import run_in_process
 from pipeline.mining.table import DIRECTIONS, read_table
+from pipeline.mining.tiles import TILE_IMAGES
 from pipeline.mining.units import Unit
 
 pytestmark = pytest.mark.cluster
 
-IMAGES, EACH = 2100, 1
+IMAGES, EACH = 2 * TILE_IMAGES + 100, 1
 MEMORY = 50_000_000
 
 
@@ -54,7 +55,7 @@ def cluster():
 
 @pytest.fixture
 def world(tmp_path):
-    """Mapped vectors, enough for three units of images."""
+    """Mapped vectors, for three units of images."""
     rng = np.random.default_rng(3)
     for name, count in (("images", IMAGES), ("captions", IMAGES * EACH)):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(count, 6)).astype(np.float32))
@@ -100,12 +101,12 @@ def stuck_on(node, marker, unit, problem, work):
     if ray.get_runtime_context().get_node_id() == node:
         marker.touch()
         time.sleep(3600)
-    wait_for(marker)
+    wait_for(marker.exists)
     return unit(problem, work)
 
 
-def wait_for(marker):
-    while not marker.exists():
+def wait_for(there):
+    while not there():
         time.sleep(0.05)
 
 
@@ -117,10 +118,12 @@ def test_the_table_is_the_same_though_a_process_dies(cluster, world, tmp_path):
 
 
 def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
+    import ray
+
     third, marker = cluster.add_node(num_cpus=1, object_store_memory=80_000_000, memory=MEMORY), tmp_path / "stuck"
 
     def lose_it():
-        wait_for(marker)
+        wait_for(marker.exists)
         cluster.remove_node(third, allow_graceful=False)
 
     losing = threading.Thread(target=lose_it, daemon=True)
@@ -128,6 +131,7 @@ def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
     run = on(cluster, lambda unit: partial(stuck_on, third.node_id, marker, unit))
     assert mined(world, tmp_path / "there", run) == mined(world, tmp_path / "here")
     losing.join()
+    wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
 
 
 def failing(problem, work):
