@@ -31,6 +31,7 @@ def test_products_are_those_of_numpy(rows, columns, dimensions):
     np.testing.assert_array_equal(products[:rows, :columns], expected)
 
 
-def test_it_is_left_alone_where_numba_compiles_for_other_processors(monkeypatch):
-    monkeypatch.setattr(config, "CPU_NAME", "generic")
+@pytest.mark.parametrize(("name", "value"), [("CPU_NAME", "generic"), ("CPU_FEATURES", "-avx2"), ("DISABLE_JIT", 1)])
+def test_it_is_left_alone_where_numba_does_not_compile_for_this_processor(monkeypatch, name, value):
+    monkeypatch.setattr(config, name, value)
     assert not int16_works()

@@ -23,15 +23,20 @@ ROWS, WIDE = 6, 2  # 12 registers of sums, of the processor's 16
 COLUMNS = WIDE * LANES
 TOGETHER = 20  # panels of rows that a second cache holds
 
+ELSEWHERE = (
+    "CPU_NAME",
+    "CPU_FEATURES",
+    "DISABLE_JIT",
+)  # NUMBA_…: where LLVM has no such instruction, it ends the process
 INSTRUCTION = "llvm.x86.avx2.pmadd.wd"
 INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 SUMS, ENTRIES, FLOATS = (ir.VectorType(kind, LANES * n) for kind, n in ((INT32, 1), (ir.IntType(16), 2), (FLOAT, 1)))
 
 
 def int16_works() -> bool:
-    """Whether this processor has the instruction, and numba compiles for this processor."""
+    """Whether this processor has the instruction, and numba compiles for it and no other."""
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(able.get("avx2")) and not config.CPU_NAME  # type: ignore[attr-defined]
+    return bool(able.get("avx2")) and not any(getattr(config, name) for name in ELSEWHERE)
 
 
 @njit(nogil=True, cache=True)
