@@ -16,11 +16,16 @@ from models.attention import Direction
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of images as region features; `mask` is True where a region is real (None: all are)."""
+    """A batch of images as region features; `mask` is True where a region is real (None: all are).
+
+    In training mode BatchNorm takes each of `groups` equal parts of the batch by itself, as if they were encoded in
+    turn. A selection of images is one group.
+    """
 
     features: Float[Tensor, "images regions features"]
     mask: Bool[Tensor, "images regions"] | None = None
     boxes: Float[Tensor, "images regions coordinates"] | None = None
+    groups: int = 1
 
     def __len__(self) -> int:
         return len(self.features)
@@ -37,6 +42,7 @@ class Images:
             self.features.to(device),
             None if self.mask is None else self.mask.to(device),
             None if self.boxes is None else self.boxes.to(device),
+            self.groups,
         )
 
 
@@ -125,8 +131,6 @@ class MatchingModel(nn.Module, ABC):
     """
 
     similarity_range: tuple[float, float] = (-1.0, 1.0)
-    uses_batch_statistics: bool = False
-    """True if training mode mixes the images of a batch (BatchNorm): anchors and companions then go apart."""
     needs_boxes: bool = False
     """True if `Images.boxes` must be there."""
     takes_masks: bool = True

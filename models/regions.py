@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,6 +41,18 @@ def masked_mean(
     return zero_masked(regions, mask).sum(1) / count(mask).unsqueeze(-1)
 
 
+def group_by_group(function: Callable[..., Tensor], groups: int, *tensors: Tensor | None) -> Tensor:
+    """`function` of each of `groups` equal parts of a batch by itself, where it has statistics of its own.
+
+    >>> group_by_group(lambda x: x - x.mean(), 2, torch.tensor([1.0, 3.0, 5.0, 5.0]))
+    tensor([-1.,  1.,  0.,  0.])
+    """
+    if groups == 1:
+        return function(*tensors)
+    parts = [[None] * groups if tensor is None else tensor.chunk(groups) for tensor in tensors]
+    return torch.cat([function(*part) for part in zip(*parts, strict=True)])
+
+
 def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
     """The number of real regions of each image, at least 1."""
     return mask.sum(1).clamp_min(1)
@@ -53,4 +66,4 @@ def compact(images: Images) -> Images:
     order = order[:, : max(1, int(images.mask.sum(1).max()))]
     mask = images.mask.gather(1, order)
     features = images.features.gather(1, order.unsqueeze(-1).expand(-1, -1, images.features.shape[2]))
-    return Images(zero_masked(features, mask), mask)
+    return Images(zero_masked(features, mask), mask, groups=images.groups)

@@ -18,7 +18,7 @@ from models.blocks import Block
 from models.fragments import FragmentModel
 from models.fused import clipped_unit, projected_difference
 from models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
-from models.regions import zero_masked
+from models.regions import group_by_group, zero_masked
 
 TEMPERATURE = 9.0
 DROPOUT = 0.4
@@ -30,11 +30,10 @@ class _SGRAF(FragmentModel):
     s(x, y) = l2(W (x - y)^2 + b), of each word and what it attends to, and of the pooled image and caption.
 
     BatchNorm takes each region slot for a channel, so the number of regions is fixed, and none may be masked. While
-    training, the image's statistics are those of the images encoded together.
+    training, the image's statistics are those of its group.
     """
 
     similarity_range = (0.0, 1.0)
-    uses_batch_statistics = True
     takes_masks = False
 
     def __init__(
@@ -67,7 +66,7 @@ class _SGRAF(FragmentModel):
                 "remove {split}_mask.npy, or keep only the regions that all images have with `max_regions`."
             )
         code = super().encode_images(Images(images.features))
-        return Code(code.vectors, pooled=self.pool_image(code.vectors, None))
+        return Code(code.vectors, pooled=self.pool_image(code.vectors, None, images.groups))
 
     def encode_captions(self, captions: Captions) -> Code:
         code = super().encode_captions(captions)
@@ -168,7 +167,7 @@ class SAF(_SGRAF):
 class Pooling(nn.Module):
     """One vector of all fragments, weighted by softmax(w (tanh(W x) * tanh(W' mean x))).
 
-    For images (`slots` regions) both tanh are of BatchNorms, one with a channel a region slot.
+    For images (`slots` regions) both tanh are of BatchNorms, one with a channel a region slot, by groups of images.
     """
 
     def __init__(self, size: int, slots: int | None, dropout: float) -> None:
@@ -179,12 +178,15 @@ class Pooling(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, fragments: Float[Tensor, "items fragments D"], mask: Bool[Tensor, "items fragments"] | None
+        self,
+        fragments: Float[Tensor, "items fragments D"],
+        mask: Bool[Tensor, "items fragments"] | None,
+        groups: int = 1,
     ) -> Float[Tensor, "items D"]:
         count = fragments.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp_min(1)
         mean = zero_masked(fragments, mask).sum(1) / count
-        local = self.dropout(self.local_norm(self.local(fragments)).tanh())
-        whole = self.dropout(self.whole_norm(self.whole(mean)).tanh())
+        local = self.dropout(group_by_group(self.local_norm, groups, self.local(fragments)).tanh())
+        whole = self.dropout(group_by_group(self.whole_norm, groups, self.whole(mean)).tanh())
         weights = masked_softmax(self.common(local * whole.unsqueeze(1)).squeeze(-1), mask, 1)
         return l2_normalise(torch.bmm(weights.unsqueeze(1), fragments).squeeze(1))
 

@@ -7,12 +7,13 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from models.base import Captions, Code, EmbeddingModel, Images
 from models.captioner import Captioner
 from models.normalise import l2_normalise
-from models.regions import Projection, compact, count, zero_masked
+from models.regions import Projection, compact, count, group_by_group, zero_masked
 from models.text import TextEncoder
 
 
@@ -21,7 +22,7 @@ class RegionReasoning(nn.Module):
 
         v <- v + BatchNorm(W_r (theta(v) phi(v)^T / n) g(v))
 
-    BatchNorm starts with scale and shift 0, so a fresh layer is the identity.
+    BatchNorm starts with scale and shift 0, so a fresh layer is the identity. Masked regions are zero and stay so.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,19 +38,35 @@ class RegionReasoning(nn.Module):
     def forward(
         self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
     ) -> Float[Tensor, "images regions size"]:
-        affinity = torch.bmm(self.theta(regions), self.phi(regions).transpose(1, 2))
-        if mask is None:
-            related = torch.bmm(affinity / regions.shape[1], self.value(regions))
-            return regions + self._normalised(self.output(related).flatten(0, 1)).view(regions.shape)
-        affinity = affinity / count(mask)[:, None, None]
-        related = torch.bmm(affinity, zero_masked(self.value(regions), mask))
-        # Only real regions may enter the statistics of the batch.
-        step = self._normalised(self.output(related[mask]))
-        return regions + torch.zeros_like(regions).index_put((mask,), step)
+        real = regions.shape[1] if mask is None else count(mask)[:, None, None]
+        affinity = self._affinity(regions) / real
+        if mask is not None:
+            affinity = affinity.masked_fill(~mask.unsqueeze(1), 0)
+        return regions + self._normalised(self._step(affinity, regions), mask)
 
-    def _normalised(self, rows: Float[Tensor, "rows size"]) -> Float[Tensor, "rows size"]:
-        """BatchNorm of the rows. Laid out channel by channel, where torch's statistics are several times more exact."""
-        return self.norm(rows.T.contiguous().unsqueeze(0))[0].T.contiguous()
+    def _affinity(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions regions"]:
+        """<T x + s, P y + t> = <P^T (T x + s), y> + <T x + s, t>: one product with all regions in place of two."""
+        theta, phi = self.theta, self.phi
+        queries = F.linear(regions, phi.weight.T @ theta.weight, theta.bias @ phi.weight)
+        same_for_all = regions @ (phi.bias @ theta.weight) + theta.bias @ phi.bias
+        return torch.baddbmm(same_for_all.unsqueeze(2), queries, regions.transpose(1, 2))
+
+    def _step(
+        self, affinity: Float[Tensor, "images regions regions"], regions: Float[Tensor, "images regions size"]
+    ) -> Float[Tensor, "images regions size"]:
+        """W (sum over y of a_y (V y + u)) + w = W V (sum of a_y y) + (sum of a_y) W u + w: likewise."""
+        value, output = self.value, self.output
+        related = F.linear(torch.bmm(affinity, regions), output.weight @ value.weight, output.bias)
+        return related + affinity.sum(2, keepdim=True) * (output.weight @ value.bias)
+
+    def _normalised(
+        self, step: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
+    ) -> Float[Tensor, "images regions size"]:
+        """BatchNorm of the real regions, and zero elsewhere."""
+        rows = step.flatten(0, 1) if mask is None else step[mask]
+        # Laid out channel by channel, where torch's statistics are several times more exact.
+        rows = self.norm(rows.T.contiguous().unsqueeze(0))[0].T.contiguous()
+        return rows.view(step.shape) if mask is None else torch.zeros_like(step).index_put((mask,), rows)
 
 
 class VSRN(EmbeddingModel):
@@ -58,8 +75,6 @@ class VSRN(EmbeddingModel):
     `variant` "coco" normalises the projected regions; "f30k" does not, but ends in a BatchNorm. The official
     code normalises each channel over the regions (`normalise_axis="regions"`); "features" is what was meant.
     """
-
-    uses_batch_statistics = True
 
     def __init__(
         self,
@@ -103,13 +118,8 @@ class VSRN(EmbeddingModel):
 
     def encode_images(self, images: Images) -> Code:
         images = compact(images)
-        regions = zero_masked(self.project(images.features), images.mask)
-        if self.variant == "coco":
-            regions = self._normalise_regions(regions)
-        for layer in self.reasoning:
-            regions = layer(regions, images.mask)
-        regions = self._normalise_regions(regions)
-        vectors = self.norm(self._summary(regions, images.mask))
+        regions = group_by_group(self._regions, images.groups, images.features, images.mask)
+        vectors = group_by_group(self.norm, images.groups, self._summary(regions, images.mask))
         vectors = l2_normalise(vectors) if self.normalise_images else vectors
         vectors = vectors.abs() if self.absolute else vectors
         if self.captioner is None:
@@ -126,6 +136,16 @@ class VSRN(EmbeddingModel):
             return None
         loss: Tensor = self.captioner(images.context, images.context_mask, captions)
         return self.caption_weight * loss
+
+    def _regions(
+        self, features: Float[Tensor, "images regions features"], mask: Bool[Tensor, "images regions"] | None
+    ) -> Float[Tensor, "images regions size"]:
+        regions = zero_masked(self.project(features), mask)
+        if self.variant == "coco":
+            regions = self._normalise_regions(regions)
+        for layer in self.reasoning:
+            regions = layer(regions, mask)
+        return self._normalise_regions(regions)
 
     def _normalise_regions(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions size"]:
         return l2_normalise(regions, dim=1 if self.normalise_axis == "regions" else 2)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from models.base import Captions, Code, Images, MatchingModel, concatenate
+from models.base import Captions, Code, Images, MatchingModel
 from pipeline.data.batches import PairData
 from pipeline.losses import LossKind
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
@@ -30,7 +30,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Batch:
-    """Anchors first, then their companions group by group: `groups` blocks of B images and of B captions.
+    """Anchors first, then their companions group by group: as many blocks of B captions as the images have groups.
 
     One group: anchors alone. Two: the offline negatives. Three: the companions of these as well.
     """
@@ -38,10 +38,9 @@ class Batch:
     images: Images
     captions: Captions
     image_rows: Int[Tensor, " batch"]
-    groups: int
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), self.groups)
+        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device))
 
 
 GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
@@ -49,11 +48,11 @@ GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
 
 def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
     """The tensors of the anchors and as many groups of companions as the loss needs."""
+    images = pairs.images(np.concatenate([images for images, _ in groups]))
     return Batch(
-        pairs.images(np.concatenate([images for images, _ in groups])),
+        replace(images, groups=len(groups)),
         pairs.captions(np.concatenate([captions for _, captions in groups])),
         torch.from_numpy(groups[0][0].astype(np.int64)),
-        len(groups),
     )
 
 
@@ -65,35 +64,22 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     all pairs equally similar.
     """
     size = len(batch.image_rows)
-    images, anchors = _encode_images(model, batch.images, batch.groups)
+    images = model.encode_images(batch.images)
     captions = model.encode_captions(batch.captions)
     matrix = model.similarity(images[:size], captions[:size])
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
-    offline = _offline_similarities(model, images, captions, size, batch.groups) if batch.groups > 1 else None
+    groups = batch.images.groups
+    offline = _offline_similarities(model, images, captions, size, groups) if groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
     model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
     gap = (matrix.diagonal().mean() - matrix.mean()).detach()
     value = LossValue(value.total, {**value.figures, "positive_gap": gap})
-    auxiliary = model.auxiliary_loss(anchors, batch.captions[:size])
+    auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
     if objective.besides is None:
         return value, auxiliary
     further = objective.besides(model, images[:size], captions[:size])
     value = LossValue(value.total, {**value.figures, **further.figures})
     return value, further.total if auxiliary is None else auxiliary + further.total
-
-
-def _encode_images(model: MatchingModel, images: Images, groups: int) -> tuple[Code, Code]:
-    """Codes of all groups, and of the anchors with what the auxiliary loss needs.
-
-    In one pass where images do not influence each other; a model with batch statistics gets each group by itself,
-    as in the official code, so that its statistics are those of anchors, negatives and companions in turn.
-    """
-    if not model.uses_batch_statistics:
-        codes = model.encode_images(images)
-        return codes, codes[: len(images) // groups]
-    size = len(images) // groups
-    parts = [model.encode_images(images[start : start + size]) for start in range(0, len(images), size)]
-    return concatenate(parts), parts[0]
 
 
 def _offline_similarities(

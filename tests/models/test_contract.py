@@ -28,6 +28,13 @@ def similarity(model, world):
     return model.similarity(*encode(model, world))
 
 
+def undropped(model):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 def spoilt(images):
     """The same images with NaN and large numbers, region by region, where nothing should be seen."""
     garbage = torch.where(torch.arange(images.mask.shape[1]) % 2 == 0, torch.nan, 1e4).unsqueeze(-1)
@@ -129,10 +136,7 @@ def test_masked_regions_are_invisible_to_gradients_and_statistics(build_masking,
     ]
     models = [build_masking().train(), build_masking().train()]
     for model, batch in zip(models, batches, strict=True):
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        objective(model, batch, captions).backward()
+        objective(undropped(model), batch, captions).backward()
     for (name, plain), masked in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
         assert_close(masked.grad, plain.grad, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
     for plain, masked in zip(models[0].buffers(), models[1].buffers(), strict=True):
@@ -147,6 +151,25 @@ def test_an_image_without_any_region_stays_finite(build_masking, world):
     loss.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_groups_of_a_training_batch_are_encoded_as_if_in_turn(build, world):
+    """Vectors, what the auxiliary loss sees, and the running statistics."""
+    images, _ = world(images=6, masked=build.takes_masks)
+    if images.mask is not None:
+        images.mask[::2] = True  # in each group, so that all are as wide
+    together, in_turn = (undropped(build()).train() for _ in range(2))
+    code = together.encode_images(replace(images, groups=3))
+    parts = [in_turn.encode_images(images[start : start + 2]) for start in (0, 2, 4)]
+    assert_close(code.vectors, concatenate(parts).vectors, **CLOSE)
+    for name in ("pooled", "context"):
+        if (found := getattr(code, name)) is not None:
+            assert_close(found, torch.cat([getattr(part, name) for part in parts]), **CLOSE)
+    assert_close(list(together.buffers()), list(in_turn.buffers()), **CLOSE)
+    alone = undropped(build()).train().encode_images(images)
+    mixes = any(isinstance(module, nn.BatchNorm1d) for module in together.modules())
+    encoded = (code.vectors, code.pooled), (alone.vectors, alone.pooled)
+    assert mixes != all(a is None or torch.allclose(a, b, **CLOSE) for a, b in zip(*encoded, strict=True))
 
 
 def test_a_model_that_takes_no_masks_says_so(build_unmasking, world):

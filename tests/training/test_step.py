@@ -44,7 +44,7 @@ def official_batch(case):
     lengths = torch.cat([captions(suffix)[1] for suffix in suffixes])
     images = torch.cat([case[f"in/images{suffix}"] for suffix in suffixes])
     rows = torch.arange(len(case["in/images"]))
-    return Batch(Images(images), Captions(torch.cat(words), lengths), rows, groups=3)
+    return Batch(Images(images, groups=3), Captions(torch.cat(words), lengths), rows)
 
 
 @pytest.mark.parametrize("variant", ["coco", "coco_dedup", "f30k", "f30k_dedup"])

@@ -1,0 +1,55 @@
+"""VSRN's graph layer against its definition, image by image and region by region."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from models.regions import zero_masked
+from models.vsrn import RegionReasoning
+
+IMAGES, REGIONS, SIZE = 3, 4, 5
+MASKS = {
+    "all regions are real": None,
+    "some are not": torch.tensor([[True, False, True, True], [True] * 4, [False, True, False, False]]),
+}
+
+
+@pytest.fixture
+def layer():
+    layer = RegionReasoning(SIZE).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.data.uniform_(-1, 1, generator=generator)
+    return layer
+
+
+def reasoned(layer, images, mask):
+    """v_i + BatchNorm(W_r sum over j of theta(v_i) phi(v_j) / n g(v_j)), of real regions only."""
+    steps = []
+    for regions, real in zip(images, mask, strict=True):
+        known = regions[real]
+        for v in known:
+            related = sum((layer.theta(v) @ layer.phi(u)) / len(known) * layer.value(u) for u in known)
+            steps.append(layer.output(related))
+    result = images.clone()
+    result[mask] += layer.norm(torch.stack(steps))
+    return result
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_region_reasoning_is_its_definition(layer, mask, training):
+    layer.train(training)
+    images = zero_masked(torch.rand(IMAGES, REGIONS, SIZE, generator=torch.Generator().manual_seed(1)).double(), mask)
+    everywhere = torch.ones(IMAGES, REGIONS, dtype=torch.bool) if mask is None else mask
+    expected = reasoned(layer, images, everywhere)
+    result = layer(images, mask)
+    assert_close(result, expected)
+    assert not (result == images)[everywhere].any()
+    weights = torch.rand(result.shape, generator=torch.Generator().manual_seed(2)).double()
+    ours, theirs = (
+        torch.autograd.grad((values * weights).sum(), list(layer.parameters())) for values in (result, expected)
+    )
+    assert_close(ours, theirs)
