@@ -36,8 +36,7 @@ from pipeline.mining.table import NegativeLists, NegativeTable
 from pipeline.produce.inputs import model_options, open_pairs
 from pipeline.settings import configured_path, read_project_settings
 from pipeline.stages import plan
-from pipeline.training.loop import draw_groups, make_objective, take_step
-from pipeline.training.step import Objective, read_batch
+from pipeline.training.step import Objective, draw_groups, make_objective, read_batch, take_step
 
 APPROACHES: dict[str, Loss] = {
     "online": Online(name="online"),

@@ -5,29 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int32
-from torch import Tensor
+from jaxtyping import Int32
 
 from models.base import MatchingModel
 from pipeline.artifact import file_sha256
 from pipeline.config.losses import Loss, online_version
 from pipeline.config.training import Training
 from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
-from pipeline.losses import loss_kind, plateau
-from pipeline.mining.sampler import Group, Sampler
+from pipeline.losses import plateau
+from pipeline.mining.sampler import Sampler
 from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
 from pipeline.training.collapse import CollapseDetector
 from pipeline.training.constraints import constrained
 from pipeline.training.metrics import MetricsLog, Window
-from pipeline.training.step import GROUPS, Batch, Objective, forward, read_batch
+from pipeline.training.schedule import epoch_loss, learning_rate
+from pipeline.training.step import Objective, draw_groups, make_objective, read_batch, take_step
 
 logger = logging.getLogger(__name__)
 
@@ -247,80 +246,3 @@ class _Trainer:
         final.unlink()
         (self._run.work / "last.ckpt").unlink(missing_ok=True)
         return sha256
-
-
-def make_objective(loss: Loss) -> Objective:
-    kind = loss_kind(loss.name, getattr(loss, "companions", None))
-    numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
-    return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
-
-
-def epoch_loss(training: Training, epoch: int | None) -> Loss:
-    """The warm-up loss of the first epochs, then the round's own; every negative in a protected start-up (None).
-
-    A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
-    """
-    if epoch is None:
-        return online_version(training.loss, "sum")
-    if epoch >= len(training.warmup):
-        return training.loss
-    return online_version(training.loss, training.warmup[epoch])
-
-
-def learning_rate(training: Training, epoch: int) -> float:
-    return training.learning_rate * training.decay ** sum(epoch >= after for after in training.decay_epochs)
-
-
-def draw_groups(
-    pairs: PairData,
-    sampler: Sampler | None,
-    objective: Objective,
-    captions: Int32[np.ndarray, " batch"],
-    rng: np.random.Generator,
-    epoch: int,
-) -> tuple[list[Group], float]:
-    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded.
-
-    Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
-    """
-    if sampler is None or objective.kind.offline == "none":
-        return [(pairs.split.image_of[captions], captions)], 0.0
-    if objective.kind.offline == "triples":
-        draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
-        return [draw.triples], draw.collision_rate
-    draw = sampler.draw(captions, rng, epoch)
-    return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
-
-
-def take_step(
-    model: MatchingModel,
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[Tensor],
-    batch: Batch,
-    objective: Objective,
-    gradient_clip: float,
-) -> dict[str, float]:
-    """Forward, backward, clip, step; the figures of the batch."""
-    value, auxiliary = forward(model, batch, objective)
-    total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, parameters, gradient_clip)
-    figures = {
-        "loss": total.detach(),
-        "retrieval_loss": value.total.detach(),
-        **value.figures,
-        "gradient_norm": norm,
-    }
-    if auxiliary is not None:
-        figures["auxiliary_loss"] = auxiliary.detach()
-    return {name: float(figure) for name, figure in figures.items()}
-
-
-def descend(
-    total: Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradient_clip: float
-) -> Float[Tensor, ""]:
-    """Backward, clip, step; the gradient's norm before it was clipped."""
-    optimizer.zero_grad(set_to_none=True)
-    total.backward()
-    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
-    optimizer.step()
-    return norm

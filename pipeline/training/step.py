@@ -1,20 +1,22 @@
-"""One training step: what is encoded, which similarities it yields, and their loss."""
+"""One training step: what is drawn and encoded, which similarities it yields, their loss, and the descent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
 from models.base import Captions, Code, Images, MatchingModel
+from pipeline.config.losses import Loss
 from pipeline.data.batches import PairData
-from pipeline.losses import LossKind
+from pipeline.losses import LossKind, loss_kind
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from pipeline.mining.sampler import Group
+from pipeline.mining.sampler import Group, Sampler
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,33 @@ class Batch:
 
 
 GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
+
+
+def make_objective(loss: Loss) -> Objective:
+    kind = loss_kind(loss.name, getattr(loss, "companions", None))
+    numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
+    return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
+
+
+def draw_groups(
+    pairs: PairData,
+    sampler: Sampler | None,
+    objective: Objective,
+    captions: Int32[np.ndarray, " batch"],
+    rng: np.random.Generator,
+    epoch: int,
+) -> tuple[list[Group], float]:
+    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded.
+
+    Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
+    """
+    if sampler is None or objective.kind.offline == "none":
+        return [(pairs.split.image_of[captions], captions)], 0.0
+    if objective.kind.offline == "triples":
+        draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
+        return [draw.triples], draw.collision_rate
+    draw = sampler.draw(captions, rng, epoch)
+    return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
 
 
 def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
@@ -92,3 +121,37 @@ def _offline_similarities(
     image_rows = torch.cat([rows for rows, _ in wanted])
     caption_rows = torch.cat([rows for _, rows in wanted])
     return OfflineSimilarities(*model.pair_similarity(images[image_rows], captions[caption_rows]).split(size))
+
+
+def take_step(
+    model: MatchingModel,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    batch: Batch,
+    objective: Objective,
+    gradient_clip: float,
+) -> dict[str, float]:
+    """Forward, backward, clip, step; the figures of the batch."""
+    value, auxiliary = forward(model, batch, objective)
+    total = value.total if auxiliary is None else value.total + auxiliary
+    norm = descend(total, optimizer, parameters, gradient_clip)
+    figures = {
+        "loss": total.detach(),
+        "retrieval_loss": value.total.detach(),
+        **value.figures,
+        "gradient_norm": norm,
+    }
+    if auxiliary is not None:
+        figures["auxiliary_loss"] = auxiliary.detach()
+    return {name: float(figure) for name, figure in figures.items()}
+
+
+def descend(
+    total: Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradient_clip: float
+) -> Float[Tensor, ""]:
+    """Backward, clip, step; the gradient's norm before it was clipped."""
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
+    optimizer.step()
+    return norm

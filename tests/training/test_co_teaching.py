@@ -22,7 +22,8 @@ from pipeline.training.co_teaching.batches import Epoch, even_batches
 from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
 from pipeline.training.co_teaching.loop import FILES, co_teach
 from pipeline.training.co_teaching.step import Network
-from pipeline.training.loop import Run, learning_rate
+from pipeline.training.loop import Run
+from pipeline.training.schedule import learning_rate
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}

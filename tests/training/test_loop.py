@@ -19,7 +19,8 @@ from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.training import loop
 from pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
 from pipeline.training.collapse import CollapseDetector
-from pipeline.training.loop import Run, epoch_loss, learning_rate, train
+from pipeline.training.loop import Run, train
+from pipeline.training.schedule import epoch_loss, learning_rate
 
 TRAINING = Training(
     loss=AdapOffQuin(name="adapoffquin"),

@@ -14,8 +14,7 @@ from models.official import from_official, our_weights
 from pipeline.config.losses import AdapOffQuin, OffTri
 from pipeline.losses import LOSSES
 from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
-from pipeline.training.loop import draw_groups, make_objective, take_step
-from pipeline.training.step import GROUPS, Batch, forward, read_batch
+from pipeline.training.step import GROUPS, Batch, draw_groups, forward, make_objective, read_batch, take_step
 
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
 

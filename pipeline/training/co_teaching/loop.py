@@ -22,8 +22,9 @@ from pipeline.training.checkpoint import load_state, read_weights, save_model, s
 from pipeline.training.co_teaching.batches import Epoch, even_batches
 from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
 from pipeline.training.co_teaching.step import Network
-from pipeline.training.loop import LOG_STEPS, Run, learning_rate
+from pipeline.training.loop import LOG_STEPS, Run
 from pipeline.training.metrics import MetricsLog, Window
+from pipeline.training.schedule import learning_rate
 
 logger = logging.getLogger(__name__)
 

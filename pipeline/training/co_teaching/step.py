@@ -26,8 +26,7 @@ from pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from pipeline.training.loop import descend, take_step
-from pipeline.training.step import Batch, Objective, forward, read_batch
+from pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
 
 
 @dataclass(frozen=True)
