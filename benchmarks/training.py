@@ -43,7 +43,7 @@ APPROACHES: dict[str, Loss] = {
     "OffTri": OffTri(name="offtri"),
     "OffQuin": OffQuin(name="offquin"),
     "AdapOffQuin": AdapOffQuin(name="adapoffquin"),
-    "AdapOffQuin, companions as anchors": AdapOffQuin(name="adapoffquin", companions="anchors"),
+    "companions as anchors": AdapOffQuin(name="adapoffquin", companions="anchors"),
 }
 WARM_UP = 3
 
@@ -82,7 +82,8 @@ def main(
     folders = {"data_root": data_root, "artifact_root": artifact_root}
     roots = {name: configured_path(name, given) for name, given in folders.items()}
     table = Table("", "", "step, ms", "to online", "quartiles", box=None)
-    table.columns[1].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = True
     for experiment in experiments:
         make_dataset(experiment, {name: given for name, given in folders.items() if given})
         chain = plan(experiment, **roots)
