@@ -17,7 +17,7 @@ from pipeline.config.combinations import Ensemble, Fusing, Reranking
 from pipeline.config.experiment import Experiment
 from pipeline.experiments import load_experiment
 from pipeline.planning.derived import DerivedTables
-from pipeline.planning.fields import control_training, mined, sampled, schedule, values
+from pipeline.planning.fields import control_training, mined, sampled, schedule, student_training, values
 from pipeline.planning.recipes import VERSIONS, Recipes
 
 TABLELESS = ("sum", "online")
@@ -98,7 +98,8 @@ class _Planner:
     ) -> dict[str, Artifact]:
         """A second round on offline negatives, with the screen of its table if there is one."""
         table, found = teacher["hard_negatives"] if teacher else stages["hard_negatives"], {}
-        training: dict[str, Any] = {"training": schedule(experiment.student), "sampling": sampled(experiment.sampling)}
+        own = schedule(student_training(experiment.student))
+        training: dict[str, Any] = {"training": own, "sampling": sampled(experiment.sampling)}
         if experiment.screen is not None:
             made = teacher.owner("hard_negatives").stages if teacher else stages
             if experiment.screen.needs_vectors and "embeddings" not in made:

@@ -140,13 +140,16 @@ def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
 
 @pytest.mark.parametrize(("start", "stage"), [("teacher", "first_round"), ("control", "control")])
 def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
-    """A step of no length leaves the student where it started."""
-    still = f'second_round = {{{{epochs = 1, batch_size = 16, learning_rate = 1e-30, start = "{start}", LOSS}}}}'
-    text = EXPERIMENT[: EXPERIMENT.index("second_round")] + still.replace("LOSS", 'loss.name = "offtri"')
+    """A step of no length leaves the student where it started; and there is no warm-up."""
+    still = f'second_round = {{{{epochs = 2, batch_size = 16, learning_rate = 1e-30, start = "{start}", LOSS}}}}'
+    loss = 'warmup = ["sum"], loss.name = "offtri"'
+    text = EXPERIMENT[: EXPERIMENT.index("second_round")] + still.replace("LOSS", loss)
     chain = make("own", [*MINING, "control", "second_round"], teacher=OWN, text=text)
     found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream
+    lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
+    assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
 
 
 NOISY = EXPERIMENT + "[dataset.noise]\n"

@@ -13,9 +13,12 @@ from pipeline.stages import plan
 TINY = str(Path(__file__).parent / "tiny.toml")
 
 
+def chain_of(override="", name=TINY):
+    return plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
+
+
 def keys(override="", name=TINY):
-    chain = plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
-    return {stage: artifact.key for stage, artifact in chain.stages.items()}
+    return {stage: artifact.key for stage, artifact in chain_of(override, name).stages.items()}
 
 
 def changed(override):
@@ -155,6 +158,18 @@ def test_a_student_starts_from_weights_that_fit(tmp_path):
         keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
     with pytest.raises(ValueError, match="with 'online' leave it out"):
         keys('second_round.start="control", second_round.loss.name="online"')
+
+
+def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():
+    warm = "second_round={epochs=3, warmup=['sum', 'online'], start_up='protected', loss={name='offtri'}START}"
+    plain, tuned = (chain_of(warm.replace("START", start)) for start in ("", ", start='control'"))
+    assert tuned["control"].key == plain["control"].key
+    assert tuned["control"] in tuned["second_round"].upstream
+    trained = [chain["second_round"].ingredients["training"] for chain in (plain, tuned)]
+    assert [(training["warmup"], training.get("start_up")) for training in trained] == [
+        (["sum", "online"], "protected"),
+        ([], None),
+    ]
 
 
 def test_a_student_draws_no_more_than_the_table_keeps():

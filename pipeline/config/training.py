@@ -40,7 +40,7 @@ class Training(Section):
 class SecondRound(Training):
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning, in place of fresh weights: the weights of the first round that the table comes from, or those of
-    the student's own control. The control itself always starts afresh."""
+    the student's own control. The control itself always starts afresh; `warmup` and `start_up` are then its alone."""
 
     @model_validator(mode="after")
     def _start_is_used(self) -> SecondRound:

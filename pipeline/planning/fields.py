@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pipeline.config.losses import online_version
 from pipeline.config.mining import Mining
 from pipeline.config.sampling import Sampling
-from pipeline.config.training import Training
+from pipeline.config.training import SecondRound, Training
 
 LATER_SAMPLING = ("gap", "sharpness", "windows", "harder", "hardest")
 
@@ -24,6 +24,11 @@ def control_training(training: Training) -> Training:
         warmup.pop()
     shared = {name: getattr(training, name) for name in Training.model_fields}
     return Training.model_validate({**shared, "loss": online_version(training.loss), "warmup": tuple(warmup)})
+
+
+def student_training(student: SecondRound) -> SecondRound:
+    """The second round's own: where it fine-tunes, warm-up and start-up, for fresh weights, are the control's alone."""
+    return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
 
 
 def schedule(training: Training) -> dict[str, Any]:

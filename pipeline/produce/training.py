@@ -19,7 +19,7 @@ from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, matched_head
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
-from pipeline.planning.fields import control_training
+from pipeline.planning.fields import control_training, student_training
 from pipeline.produce.co_teaching import co_teach_networks
 from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from pipeline.progress import show_progress
@@ -54,7 +54,7 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
         return
     table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
     start = chain["second_round"].upstream[2] if experiment.student.start else None
-    _train(chain, experiment.student, table, build, engine, start=start)
+    _train(chain, student_training(experiment.student), table, build, engine, start=start)
 
 
 def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
