@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.chain import split_member
 from pipeline.experiments import load_experiment
+from pipeline.planning.fields import control_training
 from pipeline.stages import plan
 from pipeline.study.cells import plan_study
 from pipeline.study.definition import known_studies, load_study
@@ -52,6 +54,15 @@ def test_shipped_studies_are_of_known_experiments(name):
     for experiment in study.models.values():
         assert load_experiment(experiment.partition("@")[0], experiment.partition("@")[2])
     assert study.baseline in study.arms
+
+
+@pytest.mark.parametrize("model", ["vsepp", "sgr"])
+def test_the_noise_study_compares_ncr_with_the_same_schedule(model):
+    models = load_study("noise").models
+    ncr, plain = (load_experiment(*split_member(models[name])) for name in (f"ncr_{model}", model))
+    assert ncr.model == plain.model
+    assert ncr.dataset.max_regions == plain.dataset.max_regions
+    assert control_training(ncr.student) == control_training(plain.student)
 
 
 def test_the_demo_study_can_be_planned(tmp_path):
