@@ -115,6 +115,7 @@ def _offline_similarities(
     model: MatchingModel, images: Code, captions: Code, size: int, groups: int
 ) -> OfflineSimilarities:
     """The aligned pair lists of AOQ eqs. (3) to (5), in one call."""
+    images = replace(images, context=None, context_mask=None)  # the auxiliary loss's, and too large to be gathered here
     anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
     wanted = wanted[: 2 if groups == 2 else 4]
