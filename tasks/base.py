@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import traceback
+from abc import abstractmethod
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
@@ -41,23 +42,23 @@ class MakingTask(luigi.Task):
         _ = self.artifact  # a mistake in the experiment ends here, before anything is scheduled
 
     @property
+    @abstractmethod
     def subject(self) -> str:
         """Whose stage it is, as the log names it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def alias(self) -> str:
         """The folder below `runs/` with the link to the artefact."""
-        raise NotImplementedError
 
     @property
-    def artifact(self) -> Artifact:
-        raise NotImplementedError
+    @abstractmethod
+    def artifact(self) -> Artifact: ...
 
     @property
+    @abstractmethod
     def source(self) -> Chain | StudyPlan | ReportPlan:
         """What the stage's function reads its experiment from."""
-        raise NotImplementedError
 
     @property
     def roots(self) -> dict[str, Path]:
