@@ -45,7 +45,10 @@ class RegionReasoning(nn.Module):
         return regions + self._normalised(self._step(affinity, regions), mask)
 
     def _affinity(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions regions"]:
-        """<T x + s, P y + t> = <P^T (T x + s), y> + <T x + s, t>: one product with all regions in place of two."""
+        """theta(v) phi(v)^T, by one product with all regions in place of two.
+
+        <T x + s, P y + t> = <P^T (T x + s), y> + <T x + s, t>, where theta(x) = T x + s and phi(y) = P y + t.
+        """
         theta, phi = self.theta, self.phi
         queries = F.linear(regions, phi.weight.T @ theta.weight, theta.bias @ phi.weight)
         same_for_all = regions @ (phi.bias @ theta.weight) + theta.bias @ phi.bias
@@ -54,7 +57,11 @@ class RegionReasoning(nn.Module):
     def _step(
         self, affinity: Float[Tensor, "images regions regions"], regions: Float[Tensor, "images regions size"]
     ) -> Float[Tensor, "images regions size"]:
-        """W (sum over y of a_y (V y + u)) + w = W V (sum of a_y y) + (sum of a_y) W u + w: likewise."""
+        """W_r (affinity g(v)), likewise.
+
+        W (sum over y of a_y (V y + u)) + w = W V (sum of a_y y) + (sum of a_y) W u + w, where g(y) = V y + u, W and w
+        are the output layer's, and the a_y are a row of the affinity.
+        """
         value, output = self.value, self.output
         related = F.linear(torch.bmm(affinity, regions), output.weight @ value.weight, output.bias)
         return related + affinity.sum(2, keepdim=True) * (output.weight @ value.bias)
@@ -140,6 +147,7 @@ class VSRN(EmbeddingModel):
     def _regions(
         self, features: Float[Tensor, "images regions features"], mask: Bool[Tensor, "images regions"] | None
     ) -> Float[Tensor, "images regions size"]:
+        """The regions of one group after the graph layers, of norm 1 along `normalise_axis`; masked ones are zero."""
         regions = zero_masked(self.project(features), mask)
         if self.variant == "coco":
             regions = self._normalise_regions(regions)
