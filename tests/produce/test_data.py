@@ -1,0 +1,93 @@
+"""Data that an experiment cannot be made of, and data that changed under it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.cli.artifacts import changed_data
+
+
+@pytest.fixture
+def own_root(data_root, tmp_path):
+    """A data root with a copy of world `one`, to be spoilt."""
+    root = tmp_path / "spoilt"
+    shutil.copytree(data_root / "one", root / "one")
+    return root
+
+
+def spoil_feature(folder: Path, value: float) -> None:
+    features = np.load(folder / "train_ims.npy")
+    features[5, 1, 2] = value
+    np.save(folder / "train_ims.npy", features)
+
+
+def cut_caption(folder: Path) -> None:
+    path = folder / "train_caps.txt"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: spoil_feature(folder, np.nan), r"train_ims\.npy\[5\]: holds NaN or infinite"),
+        (lambda folder: spoil_feature(folder, np.inf), r"train_ims\.npy\[5\]: holds NaN or infinite"),
+        (
+            lambda folder: (folder / "train_caps.txt").write_bytes(b"\xff\xfe\n" * 200),
+            r"train_caps\.txt:1: byte 1 \(0xff\)",
+        ),
+        (cut_caption, r"shape \(199,\); this array has \(200,\)"),
+    ],
+    ids=["nan", "inf", "bytes", "counts"],
+)
+def test_broken_folders_stop_at_the_dataset(make, own_root, tmp_path, spoil, message):
+    spoil(own_root / "one")
+    with pytest.raises(ValueError, match=rf"cannot be used; `aoq data check .*` says all:\n  error: .*{message}"):
+        make("broken", "dataset", root=own_root)
+    assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
+
+
+def test_a_broken_split_that_is_not_used_does_not_matter(make, own_root):
+    (own_root / "one" / "test_caps.txt").write_text("no images\n")
+    make("spare", "dataset", root=own_root)
+
+
+def test_a_change_that_keys_do_not_see_is_found_by_hashing(make, own_root):
+    chain = make("changed", "dataset", root=own_root)
+    assert changed_data(chain) == []
+    spoil_feature(own_root / "one", 7.0)
+    (sentence,) = changed_data(chain)
+    assert "train_ims.npy is not the file that was read" in sentence
+
+
+def test_a_table_mined_on_other_data_is_refused(make, taught_by):
+    make("own", "mining")
+    with pytest.raises(ValueError, match="mined on other training data"):
+        make("student", "dataset", "second_round", folder="two", teacher=taught_by("own"))
+
+
+def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_root):
+    make("own")
+    for path in (own_root / "one").glob("*_boxes.npy"):
+        path.unlink()
+    regions = np.load(own_root / "one" / "dev_ims.npy").shape[1]
+    mask = np.ones((12, regions), dtype=bool)
+    mask[3, -1] = False
+    np.save(own_root / "one" / "dev_mask.npy", mask)
+    for name, message in (
+        ("pfan", r"PFAN needs to know where regions lie, and split 'train' has no train_boxes.npy; write"),
+        ("sgr", r"SGR normalises each region slot .* dev_mask.npy masks some; set \[dataset\] max_regions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(
+                name,
+                "dataset",
+                "second_round",
+                model=name,
+                loss="online",
+                teacher=taught_by("own"),
+                root=own_root,
+            )

@@ -1,0 +1,50 @@
+"""Experiments of several trained models, judged by the mean of their similarities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.data.folder import open_split
+from pipeline.evaluation.retrieval import evaluate_similarity
+
+
+def ensemble_of(*members, weights=None):
+    return f"[ensemble]\nmembers = {[str(member) for member in members]}\n" + (
+        f"weights = {weights}" if weights else ""
+    )
+
+
+def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
+    stages = ["mining", "second_round", "evaluation"]
+    one = make("one_seed", *stages)
+    two = make("two_seed", *stages, more="seed = 1")
+    members = tmp_path / "one_seed.toml", f"{tmp_path / 'one_seed.toml'}@seed=1"
+    both = make("both", "evaluation", text=ensemble_of(*members, weights=[1.0, 3.0]))
+    assert [member["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
+    scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
+    np.testing.assert_allclose(scores[2], (scores[0] + 3 * scores[1]) / 4, atol=1e-6)
+    image_of = open_split(both.folder, "dev").image_of
+    manifest = both["evaluation"].manifest()
+    assert manifest["metrics"] == evaluate_similarity(scores[2], image_of)
+    assert manifest["member_metrics"] == [chain["evaluation"].manifest()["metrics"] for chain in (one, two)]
+    assert make("equal", text=ensemble_of(*members))["evaluation"].key != both["evaluation"].key
+
+
+def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
+    make("own")
+    make("elsewhere", folder="two")
+    make("worded", more="dataset.min_count = 1")
+    own = tmp_path / "own.toml"
+    both = make("both", text=ensemble_of(own, f"{own}@seed=1"))
+    with pytest.raises(ValueError, match=r"ensemble 'both' has stages .*'evaluation'\], not 'second_round'"):
+        both["second_round"]
+    for name, message in (
+        ("elsewhere", "'own' and 'elsewhere' are of different data"),
+        ("worded", "'own' and 'worded' are of different vocabularies"),
+        ("both", "names .*both.toml', an ensemble itself"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make("wrong", text=ensemble_of(own, tmp_path / f"{name}.toml"))
+    with pytest.raises(ValueError, match=r"both.toml' is an ensemble, which mines no table"):
+        make("student", teacher=taught_by("both"))

@@ -1,0 +1,106 @@
+"""What stages make of an experiment's sections, and what they write down of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from models import MODELS
+from pipeline.mining.screening.view import read_view
+from pipeline.mining.table import read_table
+from pipeline.training.checkpoint import read_weights
+
+
+def test_every_stage_records_where_it_comes_from(make):
+    chain = make("own", "mining", "second_round", "evaluation")
+    table = read_table(chain["hard_negatives"].path / "table")
+    weights = chain["first_round"].manifest()["files"]["model.safetensors"]["sha256"]
+    assert table.manifest["teacher"] == {"experiment": "own", "model": "vsepp", "weights_sha256": weights}
+    assert table.manifest["dataset"] == chain["dataset"].manifest()["fingerprint"]["train"]
+    metrics = chain["evaluation"].manifest()["metrics"]
+    assert metrics == chain["second_round"].manifest()["metrics"]
+    scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
+    assert scores.shape == (12, 60)
+
+
+def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, monkeypatch):
+    chain = make("own", "mining", "second_round")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="free some space"):
+            make("own", "evaluation")
+    assert not chain["evaluation"].exists()
+    assert "rsum" in make("own", "evaluation")["evaluation"].manifest()["metrics"]
+
+
+SCREENED = """
+[screen]
+same_text = true
+near_text = 0.6
+caption_similarity = 0.8
+image_similarity = 0.9
+positives = "known.csv"
+max_uses = 40
+suspected = "downweight"
+[sampling]
+strategy = "weighted"
+gap = 0.1
+sharpness = 20.0
+windows = [[0.0, 0.5]]
+"""
+
+
+def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
+    (data_root / "known.csv").write_text("caption_id,image_id\n7,9\n")
+    chain = make("own", "mining", "screen", "second_round", more=SCREENED)
+    table = read_table(chain["hard_negatives"].path / "table")
+    view = read_view(chain["screen"].path / "view", table.manifest)
+    assert view.manifest["screen"]["positives"] == "known.csv"
+    counts = chain["screen"].manifest()["directions"]
+    assert counts == view.manifest["directions"]
+    for direction in ("i2t", "t2i"):
+        assert counts[direction]["listed"] == table[direction].negative_ids.size
+        assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
+
+
+def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
+    caplog.set_level("INFO")
+    whole = make("own")
+    part = "dataset.train_images = 9\nsampling = {harder = 1.5, hardest = 6.0}"
+    chain = make("own", "mining", "second_round", more=part)
+    table, made = read_table(chain["hard_negatives"].path / "table"), chain["dataset"].manifest()
+    assert (len(table.i2t), len(table.t2i)) == (9, 45)
+    assert made["counts"]["train"] == {"images": 9, "captions": 45}
+    assert table.manifest["dataset"] == made["fingerprint"]["train"]
+    assert "first 2 captions of an image and 1 images of a caption" in caplog.text  # 45 / (16 * 1.5), 9 / (16 * 1.5)
+    assert whole["dataset"].key != chain["dataset"].key
+
+
+@pytest.mark.parametrize(("start", "stage"), [("teacher", "first_round"), ("control", "control")])
+def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
+    """A step of no length leaves the student where it started; and there is no warm-up."""
+    still = f'epochs = 2, batch_size = 16, learning_rate = 1e-30, start = "{start}", '
+    still += 'warmup = ["sum"], loss.name = "offtri"'
+    chain = make("own", "mining", "control", "second_round", second_round=still)
+    found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
+    assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
+    assert chain[stage] in chain["second_round"].upstream
+    lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
+    assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"vsepp", "vsrn", "scan"}))
+def test_every_model_can_be_a_student(make, taught_by, name):
+    make("own", "mining")
+    stages = ["dataset", "second_round", "evaluation"]
+    student = make(name, *stages, model=name, teacher=taught_by("own"), loss="adapoffquin")
+    assert student["evaluation"].manifest()["metrics"] == student["second_round"].manifest()["metrics"]
