@@ -13,6 +13,9 @@ from jaxtyping import Int32, Int64
 from pipeline.config.dataset import Noise
 from pipeline.data.features import open_array
 
+STREAM = int.from_bytes(b"noise", "big")
+"""Beside the seed: with the seed alone the captions drawn would be the first that the same seed's training visits."""
+
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
     """The image of every caption, after the images of a share of the captions, or of the images, were permuted.
@@ -20,7 +23,7 @@ def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[
     As in the code of NCR, int(ratio * n) are drawn; some of them may stay where they were.
     """
     assert noise.ratio is not None
-    rng = np.random.default_rng(noise.seed)
+    rng = np.random.default_rng([STREAM, noise.seed])
     if noise.level == "image":
         return _permuted(np.arange(int(image_of.max()) + 1), noise.ratio, rng)[image_of]
     return _permuted(image_of.astype(np.int64), noise.ratio, rng)

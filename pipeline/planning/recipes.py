@@ -65,7 +65,7 @@ class Recipes:
             return {}
         if noise.file is not None:
             return {"noise": {"sha256": self._sha256("[dataset.noise] file", noise.file)}}
-        return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed}}
+        return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
 
     def first(self, experiment: Experiment, shared: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.first_round is not None:

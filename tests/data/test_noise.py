@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.config.dataset import Noise
+from pipeline.data.batches import epoch_order
 from pipeline.data.noise import draw_noise, read_noise
 
 IMAGE_OF = np.repeat(np.arange(40, dtype=np.int32), [3, 5] * 20)
@@ -22,6 +23,15 @@ def test_captions_are_drawn_one_by_one(ratio):
     assert max(parted) > 1
     np.testing.assert_array_equal(noisy, draw_noise(IMAGE_OF, Noise(ratio=ratio, seed=3)))
     assert (noisy != draw_noise(IMAGE_OF, Noise(ratio=ratio, seed=4))).any()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_what_is_drawn_does_not_depend_on_when_a_training_of_the_same_seed_visits_it(seed):
+    image_of = np.repeat(np.arange(1000, dtype=np.int32), 5)
+    wrong = draw_noise(image_of, Noise(ratio=0.5, seed=seed)) != image_of
+    for epoch in range(3):
+        first, last = np.split(wrong[epoch_order(5000, seed=seed, epoch=epoch)], 2)
+        assert abs(first.mean() - last.mean()) < 0.05  # of 2,500 each: three and a half standard deviations
 
 
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
