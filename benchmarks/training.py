@@ -36,7 +36,7 @@ from pipeline.mining.table import NegativeLists, NegativeTable
 from pipeline.produce.inputs import model_options, open_pairs
 from pipeline.settings import configured_path, read_project_settings
 from pipeline.stages import plan
-from pipeline.training.step import Objective, draw_groups, make_objective, read_batch, take_step
+from pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 APPROACHES: dict[str, Loss] = {
     "online": Online(name="online"),
@@ -116,8 +116,8 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
         for one in trained.values():
             began = time.perf_counter()
             rng = step_rng(seed=0, epoch=0, step=step)
-            groups, _ = draw_groups(pairs, sampler, one.objective, captions, rng, 0)
-            batch = read_batch(pairs, groups).to(device)
+            drawn = draw_batch(pairs, sampler, one.objective, captions, rng, 0)
+            batch = read_batch(pairs, drawn).to(device)
             take_step(
                 one.model, one.optimizer, list(one.model.parameters()), batch, one.objective, training.gradient_clip
             )

@@ -28,7 +28,8 @@ class Sampling(Section):
     hardest: PositiveFloat | None = None
     """And at most so many times: ranks below C / (B hardest) are left out as well."""
     windows: list_of(list_of(Share)) | None = None  # type: ignore[valid-type]
-    """Of each epoch, from which part of the lists, [start, stop) in shares of their length; the last one stays."""
+    """Of each epoch that draws, from which part of the lists, [start, stop) in shares of their length; the last one
+    stays."""
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Sampling:

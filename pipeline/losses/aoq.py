@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipeline.losses.hinge import hardest_negative, hinge
+from pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 
@@ -20,12 +20,14 @@ def adaptive_weight(
         w = beta - (s_offline - s_online) / alpha
 
     An online negative as close to the anchor as the offline one weighs `beta`; an easier one weighs less, and
-    less than nothing once it is further than alpha * beta below. Eq. (6) differentiates through the weight.
+    less than nothing once it is further than alpha * beta below. Eq. (6) differentiates through the weight. Where
+    there is no negative of one kind there is nothing to compare, and the weight is `beta`.
 
     >>> adaptive_weight(torch.tensor([0.6, 0.6]), torch.tensor([0.6, 0.3]), alpha=0.3, beta=1.5)
     tensor([1.5000, 0.5000])
     """
-    return beta - (offline - online) / alpha
+    missing = (offline < NO_NEGATIVE / 2) | (online < NO_NEGATIVE / 2)  # halved: bfloat16 rounds it
+    return (beta - (offline - online) / alpha).masked_fill(missing, beta)
 
 
 def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 import torch
 
+from pipeline.losses.hinge import NO_NEGATIVE
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 Loss = Callable[..., LossValue]
@@ -40,17 +41,19 @@ def with_companions(loss: Loss) -> Loss:
 
 
 def turn_triples(pairs: Similarities) -> Similarities:
-    """The batch with every pair's offline similarities, which stand in its own matrix, and online ones without them."""
+    """The batch with every pair's offline similarities, which stand in its own matrix, and online ones without them.
+
+    Where i_own is i_off, P1 and P2 are pairs of one image, and what stands between them is no negative.
+    """
     size, matrix = len(pairs.matrix), pairs.matrix
     if size % 3:
         raise ValueError(f"{size} pairs are no triples")
     own = torch.arange(size, device=matrix.device)
     after, before = (own + size // 3) % size, (own - size // 3) % size
-    offline = OfflineSimilarities(
-        image_to_caption=matrix[own, after],
-        caption_to_image=matrix[before, own],
-        offline_pair=matrix[before, after],
-        companion_pair=matrix[after, before],
-    )
+    similarities = [
+        matrix[images, captions].masked_fill(pairs.is_positive[images, captions], NO_NEGATIVE)
+        for images, captions in ((own, after), (before, own), (before, after), (after, before))
+    ]
     triple = own % (size // 3)
-    return Similarities(matrix, pairs.is_positive | (triple[:, None] == triple[None, :]), offline)
+    is_positive = pairs.is_positive | (triple[:, None] == triple[None, :])
+    return Similarities(matrix, is_positive, OfflineSimilarities(*similarities))

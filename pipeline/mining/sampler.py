@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 WHOLE = ((0.0, 1.0),)
 MOST_REDRAWS = 100
-"""After so many draws a pair whose every negative is the other's positive keeps the last one."""
+"""After so many draws a pair whose every negative is the other's positive goes without derived pairs."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class Draw:
     """The image of each offline caption: its companion."""
     own_captions: Int32[np.ndarray, " batch"]
     """A caption of each offline image: its companion."""
-    collision_rate: float
-    """The share of first draws in which the two negatives were each other's positives."""
+    corresponding: Bool[np.ndarray, " batch"]
+    """Whether the two negatives are each other's positives after all, and with them both derived pairs."""
+    collision_rate: float = 0.0
+    """The share of first draws in which they were."""
 
     @property
     def groups(self) -> list[Group]:
@@ -110,23 +112,23 @@ class GapWeights:
         return -self.sharpness * np.square(below - self.gap)
 
 
-def matched_head(candidates: int, batch: int, harder: float, kept: int) -> int:
-    """Where a list of C candidates is cut so that all of it is `harder` times harder than the batch's own negatives.
+def expected_rank(candidates: int, batch: int, harder: float) -> int:
+    """The rank of a negative that is `harder` times harder than the batch's own.
 
-    Of a random batch of B the hardest negative has rank C / B on average. At least 1, and at most what the list keeps.
+    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
 
-    >>> matched_head(566_435, 128, 15.0, kept=300), matched_head(30_000, 64, 15.0, kept=300)
+    >>> expected_rank(566_435, 128, 15.0), expected_rank(30_000, 64, 15.0)
     (295, 31)
     """
-    return max(1, min(kept, round(candidates / (batch * harder))))
+    return round(candidates / (batch * harder))
 
 
 class Sampler:
     """Draws from the head of each list of a table; `h_captions` and `h_images` narrow it.
 
-    `view` says what is left of each negative, `weights` how likely it is, and `windows` from which part of the lists
-    it comes, as [start, stop) in shares of their length (of their weight, where there are weights): one for each
-    epoch, the last for all that follow.
+    `after_captions` and `after_images` leave out so many of the hardest. `view` says what is left of each negative,
+    `weights` how likely it is, and `windows` from which part of the lists it comes, as [start, stop) in shares of
+    their length (of their weight, where there are weights): one for each epoch, the last for all that follow.
     """
 
     def __init__(
@@ -139,6 +141,8 @@ class Sampler:
         resample: bool = True,
         h_captions: int | None = None,
         h_images: int | None = None,
+        after_captions: int = 0,
+        after_images: int = 0,
         windows: Sequence[Sequence[float]] = WHOLE,
         weights: GapWeights | None = None,
         view: View | None = None,
@@ -149,16 +153,21 @@ class Sampler:
                 f"the table has {len(table.i2t)} images and {len(table.t2i)} captions, the training split has "
                 f"{len(captions_of.offsets) - 1} and {len(image_of)}; it was mined on other data."
             )
-        heads = {"i2t": ("h_captions", h_captions), "t2i": ("h_images", h_images)}
-        self._ids = {d: _head(d, table[d].negative_ids, *heads[d]) for d in DIRECTIONS}
-        self._weights: dict[Direction, Float32[np.ndarray, "anchors head"] | None] = {
-            d: _weights(d, table[d], view, suspected, weights, self._ids[d].shape[1]) for d in DIRECTIONS
+        heads = {"i2t": ("h_captions", h_captions, after_captions), "t2i": ("h_images", h_images, after_images)}
+        places = {d: _places(d, table[d].negative_ids, *heads[d]) for d in DIRECTIONS}
+        self._ids = {d: table[d].negative_ids[:, places[d]] for d in DIRECTIONS}
+        self._weights: dict[Direction, Float32[np.ndarray, "anchors drawn"] | None] = {
+            d: _weights(d, table[d], view, suspected, weights, places[d]) for d in DIRECTIONS
         }
         self._image_of, self._captions_of = image_of, captions_of
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
-        """Negatives and companions for the pairs of these captions; the same rng state gives the same draw."""
+        """Negatives and companions for the pairs of these captions; the same rng state gives the same draw.
+
+        `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
+        corresponding.
+        """
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
 
         def ranks_of(batch: int) -> Ranks:
@@ -166,15 +175,13 @@ class Sampler:
 
         ranks = ranks_of(len(captions))
         draw = self.at(captions, ranks, rng.random(len(captions)))
-        colliding = draw.own_images == draw.offline_images
-        rate = float(colliding.mean())
+        rate = float(draw.corresponding.mean())
         for _ in range(MOST_REDRAWS if self._resample else 0):
-            if not colliding.any():
+            if not draw.corresponding.any():
                 break
-            ranks[:, colliding] = ranks_of(int(colliding.sum()))
+            ranks[:, draw.corresponding] = ranks_of(int(draw.corresponding.sum()))
             draw = self.at(captions, ranks, rng.random(len(captions)))
-            colliding = draw.own_images == draw.offline_images
-        return Draw(**{**vars(draw), "collision_rate": rate})
+        return replace(draw, corresponding=draw.corresponding & self._resample, collision_rate=rate)
 
     def at(self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> Draw:
         """The draw at given places: `ranks` in the lists, `choice` in [0, 1) among the offline image's captions."""
@@ -185,7 +192,8 @@ class Sampler:
         count = self._captions_of.offsets[offline_images + 1] - first
         own_captions = self._captions_of.order[first + (choice * count).astype(np.int64)]
         own_images = self._image_of[offline_captions]
-        return Draw(images, captions, offline_captions, offline_images, own_images, own_captions, 0.0)
+        corresponding = own_images == offline_images
+        return Draw(images, captions, offline_captions, offline_images, own_images, own_captions, corresponding)
 
     def _entries(
         self, direction: Direction, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
@@ -208,20 +216,21 @@ def _weights(
     view: View | None,
     suspected: Suspected,
     gaps: GapWeights | None,
-    head: int,
-) -> Float32[np.ndarray, "anchors head"] | None:
+    places: slice,
+) -> Float32[np.ndarray, "anchors drawn"] | None:
     """How likely each negative is beside the others of its list; None where all are alike.
 
     An anchor that is left with none, all being suspected, draws from those that are suspected least.
     """
     if view is None and gaps is None:
         return None
-    listed = lists.negative_ids[:, :head] >= 0
+    listed = lists.negative_ids[:, places] >= 0
     left = listed.astype(np.float64)
     if view is not None:
-        left *= view[direction].weights(suspected)[:, :head]
-        left = _spare(direction, left, listed & view[direction].is_allowed[:, :head], view[direction].suspicion)
-    logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, :head]
+        seen = view[direction]
+        left *= seen.weights(suspected)[:, places]
+        left = _spare(direction, left, listed & seen.is_allowed[:, places], seen.suspicion[:, places])
+    logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, places]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
     result: Float32[np.ndarray, "anchors head"] = np.exp(logarithms - logarithms.max(axis=1, keepdims=True)).astype(
@@ -232,10 +241,10 @@ def _weights(
 
 def _spare(
     direction: Direction,
-    left: Float64[np.ndarray, "anchors head"],
-    allowed: Bool[np.ndarray, "anchors head"],
-    suspicion: Float32[np.ndarray, "anchors h"],
-) -> Float64[np.ndarray, "anchors head"]:
+    left: Float64[np.ndarray, "anchors drawn"],
+    allowed: Bool[np.ndarray, "anchors drawn"],
+    suspicion: Float32[np.ndarray, "anchors drawn"],
+) -> Float64[np.ndarray, "anchors drawn"]:
     bare = np.flatnonzero(~left.any(axis=1))
     if len(without := bare[~allowed[bare].any(axis=1)]):
         raise ValueError(
@@ -243,7 +252,7 @@ def _spare(
             "widen range_*, *_score or max_uses, or raise [sampling] h_*."
         )
     if len(bare):
-        least = np.where(allowed[bare], suspicion[bare, : left.shape[1]], np.inf)
+        least = np.where(allowed[bare], suspicion[bare], np.inf)
         left[bare] = least == least.min(axis=1, keepdims=True)
         logger.warning(
             "%s: %d of %d anchors have suspected negatives only, and draw from those that are suspected least",
@@ -254,9 +263,8 @@ def _spare(
     return left
 
 
-def _head(
-    direction: Direction, ids: Int32[np.ndarray, "anchors h"], option: str, h: int | None
-) -> Int32[np.ndarray, "anchors head"]:
+def _places(direction: Direction, ids: Int32[np.ndarray, "anchors h"], option: str, h: int | None, after: int) -> slice:
+    """Where in the lists draws fall."""
     if h is not None and h > ids.shape[1]:
         raise ValueError(
             f"[sampling] {option} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
@@ -264,4 +272,10 @@ def _head(
         )
     if len(empty := np.flatnonzero(ids[:, 0] < 0)):
         raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
-    return ids[:, :h]
+    shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
+    if after >= shortest:
+        raise ValueError(
+            f"[sampling] hardest leaves out the first {after} of each list of {direction}, and the shortest has "
+            f"{shortest}; raise it, or mine more of them ([mining] {option})."
+        )
+    return slice(after, h)

@@ -11,12 +11,13 @@ from models import MODELS, build_model
 from models.base import MatchingModel
 from pipeline.artifact import Artifact, Build
 from pipeline.chain import Chain
+from pipeline.config.sampling import Sampling
 from pipeline.config.training import Training
 from pipeline.data.folder import Split
 from pipeline.embedding import similarity_matrix
 from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import evaluate_similarity
-from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, matched_head
+from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, expected_rank
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import NegativeTable, read_table
 from pipeline.planning.fields import control_training, student_training
@@ -132,23 +133,31 @@ def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
     weights = None
     if sampling.gap is not None and sampling.sharpness is not None:
         weights = GapWeights(sampling.gap, sampling.sharpness)
-    h_captions, h_images, windows = sampling.h_captions, sampling.h_images, sampling.windows or WHOLE
-    if sampling.harder is not None:
-        batch = chain.experiment.student.batch_size
-        h_captions = matched_head(split.caption_count, batch, sampling.harder, table.i2t.h)
-        h_images = matched_head(split.image_count, batch, sampling.harder, table.t2i.h)
-        windows = WHOLE if sampling.hardest is None else ((sampling.harder / sampling.hardest, 1.0),)
-        logger.info("draws from the first %d captions of an image and %d images of a caption", h_captions, h_images)
     return Sampler(
         table,
         split.image_of,
         split.captions_of,
         strategy=sampling.strategy,
         resample=sampling.resample,
-        h_captions=h_captions,
-        h_images=h_images,
-        windows=windows,
+        **_heads(sampling, chain.experiment.student.batch_size, table, split),
+        windows=sampling.windows or WHOLE,
         weights=weights,
         view=read_view(chain["screen"].path / "view", table.manifest) if screen else None,
         suspected=screen.suspected if screen else "drop",
     )
+
+
+def _heads(sampling: Sampling, batch_size: int, table: NegativeTable, split: Split) -> dict[str, Any]:
+    """The `h_*` and `after_*` of the sampler."""
+    if sampling.harder is None:
+        return {"h_captions": sampling.h_captions, "h_images": sampling.h_images}
+    found = {}
+    for name, count, kept in (
+        ("captions", split.caption_count, table.i2t.h),
+        ("images", split.image_count, table.t2i.h),
+    ):
+        hardest = 0 if sampling.hardest is None else expected_rank(count, batch_size, sampling.hardest)
+        found[f"after_{name}"] = hardest
+        found[f"h_{name}"] = max(1, min(kept, expected_rank(count, batch_size, sampling.harder)))
+        logger.info("draws from ranks %d to %d of %d %s", hardest, found[f"h_{name}"], count, name)
+    return found

@@ -26,7 +26,7 @@ from pipeline.training.collapse import CollapseDetector
 from pipeline.training.constraints import constrained
 from pipeline.training.metrics import MetricsLog, Window
 from pipeline.training.schedule import epoch_loss, learning_rate
-from pipeline.training.step import Objective, draw_groups, make_objective, read_batch, take_step
+from pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 logger = logging.getLogger(__name__)
 
@@ -173,14 +173,15 @@ class _Trainer:
 
     def _step(self, objective: Objective, captions: Int32[np.ndarray, " batch"]) -> dict[str, float]:
         rng = step_rng(seed=self._seed, epoch=self.state.epoch, step=self.state.step)
-        groups, collision_rate = draw_groups(self._pairs, self._sampler, objective, captions, rng, self.state.epoch)
-        batch = read_batch(self._pairs, groups).to(self._run.device)
+        before = self.state.protected_epochs + len(self._training.warmup)  # epochs that draw nothing
+        drawn = draw_batch(self._pairs, self._sampler, objective, captions, rng, self.state.epoch - before)
+        batch = read_batch(self._pairs, drawn).to(self._run.device)
         objective = constrained(objective, self._training.constraints, rng)
         figures = take_step(
             self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
         )
         size = len(batch.image_rows)
-        return {**figures, "collision_rate": collision_rate, "plateau": plateau(objective.loss, size)}
+        return {**figures, "collision_rate": drawn.collision_rate, "plateau": plateau(objective.loss, size)}
 
     def _record(self, loss: Loss, window: Window) -> dict[str, float]:
         """One line of figures; not finite is an error, and a plateau is noticed."""

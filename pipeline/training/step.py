@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
 from models.base import Captions, Code, Images, MatchingModel
 from pipeline.config.losses import Loss
 from pipeline.data.batches import PairData
 from pipeline.losses import LossKind, loss_kind
+from pipeline.losses.hinge import NO_NEGATIVE
 from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from pipeline.mining.sampler import Group, Sampler
 
@@ -40,9 +41,21 @@ class Batch:
     images: Images
     captions: Captions
     image_rows: Int[Tensor, " batch"]
+    corresponding: Bool[Tensor, " batch"] | None = None
+    """Where the pairs derived from the offline negatives are true pairs."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device))
+        corresponding = None if self.corresponding is None else self.corresponding.to(device)
+        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), corresponding)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The anchors, with what the loss wants of the table; as `Draw` has it."""
+
+    groups: Sequence[Group]
+    corresponding: Bool[np.ndarray, " batch"] | None = None
+    collision_rate: float = 0.0
 
 
 GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
@@ -54,34 +67,34 @@ def make_objective(loss: Loss) -> Objective:
     return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
 
 
-def draw_groups(
+def draw_batch(
     pairs: PairData,
     sampler: Sampler | None,
     objective: Objective,
     captions: Int32[np.ndarray, " batch"],
     rng: np.random.Generator,
     epoch: int,
-) -> tuple[list[Group], float]:
-    """The anchors, with what the loss wants of the table; and the share of first draws that corresponded.
+) -> Drawn:
+    """What a step sees; `epoch` counts from the first one that draws.
 
     Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
     """
     if sampler is None or objective.kind.offline == "none":
-        return [(pairs.split.image_of[captions], captions)], 0.0
+        return Drawn([(pairs.split.image_of[captions], captions)])
     if objective.kind.offline == "triples":
         draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
-        return [draw.triples], draw.collision_rate
+        return Drawn([draw.triples], collision_rate=draw.collision_rate)
     draw = sampler.draw(captions, rng, epoch)
-    return draw.groups[: GROUPS[objective.kind.offline]], draw.collision_rate
+    return Drawn(draw.groups[: GROUPS[objective.kind.offline]], draw.corresponding, draw.collision_rate)
 
 
-def read_batch(pairs: PairData, groups: Sequence[Group]) -> Batch:
-    """The tensors of the anchors and as many groups of companions as the loss needs."""
-    images = pairs.images(np.concatenate([images for images, _ in groups]))
+def read_batch(pairs: PairData, drawn: Drawn) -> Batch:
+    images = pairs.images(np.concatenate([images for images, _ in drawn.groups]))
     return Batch(
-        replace(images, groups=len(groups)),
-        pairs.captions(np.concatenate([captions for _, captions in groups])),
-        torch.from_numpy(groups[0][0].astype(np.int64)),
+        replace(images, groups=len(drawn.groups)),
+        pairs.captions(np.concatenate([captions for _, captions in drawn.groups])),
+        torch.from_numpy(drawn.groups[0][0].astype(np.int64)),
+        None if drawn.corresponding is None else torch.from_numpy(drawn.corresponding),
     )
 
 
@@ -97,8 +110,7 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     captions = model.encode_captions(batch.captions)
     matrix = model.similarity(images[:size], captions[:size])
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
-    groups = batch.images.groups
-    offline = _offline_similarities(model, images, captions, size, groups) if groups > 1 else None
+    offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
     model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
     gap = (matrix.diagonal().mean() - matrix.mean()).detach()
@@ -111,17 +123,20 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     return value, further.total if auxiliary is None else auxiliary + further.total
 
 
-def _offline_similarities(
-    model: MatchingModel, images: Code, captions: Code, size: int, groups: int
-) -> OfflineSimilarities:
-    """The aligned pair lists of AOQ eqs. (3) to (5), in one call."""
+def _offline_similarities(model: MatchingModel, images: Code, captions: Code, batch: Batch) -> OfflineSimilarities:
+    """The aligned pair lists of AOQ eqs. (3) to (5), in one call; derived pairs that are true are no negatives."""
+    size, groups = len(batch.image_rows), batch.images.groups
     images = replace(images, context=None, context_mask=None)  # the auxiliary loss's, and too large to be gathered here
     anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
     wanted = wanted[: 2 if groups == 2 else 4]
     image_rows = torch.cat([rows for rows, _ in wanted])
     caption_rows = torch.cat([rows for _, rows in wanted])
-    return OfflineSimilarities(*model.pair_similarity(images[image_rows], captions[caption_rows]).split(size))
+    similarities = model.pair_similarity(images[image_rows], captions[caption_rows]).split(size)
+    anchored, derived = similarities[:2], similarities[2:]
+    if batch.corresponding is not None:
+        derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
+    return OfflineSimilarities(*anchored, *derived)
 
 
 def take_step(

@@ -25,25 +25,35 @@ def clamp(x):
 
 
 def definition(matrix, rows, name):
-    """`rows` are the images that the pairs are of."""
+    """`rows` are the images that the pairs are of; what is a true pair after all is no negative."""
     total = 0
     for a in range(TRIPLES):
 
-        def s(image, caption, a=a):
-            return matrix[IMAGES.index(image) * TRIPLES + a, CAPTIONS.index(caption) * TRIPLES + a]
+        def places(image, caption, a=a):
+            return IMAGES.index(image) * TRIPLES + a, CAPTIONS.index(caption) * TRIPLES + a
+
+        def s(image, caption):
+            return matrix[places(image, caption)]
+
+        def is_negative(image, caption):
+            one, other = places(image, caption)
+            return rows[one] != rows[other]
 
         for image, caption, off_caption, off_image, derived in ANCHORS.values():
             me = IMAGES.index(image) * TRIPLES + a
             others = [b for b in range(3 * TRIPLES) if b % TRIPLES != a and rows[b] != rows[me]]
             positive = s(image, caption)
             for offline, online in (
-                (s(image, off_caption), max((matrix[me, b] for b in others), key=Tensor.item)),
-                (s(off_image, caption), max((matrix[b, me] for b in others), key=Tensor.item)),
+                ((image, off_caption), max((matrix[me, b] for b in others), key=Tensor.item)),
+                ((off_image, caption), max((matrix[b, me] for b in others), key=Tensor.item)),
             ):
-                weight = BETA - (offline - online) / ALPHA if name == "adapoffquin" else 1
-                total = total + weight * clamp(M1 - positive + online) + clamp(M2 - positive + offline)
+                weight = BETA if name == "adapoffquin" else 1
+                if is_negative(*offline):
+                    weight = BETA - (s(*offline) - online) / ALPHA if name == "adapoffquin" else 1
+                    total = total + clamp(M2 - positive + s(*offline))
+                total = total + weight * clamp(M1 - positive + online)
             if name != "offtri":
-                total = total + sum(clamp(M2 - positive + s(*pair)) for pair in derived)
+                total = total + sum(clamp(M2 - positive + s(*pair)) for pair in derived if is_negative(*pair))
     return total
 
 
@@ -54,6 +64,7 @@ def test_every_pair_of_a_triple_is_an_anchor(name, seed):
     values = torch.rand(3 * TRIPLES, 3 * TRIPLES, generator=generator, dtype=torch.float64)
     rows = torch.arange(3 * TRIPLES)
     rows[5] = rows[0]  # two triples share an image
+    rows[2 * TRIPLES + 2] = rows[TRIPLES + 2]  # in one the offline negatives correspond
     slow, fast = values.clone().requires_grad_(), values.clone().requires_grad_()
     expected = definition(slow, rows, name)
     expected.backward()
@@ -74,3 +85,11 @@ def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
     assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
     with pytest.raises(ValueError, match="10 pairs are no triples"):
         plateau(loss, 10)
+
+
+def test_a_single_triple_has_no_online_negative_and_its_weights_say_nothing():
+    kind = loss_kind("adapoffquin", "anchors")
+    pairs = Similarities(torch.rand(3, 3), torch.eye(3, dtype=torch.bool))
+    value = kind.function(pairs, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5)
+    assert value.figures["online"] == 0
+    assert value.figures["weight_mean"] == 1.5

@@ -83,6 +83,7 @@ def test_a_pair_that_can_only_collide_ends(small):
     sampler = Sampler(table_of(np.array([[1], [0]]), np.array([[1], [0]])), image_of, captions_of(image_of, 2))
     draw = sampler.draw(np.array([0], dtype=np.int32), np.random.default_rng(0))
     assert draw.collision_rate == 1.0
+    assert draw.corresponding.all()
 
 
 def test_the_same_rng_draws_the_same(small):
@@ -117,6 +118,21 @@ def test_narrowing_and_short_lists(small):
         np.arange(8, dtype=np.int32), np.random.default_rng(0)
     )
     np.testing.assert_array_equal(drawn.offline_captions, short[drawn.images, 0])
+
+
+@pytest.mark.parametrize("weights", [None, GapWeights(gap=0.0, sharpness=1.0)])
+def test_the_hardest_are_left_out_by_rank(wide, weights):
+    """Whatever the weights say, and however short the lists are."""
+    table, image_of, owners = wide
+    sampler = Sampler(table, image_of, owners, h_captions=4, after_captions=2, weights=weights, resample=False)
+    np.testing.assert_array_equal(shares(sampler) > 0, [False, False, True, True, False])
+    short = table.i2t.negative_ids.copy()
+    short[1, 2:] = -1
+    lists = scored(short, table.t2i.negative_ids, 0.5, 0.5)
+    with pytest.raises(
+        ValueError, match="leaves out the first 2 of each list of i2t, and the shortest has 2; raise it"
+    ):
+        Sampler(lists, image_of, owners, after_captions=2)
 
 
 def test_tables_that_do_not_fit_are_refused(small):

@@ -81,7 +81,8 @@ def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
     assert (len(table.i2t), len(table.t2i)) == (9, 45)
     assert made["counts"]["train"] == {"images": 9, "captions": 45}
     assert table.manifest["dataset"] == made["fingerprint"]["train"]
-    assert "first 2 captions of an image and 1 images of a caption" in caplog.text  # 45 / (16 * 1.5), 9 / (16 * 1.5)
+    assert "ranks 0 to 2 of 45 captions" in caplog.text  # 45 / (16 * 1.5), 45 / (16 * 6)
+    assert "ranks 0 to 1 of 9 images" in caplog.text  # at least 1
     assert whole["dataset"].key != chain["dataset"].key
 
 

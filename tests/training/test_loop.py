@@ -211,6 +211,21 @@ def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(
     assert [last[epoch]["loss_name"] for epoch in range(6)] == expected[:6]
 
 
+@pytest.mark.parametrize("start_up", [None, "protected"])
+def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch, start_up):
+    monkeypatch.setattr(loop, "READY", 10.0)  # one epoch of start-up
+    heard, draw = [], sampler.draw
+
+    def listen(captions, rng, epoch):
+        heard.append(epoch)
+        return draw(captions, rng, epoch)
+
+    monkeypatch.setattr(sampler, "draw", listen)
+    run_training(tmp_path, training=TRAINING.model_copy(update={"start_up": start_up, "epochs": 5}))
+    drawing = 3 if start_up is None else 2
+    assert heard == [epoch for epoch in range(drawing) for _ in range(5)]
+
+
 def test_a_protected_start_is_resumed(run_training, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "READY", 10.0)
     training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ import torch
 from models import MODELS, build_model
 from models.base import Captions, Images
 from models.official import from_official, our_weights
-from pipeline.config.losses import AdapOffQuin, OffTri
+from pipeline.config.losses import AdapOffQuin, OffQuin, OffTri
 from pipeline.losses import LOSSES
+from pipeline.losses.hinge import NO_NEGATIVE
 from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
-from pipeline.training.step import GROUPS, Batch, draw_groups, forward, make_objective, read_batch, take_step
+from pipeline.mining.sampler import Sampler
+from pipeline.mining.table import NegativeLists, NegativeTable
+from pipeline.training.step import GROUPS, Batch, Drawn, draw_batch, forward, make_objective, read_batch, take_step
 
+OFFQUIN = OffQuin(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
 
 
@@ -130,7 +135,7 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
     model = build_model(name, feature_size=6, vocabulary_size=24, **small).eval()  # eval: no batch statistics
     objective = make_objective(loss)
     draw = sampler.draw(np.arange(0, 48, 7, dtype=np.int32), np.random.default_rng(3))
-    batch = read_batch(pairs, draw.groups[: GROUPS[objective.kind.offline]])
+    batch = read_batch(pairs, Drawn(draw.groups[: GROUPS[objective.kind.offline]]))
     assert len(batch.images) == GROUPS[objective.kind.offline] * len(draw.captions)
     with torch.no_grad():
         value, _ = forward(model, batch, objective)
@@ -140,8 +145,7 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
 def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
     objective = make_objective(AdapOffQuin(name="adapoffquin", companions="anchors"))
     captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
-    groups, _ = draw_groups(pairs, sampler, objective, captions, np.random.default_rng(3), 0)
-    ((images, texts),) = groups
+    ((images, texts),) = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(3), 0).groups
     assert len(images) == 9
     np.testing.assert_array_equal(pairs.split.image_of[texts], images)
     np.testing.assert_array_equal(texts[:3], captions[:3])
@@ -149,7 +153,7 @@ def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, samp
     np.testing.assert_array_equal(texts[3:6], draw.offline_captions)
     np.testing.assert_array_equal(images[6:], draw.offline_images)
     for few in (1, 2):
-        ((images, _),), _ = draw_groups(pairs, sampler, objective, captions[:few], np.random.default_rng(3), 0)
+        ((images, _),) = draw_batch(pairs, sampler, objective, captions[:few], np.random.default_rng(3), 0).groups
         assert len(images) == 3
 
 
@@ -157,12 +161,42 @@ def test_triples_equal_their_parts_one_by_one(pairs, sampler):
     torch.manual_seed(0)
     model = build_model("scan", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
     objective = make_objective(OffTri(name="offtri", companions="anchors"))
-    groups, _ = draw_groups(pairs, sampler, objective, np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
+    drawn = draw_batch(pairs, sampler, objective, np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
     with torch.no_grad():
-        value, _ = forward(model, read_batch(pairs, groups), objective)
-        matrix = score_all(model, pairs, *groups[0])
-        positive = positive_pairs(torch.from_numpy(groups[0][0].astype(np.int64)), mask_positives=True)
+        value, _ = forward(model, read_batch(pairs, drawn), objective)
+        matrix = score_all(model, pairs, *drawn.groups[0])
+        positive = positive_pairs(torch.from_numpy(drawn.groups[0][0].astype(np.int64)), mask_positives=True)
         torch.testing.assert_close(value.total, objective.loss(Similarities(matrix, positive)).total)
+
+
+def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
+    """Lists of one: nothing else can be drawn for a pair whose offline negatives correspond."""
+    split = pairs.split
+    i2t, t2i = np.full((len(split.ids), 1), 3), np.zeros((len(split.image_of), 1))  # image 1's first caption; image 0
+    i2t[1], t2i[split.image_of == 0] = 0, 1
+    t2i[4] = 5  # of one of image 1's captions
+    lists = [
+        NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
+        for ids in (i2t, t2i)
+    ]
+    sampler = Sampler(NegativeTable(*lists, manifest={}), split.image_of, split.captions_of)
+    captions = np.array([0, 3, 4, 9], dtype=np.int32)
+    objective = make_objective(AdapOffQuin(name="adapoffquin"))
+    drawn = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0)
+    assert drawn.corresponding.tolist() == [True, True, False, False]
+    kept = Sampler(NegativeTable(*lists, manifest={}), split.image_of, split.captions_of, resample=False)
+    assert not draw_batch(pairs, kept, objective, captions, np.random.default_rng(0), 0).corresponding.any()
+
+    torch.manual_seed(0)
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
+    seen = []
+    objective = replace(objective, loss=lambda given: seen.append(given) or make_objective(OFFQUIN).loss(given))
+    with torch.no_grad():
+        forward(model, read_batch(pairs, drawn), objective)
+    offline, without = seen[0].offline, [True, True, False, False]
+    assert (offline.offline_pair == NO_NEGATIVE).tolist() == (offline.companion_pair == NO_NEGATIVE).tolist() == without
+    assert (offline.image_to_caption.abs() <= 1).all()
+    assert (offline.caption_to_image.abs() <= 1).all()
 
 
 def test_losses_draw_no_more_than_they_use():

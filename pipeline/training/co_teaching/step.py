@@ -26,7 +26,7 @@ from pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
+from pipeline.training.step import Batch, Drawn, Objective, descend, forward, read_batch, take_step
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Network:
         return list(self.model.parameters())
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_batch(pairs, [(pairs.split.image_of[rows], rows.astype(np.int32))]).to(self.device)
+        return read_batch(pairs, Drawn([(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return pair_losses(self._judged(batch), margin=self.section.margin)
