@@ -86,6 +86,26 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
         ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
         ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
+        (
+            'warmup = ["sum"]',
+            'warmup = ["sum", "sum"]\nstart_up = "protected"',
+            "3 start-up and warm-up epochs leave none of 3 for 'adapoffquin'",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors", mask_positives = false}',
+            'companions = "anchors" needs mask_positives',
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors"}\nbatch_size = 5',
+            "batch_size = 5 has no two of them, so no online negative; give at least 6",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors"}\n[sampling]\nresample = false',
+            r'loss.companions = "anchors" needs \[sampling\] resample',
+        ),
         ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
         ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
         ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),

@@ -102,6 +102,16 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _triples_of_negatives(self) -> Experiment:
+        companions = self.second_round is not None and getattr(self.second_round.loss, "companions", None)
+        if companions and not self.sampling.resample:
+            raise ValueError(
+                'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
+                "holds one image twice"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _attention_to_constrain(self) -> Experiment:
         for name in ("first_round", "second_round"):
             training: Training | None = getattr(self, name)

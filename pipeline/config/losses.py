@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 
 from pipeline.config.section import Margin, Section
 
@@ -32,6 +32,14 @@ class _CompanionLoss(_OfflineLoss):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
     (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
+
+    @model_validator(mode="after")
+    def _triples_may_meet(self) -> _CompanionLoss:
+        if self.companions is not None and not self.mask_positives:
+            raise ValueError(
+                'companions = "anchors" needs mask_positives: several triples of a batch often hold the same pair'
+            )
+        return self
 
 
 class OffTri(_CompanionLoss):

@@ -32,8 +32,19 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _warmup_fits(self) -> Training:
-        if len(self.warmup) >= self.epochs:
-            raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
+        before = len(self.warmup) + (self.start_up is not None)
+        if before >= self.epochs:
+            what = "warm-up" if self.start_up is None else "start-up and warm-up"
+            raise ValueError(f"{before} {what} epochs leave none of {self.epochs} for {self.loss.name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _two_triples_fit(self) -> Training:
+        if getattr(self.loss, "companions", None) is not None and self.batch_size < 6:
+            raise ValueError(
+                f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
+                "online negative; give at least 6"
+            )
         return self
 
 

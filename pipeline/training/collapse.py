@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
@@ -12,31 +13,32 @@ PATIENCE = 300
 """Steps on the plateau before anything is said: a start is often flat for a while."""
 
 
+@dataclass
 class CollapseDetector:
     """Warns once when the loss stays within 2 % of what equal similarities cost and positives do not stand out.
 
     The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     """
 
-    def __init__(self) -> None:
-        self._steps = 0
-        self._warned = False
+    steps: int = 0
+    """On the plateau, so far."""
+    warned: bool = False
 
     def observe(self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int) -> bool:
         """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed."""
         if abs(loss - plateau) > NEAR * plateau or gap > GAP:
-            self._steps, self._warned = 0, False
+            self.steps, self.warned = 0, False
             return False
-        self._steps += steps
-        if self._steps >= PATIENCE and not self._warned:
-            self._warned = True
+        self.steps += steps
+        if self.steps >= PATIENCE and not self.warned:
+            self.warned = True
             logger.warning(
                 "the %s loss has sat at %.1f for %d steps: the plateau of a model that finds all pairs equally similar "
                 '(%.1f). Try `start_up = "protected"` (epochs on every negative until the hardest are of use); a lower '
                 "learning rate; or a larger batch.",
                 loss_name,
                 loss,
-                self._steps,
+                self.steps,
                 plateau,
             )
-        return self._steps >= PATIENCE
+        return self.steps >= PATIENCE

@@ -34,6 +34,8 @@ LOG_STEPS = 50
 READY = 1.0
 """The protected start-up ends after the epoch in whose last steps the hardest negatives cost less, in margins: from
 there, finding all pairs alike is uphill."""
+LAST_STEPS = 50
+"""So many; of whole batches, for a small one has easier negatives."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class State:
     protected_epochs: int = 0
     ready: bool = True
     """Whether the protected start-up is over, and how many epochs it took."""
+    hardest: list[float] = field(default_factory=list)
+    """In the start-up: what the batch's hardest negatives cost in this epoch's last steps."""
     best_rsum: float = -math.inf
     best_epoch: int = -1
     metrics_position: int = 0
@@ -91,10 +95,11 @@ def train(
             state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
             save_model(run.work / "model.safetensors", model.state_dict(), description)
         trainer.finish_epoch(metrics)
-    if not state.ready:
+    if training.start_up and state.protected_epochs + len(training.warmup) >= training.epochs:
         logger.warning(
-            "the protected start-up lasted all %d epochs, and nothing was trained on %s; give it more epochs, a larger "
-            "learning rate, or a smaller batch, whose hardest negatives are easier",
+            "the protected start-up lasted %d of %d epochs, and nothing was trained on %s; give it more epochs, a "
+            "larger learning rate, or a smaller batch, whose hardest negatives are easier",
+            state.protected_epochs,
             training.epochs,
             training.loss.name,
         )
@@ -151,16 +156,16 @@ class _Trainer:
             window.add(self._step(objective, captions))
             state.step += 1
             if self._done % LOG_STEPS == 0 or state.step == self.steps:
-                line = self._record(loss, window)
+                self._record(loss, window)
                 window = Window()
                 if self._done % self._run.checkpoint_steps < LOG_STEPS and state.step < self.steps:
                     self._checkpoint()
         if not state.ready:
-            self._end_protected_epoch(line["hardest"])
+            self._end_protected_epoch()
 
-    def _end_protected_epoch(self, hardest: float) -> None:
-        """`hardest` is what the batch's hardest negatives cost in the epoch's last steps."""
+    def _end_protected_epoch(self) -> None:
         state, margin = self.state, online_version(self._training.loss).margin
+        hardest, state.hardest = float(np.mean(state.hardest)), []
         state.protected_epochs += 1
         state.ready = hardest < READY * margin
         logger.info(
@@ -181,9 +186,11 @@ class _Trainer:
             self._model, self._optimizer, self._parameters, batch, objective, self._training.gradient_clip
         )
         size = len(batch.image_rows)
+        if not self.state.ready and size == min(self._training.batch_size, self._pairs.split.caption_count):
+            self.state.hardest = [*self.state.hardest, figures["hardest"]][-LAST_STEPS:]
         return {**figures, "collision_rate": drawn.collision_rate, "plateau": plateau(objective.loss, size)}
 
-    def _record(self, loss: Loss, window: Window) -> dict[str, float]:
+    def _record(self, loss: Loss, window: Window) -> None:
         """One line of figures; not finite is an error, and a plateau is noticed."""
         line = window.means()
         if not math.isfinite(line["loss"]):
@@ -200,7 +207,6 @@ class _Trainer:
         self._log.append(self._done, {**about, "learning_rate": rate, **line, "steps_per_second": speed})
         text = f"epoch {self.state.epoch + 1}/{self._training.epochs} {loss.name} loss {line['loss']:.2f}"
         self._run.progress(self._done, self._training.epochs * self.steps, text)
-        return line
 
     def finish_epoch(self, metrics: Mapping[str, float]) -> None:
         state = self.state
@@ -219,7 +225,13 @@ class _Trainer:
         if self._run.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self._run.device)
         weights, moments = self._model.state_dict(), self._optimizer.state_dict()
-        content = {"state": vars(self.state), "model": weights, "optimizer": moments, "random": random}
+        content = {
+            "state": vars(self.state),
+            "collapse": vars(self._collapse),
+            "model": weights,
+            "optimizer": moments,
+            "random": random,
+        }
         save_state(self._run.work / "last.ckpt", content)
 
     def resume(self) -> None:
@@ -232,7 +244,7 @@ class _Trainer:
             torch.set_rng_state(content["random"]["cpu"])
             if self._run.device.type == "cuda" and "cuda" in content["random"]:
                 torch.cuda.set_rng_state(content["random"]["cuda"], self._run.device)
-            self.state = State(**content["state"])
+            self.state, self._collapse = State(**content["state"]), CollapseDetector(**content["collapse"])
             if self.state.best_epoch >= 0:
                 read_weights(self._run.work / "model.safetensors")  # raises if the best so far was damaged
             logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)

@@ -29,6 +29,8 @@ class Objective:
     mask_positives: bool
     besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
     """A further loss on the codes of the anchors, already weighted."""
+    observes: bool = True
+    """Whether the model may learn from the batch how matched pairs are scored: not from pairs held to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,16 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
-    model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
     gap = (matrix.diagonal().mean() - matrix.mean()).detach()
     value = LossValue(value.total, {**value.figures, "positive_gap": gap})
     auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
-    if objective.besides is None:
-        return value, auxiliary
-    further = objective.besides(model, images[:size], captions[:size])
-    value = LossValue(value.total, {**value.figures, **further.figures})
-    return value, further.total if auxiliary is None else auxiliary + further.total
+    if objective.besides is not None:
+        further = objective.besides(model, images[:size], captions[:size])
+        value = LossValue(value.total, {**value.figures, **further.figures})
+        auxiliary = further.total if auxiliary is None else auxiliary + further.total
+    if objective.observes:
+        model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
+    return value, auxiliary
 
 
 def _offline_similarities(model: MatchingModel, images: Code, captions: Code, batch: Batch) -> OfflineSimilarities:

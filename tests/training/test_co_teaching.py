@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import build_model
+from models import build_model, naaf
 from models.vsrn import VSRN
 from pipeline.config.co_teaching import CoTeaching, plain_training
 from pipeline.data.clean_pairs import read_clean_pairs
@@ -31,6 +31,7 @@ OPTIONS = {
     "vsepp": {},
     "vsrn": {"caption_hidden_size": 6, "caption_word_size": 5},
     "saf": {"similarity_size": 4, "regions": 4},
+    "naaf": {},
 }
 CPU = torch.device("cpu")
 
@@ -148,6 +149,16 @@ def test_a_captioner_learns_nothing_from_doubtful_pairs(network, pairs):
     learner.learn_clean(batch, torch.ones(10))
     assert not all(torch.equal(before[key], value) for key, value in learner.model.captioner.state_dict().items())
     assert isinstance(learner.model, VSRN)
+
+
+def test_thresholds_are_estimated_of_pairs_that_are_held_clean(network, pairs, monkeypatch):
+    heard = []
+    monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: heard.append(len(matrix)))
+    learner = network("naaf")
+    learner.learn_noisy(learner.read(pairs, np.arange(0, 40, 5)), torch.full((8,), 0.5))
+    assert heard == []
+    learner.learn_clean(learner.read(pairs, np.arange(0, 40, 4)), torch.ones(10))
+    assert heard == [10]
 
 
 class KilledError(Exception):

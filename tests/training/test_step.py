@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from models import MODELS, build_model
+from models import MODELS, build_model, naaf
 from models.base import Captions, Images
 from models.official import from_official, our_weights
-from pipeline.config.losses import AdapOffQuin, OffQuin, OffTri
+from pipeline.config.losses import AdapOffQuin, OffQuin, OffTri, Online
 from pipeline.losses import LOSSES
 from pipeline.losses.hinge import NO_NEGATIVE
-from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from pipeline.mining.sampler import Sampler
 from pipeline.mining.table import NegativeLists, NegativeTable
 from pipeline.training.step import GROUPS, Batch, Drawn, draw_batch, forward, make_objective, read_batch, take_step
@@ -197,6 +197,27 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     assert (offline.offline_pair == NO_NEGATIVE).tolist() == (offline.companion_pair == NO_NEGATIVE).tolist() == without
     assert (offline.image_to_caption.abs() <= 1).all()
     assert (offline.caption_to_image.abs() <= 1).all()
+
+
+def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch):
+    """NAAF moves its threshold when a step's scores are all made."""
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    torch.manual_seed(0)
+    model = build_model("naaf", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).train()
+    seen = []
+
+    def besides(model, images, captions):
+        seen.append(float(model.threshold))
+        return LossValue(torch.zeros(()), {})
+
+    objective = replace(make_objective(Online(name="online")), besides=besides)
+    for observes in (True, False, True):
+        captions = np.arange(0, 48, 5, dtype=np.int32)
+        batch = read_batch(pairs, draw_batch(pairs, None, objective, captions, np.random.default_rng(0), 0))
+        before = float(model.threshold)
+        forward(model, batch, replace(objective, observes=observes))
+        assert seen[-1] == before
+        assert (float(model.threshold) != before) == observes
 
 
 def test_losses_draw_no_more_than_they_use():

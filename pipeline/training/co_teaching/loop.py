@@ -150,6 +150,13 @@ class _CoTeaching:
             group["lr"] = learning_rate(self._schedule, state.epoch)
         if state.step == 0:  # a resumed epoch has begun before
             network.model.begin_epoch(state.epoch, self.epochs)
+        if plan.steps == 0:
+            logger.warning(
+                "epoch %d: network %d learns nothing, since the other one holds no two pairs clean; lower the "
+                "threshold, or the learning rate",
+                state.epoch + 1,
+                state.network + 1,
+            )
         window = Window()
         while state.step < plan.steps:
             window.add(self._step(plan))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -74,12 +74,13 @@ class Network:
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> float:
         """The loss on the other pairs, with the labels that both networks predict.
 
-        A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there.
+        A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there; nor have NAAF's
+        thresholds, which would be estimated of mismatched words.
         """
         broadcast = self.section.soft_labels == "broadcast"
         objective = self._of_rows(labels[:, None]) if broadcast else self._of_pairs(labels)
         self.model.train()
-        value, _ = forward(self.model, batch, objective)
+        value, _ = forward(self.model, batch, replace(objective, observes=False))
         descend(value.total, self.optimizer, self.parameters, self.section.gradient_clip)
         return float(value.total.detach())
 
