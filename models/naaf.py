@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,9 +16,12 @@ from models.base import Code
 from models.blocks import Block
 from models.fragments import FragmentModel
 
+logger = logging.getLogger(__name__)
+
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
-LARGEST_EXPONENT = 50.0  # distributions so far apart that any penalty will do
+LARGEST_EXPONENT = 50.0  # of a finite alpha*
+SAME = 1e-4
 
 
 class NAAF(FragmentModel):
@@ -28,8 +32,8 @@ class NAAF(FragmentModel):
 
     Training uses `threshold`, estimated once a step from the online matrix (the official code moves it within the
     matrix, caption by caption); evaluation uses `safe_threshold`, mu+ - 3 sigma+, and decides by max_r s - t
-    propagated over like words. `alpha_schedule="adaptive"` sets the penalty on missed mismatches to alpha* at three
-    quarters of the epochs, as in the paper; the official code keeps it.
+    propagated over like words. `alpha_schedule="adaptive"` sets the penalty on missed mismatches to alpha*, if there
+    is one, at three quarters of the epochs, as in the paper; the official code keeps it.
     """
 
     similarity_range = (-3.0, 2.0)
@@ -99,7 +103,11 @@ class NAAF(FragmentModel):
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         if self.alpha_schedule == "adaptive" and epoch == 3 * epochs // 4 and bool(self.statistics[[1, 3]].all()):
-            self.alpha.fill_(Mismatch(*self.statistics.tolist()).best_alpha)
+            best = Mismatch(*self.statistics.tolist()).best_alpha
+            if best is None:
+                logger.warning("NAAF: no penalty puts the boundary at mu+ - 3 sigma+; alpha stays %.2f", self.alpha)
+            else:
+                self.alpha.fill_(best)
 
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
         """max_r s of every real word of aligned pairs."""
@@ -148,11 +156,16 @@ class Mismatch:
         return max(0.0, numerator / denominator) if denominator else None
 
     @property
-    def best_alpha(self) -> float:
-        """alpha*: the penalty for which `boundary` is `safe` (the supplement's formula, its misprints put right)."""
+    def best_alpha(self) -> float | None:
+        """alpha*: the penalty for which `boundary` is `safe` (the supplement's formula, its misprints put right).
+
+        None if there is none: `safe` is below 0, or where the densities balance for the other time.
+        """
         distance = self.mu - self.mu_other - 3 * self.sigma
         exponent = (distance**2 - 9 * self.sigma_other**2) / (2 * self.sigma_other**2)
-        return self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
+        alpha = self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
+        boundary = self.boundary(alpha)
+        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < SAME else None
 
 
 def best_region(block: Block) -> Float[Tensor, "C W I"]:

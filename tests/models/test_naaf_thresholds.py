@@ -61,10 +61,20 @@ def test_there_may_be_no_boundary():
     assert Mismatch(0.35, 0.05, 0.3, 0.1).boundary(100.0) is None
 
 
-def test_the_penalty_of_distributions_far_apart_stays_finite():
-    alpha = Mismatch(0.9, 0.01, 0.1, 0.001).best_alpha
-    assert math.isfinite(alpha)
-    assert alpha > 1e20
+@pytest.mark.parametrize(
+    "m",
+    [Mismatch(0.6, 0.15, 0.35, 0.1), Mismatch(0.5, 0.2, 0.3, 0.1), Mismatch(0.8, 0.2, 0.5, 0.1)],
+    ids=["no boundary", "safe below 0", "the lower root"],
+)
+def test_there_may_be_no_best_alpha(m):
+    """By trying every penalty: none puts the boundary at `safe`."""
+    assert m.best_alpha is None
+    boundaries = [m.boundary(10 ** (step / 100)) for step in range(-600, 600)]
+    assert all(boundary is None or abs(boundary - m.safe) > 0.01 for boundary in boundaries)
+
+
+def test_distributions_too_far_apart_for_a_finite_penalty_have_none():
+    assert Mismatch(0.9, 0.01, 0.1, 0.001).best_alpha is None
 
 
 def test_samples_are_summed_up_by_mean_and_unbiased_deviation():
@@ -185,3 +195,11 @@ def test_alpha_stays_where_nothing_was_observed():
     model = training_model(alpha_schedule="adaptive", alpha=2.0)
     model.begin_epoch(3, 4)
     assert model.alpha == 2.0
+
+
+def test_alpha_stays_where_no_penalty_is_the_best(caplog):
+    model = training_model(alpha_schedule="adaptive", alpha=2.0)
+    model.statistics.copy_(torch.tensor([0.5, 0.2, 0.3, 0.1]))
+    model.begin_epoch(3, 4)
+    assert model.alpha == 2.0
+    assert "no penalty puts the boundary at mu+ - 3 sigma+; alpha stays 2.00" in caplog.text
