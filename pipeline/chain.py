@@ -88,8 +88,8 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
     if ours != theirs:
         raise ValueError(
             f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
-            f"([dataset] gives {ours} and {theirs}), so the rows of their tables are other images; name experiments on "
-            "one."
+            f"([dataset] gives {ours} and {theirs}), so the rows of a table are other images; give both the same, in "
+            'an override if need be: "NAME@dataset.train_images=2000".'
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifact import Artifact
-from pipeline.chain import Chain, data_stages, split_member, table_depths
+from pipeline.chain import Chain, check_same_data, data_stages, split_member, table_depths
 from pipeline.config.combinations import Ensemble, Fusing, Reranking
 from pipeline.config.experiment import Experiment
 from pipeline.experiments import load_experiment
@@ -64,7 +64,10 @@ class _Planner:
             teacher = self._teacher(experiment, asked)
             stages |= self._rounds(experiment, stages["dataset"], teacher)
         stages["evaluation"] = recipes.evaluated(experiment, folder, stages["second_round"])
-        return Chain(experiment, recipes.data_root, folder, stages, teacher)
+        chain = Chain(experiment, recipes.data_root, folder, stages, teacher)
+        if teacher is not None and experiment.student.loss.name not in TABLELESS:
+            check_same_data(experiment.name, chain, teacher)
+        return chain
 
     def _co_taught(self, experiment: Experiment, dataset: Artifact) -> dict[str, Artifact]:
         """Two networks in place of the rounds, and one of them by itself."""

@@ -95,7 +95,8 @@ class MakingTask(luigi.Task):
             self._keep_traceback()
             raise
         metrics = self.artifact.manifest().get("metrics")
-        best = f"  dev rsum {metrics['rsum']:.1f}" if metrics else ""
+        split = self.artifact.ingredients.get("split", "dev")  # an evaluation's own; of a training the best epoch's
+        best = f"  {split} rsum {metrics['rsum']:.1f}" if metrics else ""
         logger.info("%s of %s: done%s", self.stage, self.subject, best)
 
     def _keep_traceback(self) -> None:

@@ -14,6 +14,7 @@ from pipeline.chain import Chain, run_name, split_member
 from pipeline.cli.annotations import show_annotations
 from pipeline.cli.experiment import override, roots
 from pipeline.cli.study import show_study
+from pipeline.config.evaluation import Evaluation
 from pipeline.evaluation.attention import SCORES
 from pipeline.evaluation.retrieval import K
 from pipeline.stages import plan
@@ -41,9 +42,10 @@ def results(
 ) -> None:
     """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone.
 
-    After an evaluation also what else is known of its split: how well the student attends, metrics of many right
-    answers, agreement with people (docs/evaluation.md). Of an ensemble: the recalls of its members and of their mean
-    similarity, on its evaluation split. Of a --study: its table, or what there is of it.
+    After an evaluation on another split (or in folds) its recalls, and what else is known of the split: how well the
+    student attends, metrics of many right answers, agreement with people (docs/evaluation.md). Of an ensemble: the
+    recalls of its members and of their mean similarity, on its evaluation split. Of a --study: its table, or what
+    there is of it.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -91,10 +93,16 @@ def _show_attention(console: Console, chain: Chain) -> None:
 
 
 def _round_rows(chain: Chain) -> list[list[str]]:
-    if chain.experiment.weights is not None:
-        return [_row("imported", chain["second_round"])]
     rounds = ROUNDS if chain.experiment.co_teaching is None else CO_TAUGHT
-    return [_row(title, chain[stage]) for stage, title in rounds.items()]
+    if chain.experiment.weights is not None:
+        rounds = {"second_round": "imported"}
+    rows = [_row(title, chain[stage]) for stage, title in rounds.items()]
+    options = chain.experiment.evaluation
+    if "evaluation" in chain.stages and chain["evaluation"].exists() and options != Evaluation():
+        folds = f", {options.folds} folds" if options.folds > 1 else ""
+        recalls = _recalls(chain["evaluation"].manifest()["metrics"])
+        rows.append([f"{rounds['second_round']}, {options.split}{folds}", *recalls, *_how(chain["second_round"])])
+    return rows
 
 
 def _ensemble_rows(chain: Chain) -> list[list[str]]:

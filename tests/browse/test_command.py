@@ -77,7 +77,7 @@ def test_tables_of_other_data_are_refused(world, places):
     name = world / "one.toml"
     message = refused(name, f"{name}@dataset.train_images=60", *places)
     assert "are of different training data" in message
-    assert "name experiments on one" in message
+    assert "give both the same" in message
 
 
 def test_a_run_stands_once(world, places):

@@ -63,10 +63,12 @@ def test_a_change_that_keys_do_not_see_is_found_by_hashing(make, own_root):
     assert "train_ims.npy is not the file that was read" in sentence
 
 
-def test_a_table_mined_on_other_data_is_refused(make, taught_by):
-    make("own", "mining")
-    with pytest.raises(ValueError, match="mined on other training data"):
-        make("student", "dataset", "second_round", folder="two", teacher=taught_by("own"))
+@pytest.mark.parametrize("other", [{"folder": "two"}, {"more": "dataset.train_images = 30"}], ids=["folder", "part"])
+def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_by, other):
+    make("own")
+    with pytest.raises(ValueError, match=r"'student' and 'own' are of different training data .* in an override"):
+        make("student", teacher=taught_by("own"), **other)
+    make("student", teacher=taught_by("own"), loss="online", **other)  # which uses no table
 
 
 def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_root):

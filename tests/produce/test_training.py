@@ -9,8 +9,10 @@ import os
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from models import MODELS
+from pipeline.cli import main
 from pipeline.mining.screening.view import read_view
 from pipeline.mining.table import read_table
 from pipeline.training.checkpoint import read_weights
@@ -26,6 +28,21 @@ def test_every_stage_records_where_it_comes_from(make):
     assert metrics == chain["second_round"].manifest()["metrics"]
     scores = np.load(chain["evaluation"].path / "similarity.npy", mmap_mode="r")
     assert scores.shape == (12, 60)
+
+
+def test_results_show_another_split_beside_dev(make, data_root, tmp_path):
+    shown = {}
+    for split in ("dev", "train"):
+        chain = make(split, "mining", "second_round", "evaluation", more=f'evaluation.split = "{split}"')
+        roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
+        printed = CliRunner().invoke(main, ["results", str(tmp_path / f"{split}.toml"), *roots], env={"COLUMNS": "120"})
+        shown[split] = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
+    assert len(shown["dev"]) == 1
+    assert shown["train"][0].split() == shown["dev"][0].split()
+    assert shown["train"][1].startswith("round two, train ")
+    metrics = chain["evaluation"].manifest()["metrics"]
+    assert f" {metrics['i2t_r1']:.1f} " in shown["train"][1]
+    assert f" {metrics['rsum']:.1f} " in shown["train"][1]
 
 
 def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, monkeypatch):
