@@ -109,7 +109,7 @@ class Artifact:
         Leaving the block without an exception publishes; otherwise the work directory stays for the next run.
         """
         with self._readable_os_errors():
-            self.work.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             with FileLock(self.work.with_name(f".{self.key}.lock")):
                 if self.exists():
                     yield None
@@ -120,6 +120,12 @@ class Artifact:
                 build.write_manifest(self)
                 os.rename(self.work, self.path)
                 _sync_directory(self.path.parent)
+
+    def _make_folder(self) -> None:
+        try:
+            self.work.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:  # a file is in the way, or /proc
+            raise PermissionError(errno.EACCES, "no folder can be made", error.filename) from error
 
     @contextmanager
     def _readable_os_errors(self) -> Iterator[None]:
@@ -139,10 +145,13 @@ class Artifact:
 
     def link(self, alias: Path) -> None:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""
+        target = os.path.relpath(self.path, alias.parent)
+        if alias.is_symlink() and os.readlink(alias) == target:
+            return
         alias.parent.mkdir(parents=True, exist_ok=True)
         temporary = alias.with_name(f".{alias.name}.{os.getpid()}")
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(os.path.relpath(self.path, alias.parent))
+        temporary.symlink_to(target)
         os.replace(temporary, alias)
 
     def changed_files(self) -> list[str]:

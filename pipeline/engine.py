@@ -39,4 +39,7 @@ class Engine:
             wanted = "cuda" if torch.cuda.is_available() else "cpu"
         if wanted.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError("[engine] device is cuda, but torch sees no GPU; use device = cpu or auto.")
-        return torch.device(wanted)
+        try:
+            return torch.device(wanted)
+        except RuntimeError:
+            raise ValueError(f"[engine] device is {wanted!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None

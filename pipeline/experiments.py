@@ -36,6 +36,8 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
     path = Path(name) if name.endswith(".toml") else configs / f"{name}.toml"
+    if not path.is_file() and name.endswith(".toml"):
+        raise ValueError(f"there is no experiment file {path.absolute()}.")
     if not path.is_file():
         raise ValueError(
             f"unknown experiment {name!r}; known are {known_experiments(configs)}, or give the path of a .toml file."
@@ -70,12 +72,19 @@ def override_text(change: Mapping[str, Any]) -> str:
     >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
     'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
     """
-    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _leaves(change))
+    return ", ".join(f"{key}={_written(key, value)}" for key, value in _leaves(change))
+
+
+def _written(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} = {value} is no value that an experiment has") from None
 
 
 def _leaves(change: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in change.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from ((f"{key}.{rest}", leaf) for rest, leaf in _leaves(value))
         else:
             yield key, value

@@ -60,6 +60,10 @@ class MakingTask(luigi.Task):
     def source(self) -> Chain | StudyPlan | ReportPlan:
         """What the stage's function reads its experiment from."""
 
+    def process_resources(self) -> dict[str, int]:
+        """One worker at a time makes an artefact: others that need the same do something else meanwhile."""
+        return {**self.resources, self.artifact.key: 1}
+
     @property
     def roots(self) -> dict[str, Path]:
         return {name: configured_path(name, getattr(self, name)) for name in ("data_root", "artifact_root")}
@@ -78,6 +82,9 @@ class MakingTask(luigi.Task):
     def run(self) -> None:
         if not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
+        self.link()
+
+    def link(self) -> None:
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
@@ -118,7 +125,7 @@ class ArtifactTask(MakingTask):
 
     @property
     def subject(self) -> str:
-        return str(self.experiment)
+        return self.alias
 
     @property
     def alias(self) -> str:
@@ -145,4 +152,5 @@ def _planned(experiment: str, override: str, *, data_root: Path, artifact_root: 
 
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
 def _say_it_is_there(task: MakingTask) -> None:
+    task.link()  # it may have been made under another name, or the name have meant another since
     logger.info("%s of %s is there: %s", task.stage, task.subject, task.artifact.path)

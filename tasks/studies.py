@@ -10,7 +10,7 @@ import luigi
 from pipeline.artifact import Artifact
 from pipeline.study.cells import StudyPlan, plan_study
 from tasks.base import MakingTask
-from tasks.stages import Evaluation
+from tasks.stages import Evaluation, SecondRound
 
 
 class Ablation(MakingTask):
@@ -18,7 +18,7 @@ class Ablation(MakingTask):
 
     stage = "study"
 
-    study: luigi.Parameter = luigi.Parameter(description="a name in configs/studies/, or a .toml file")
+    study: luigi.Parameter = luigi.Parameter(default="", description="a name in configs/studies/, or a .toml file")
 
     @cached_property
     def source(self) -> StudyPlan:
@@ -37,5 +37,6 @@ class Ablation(MakingTask):
         return self.source.artifact
 
     def requires(self) -> Iterator[luigi.Task]:
-        for cell in self.source.cells:
-            yield self.clone(Evaluation, experiment=cell.experiment, override=cell.override)  # type: ignore[no-untyped-call]
+        for cell in reversed(self.source.cells):  # Luigi looks at the last one first
+            for task in (SecondRound, Evaluation):  # the tables tell of both
+                yield self.clone(task, experiment=cell.experiment, override=cell.override)  # type: ignore[no-untyped-call]

@@ -71,7 +71,7 @@ def _show_rounds(chain: Chain) -> None:
     rows = _ensemble_rows(chain) if is_ensemble else _round_rows(chain)
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = Console(markup=False, emoji=False)
     console.print(table)
     if not is_ensemble and "evaluation" in chain.stages:
         _show_attention(console, chain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pipeline.study.definition import Change, Study, load_study
 
 VERSION = 1
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -33,6 +36,10 @@ class Cell:
     @property
     def evaluation(self) -> Artifact:
         return self.chain["evaluation"]
+
+    @property
+    def is_there(self) -> bool:
+        return self.chain["second_round"].exists() and self.evaluation.exists()
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> StudyPlan:
         _check_trains(study, model, member)
     cells = tuple(_cells(study, data_root, artifact_root))
     _check_same_queries(study, cells)
+    _name_twins(study, cells)
     ingredients = {
         "title": study.title,
         "baseline": study.baseline,
@@ -71,7 +79,7 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
                 try:
                     chosen = override_text(_change(study, arm, model, seed))
                     chain = plan(experiment, override=chosen, data_root=data_root, artifact_root=artifact_root)
-                except ValueError as error:
+                except (ValueError, OSError) as error:
                     raise ValueError(
                         f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {error}; change "
                         f"[arms.{arm}], or name there the `models` that can run it."
@@ -86,6 +94,8 @@ def _check_trains(study: Study, model: str, member: str) -> None:
         raise ValueError(f"study {study.name!r}: [models] {model}: {error}") from None
     if not isinstance(experiment, Experiment) or experiment.weights is not None:
         raise ValueError(f"study {study.name!r}: [models] {model}: experiment {member!r} trains nothing.")
+    if "seed" in parse_override(split_member(member)[1]):
+        raise ValueError(f"study {study.name!r}: [models] {model} sets a seed, which is what `seeds` are for.")
 
 
 def _change(study: Study, arm: str, model: str, seed: int) -> Change:
@@ -105,7 +115,10 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
 
     They belong to the range of the model's scores rather than to the loss.
     """
-    loss = change.get("second_round", {}).get("loss", {})
+    second_round = change.get("second_round")
+    if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
+        return change
+    loss = second_round["loss"]
     sections = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in get_args(get_args(Loss)[0])}
     if loss.get("name") not in sections:
         return change
@@ -116,7 +129,18 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
         for number, value in there.model_dump(exclude={"name"}).items()
         if number in section.model_fields and value != section.model_fields[number].default
     }
-    return {**change, "second_round": {**change["second_round"], "loss": {**kept, **loss}}}
+    return {**change, "second_round": {**second_round, "loss": {**kept, **loss}}}
+
+
+def _name_twins(study: Study, cells: tuple[Cell, ...]) -> None:
+    """Arms that are one training: a typing error in one of them, or a default written out."""
+    first: dict[tuple[str, int, str], str] = {}
+    for cell in cells:
+        arm = first.setdefault((cell.model, cell.seed, cell.evaluation.key), cell.arm)
+        if arm != cell.arm and cell.seed == study.seeds[0]:
+            logger.warning(
+                "study %r: arms %r and %r of model %r are the same training", study.name, arm, cell.arm, cell.model
+            )
 
 
 def _check_same_queries(study: Study, cells: tuple[Cell, ...]) -> None:

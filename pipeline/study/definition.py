@@ -73,7 +73,7 @@ class Study(Section):
             unknown = [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]
             if unknown:
                 raise ValueError(f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}")
-            if "seed" in arm.change:
+            if any("seed" in change for change in (arm.change, *arm.change_for.values())):
                 raise ValueError(f"[arms.{name}] changes the seed, which is what `seeds` are for")
         without = [model for model in self.models if self.baseline not in self.arms_of(model)]
         if without:
@@ -96,6 +96,8 @@ def known_studies(folder: Path = STUDIES) -> list[str]:
 def load_study(name: str, folder: Path = STUDIES) -> Study:
     """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
     path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if not path.is_file() and name.endswith(".toml"):
+        raise ValueError(f"there is no study file {path.absolute()}.")
     if not path.is_file():
         raise ValueError(
             f"unknown study {name!r}; known are {known_studies(folder)}, or give the path of a .toml file."

@@ -57,7 +57,7 @@ def summarise_study(plan: StudyPlan, rows: Sequence[Row]) -> list[Row]:
             if not runs:
                 continue
             line: Row = {"model": model, "arm": arm, "says": study.says(arm), "seeds": len(runs)}
-            for column in study.columns:
+            for column in dict.fromkeys((*study.columns, "rsum")):
                 line |= _spread(column, [run[column] for run in runs.values() if column in run])
                 gains = _gains(column, runs, of_arm[study.baseline]) if arm != study.baseline else []
                 line |= _spread(f"{column}_gain", gains)

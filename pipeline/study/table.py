@@ -34,13 +34,18 @@ def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
     for model, experiment in study.models.items():
         rows = [cells_of(study, line) for line in summary if line["model"] == model]
         rules = ["---", *["---:"] * (len(header(study)) - 1)]
-        table = [f"| {' | '.join(row)} |" for row in (header(study), rules, *rows)]
+        lines = (header(study), rules, *rows)
+        table = [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
         parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))
     parts.append(
         "Means over seeds, ± their standard deviation; differences are of equal seeds, in brackets the 95 % interval "
         "of a bootstrap over seeds and queries. Minutes are those of the training steps.\n"
     )
     return "\n".join(parts)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
 
 
 def _gain(line: Mapping[str, Any]) -> str:

@@ -151,6 +151,39 @@ def test_the_studys_key_follows_its_cells(planned):
             r"baseline 'online' runs on all models but \['large'\]",
         ),
         ("[models]", "[models", "not TOML"),
+        (
+            "change_for.large.second_round.learning_rate = 5e-3",
+            "change_for.large.seed = 5",
+            r"\[arms.quintuplet\] changes",
+        ),
+        (
+            f'small = "{TINY}"',
+            f'small = "{TINY}@seed=7"',
+            r"\[models\] small sets a seed, which is what `seeds` are for",
+        ),
+        (f'small = "{TINY}"', 'small = "none.toml"', r"\[models\] small: there is no experiment file /.*none.toml"),
+        (
+            'change.second_round.loss.name = "online"',
+            'change.second_round.loss = "online"',
+            r"cannot run arm 'online': .*second_round.loss: .*got 'online'",
+        ),
+        (
+            'change.second_round.loss.name = "online"',
+            'change.second_round = "control"',
+            r"second_round: .*got 'control'",
+        ),
+        (
+            "change.sampling.h_captions = 5",
+            "change.dataset.folder = 1979-05-27",
+            r"folder = 1979-05-27 is no value that",
+        ),
+        ("h_captions = 5", "gap = inf", "sampling.gap = inf is no value that an experiment has"),
+        ("change.sampling.h_captions = 5", "change.screen = {}", r"'short': .*no rule is set"),
+        (
+            "change.sampling.h_captions = 5",
+            'change.dataset.noise.file = "none.npy"',
+            r"cannot run arm 'short': \[dataset.noise\] file: .*none.npy does not exist",
+        ),
     ],
 )
 def test_mistakes_are_named(planned, tmp_path, old, new, message):
@@ -174,6 +207,17 @@ def test_a_study_of_nothing_is_refused(planned, section):
         planned(text)
 
 
+def test_arms_that_are_one_training_are_named(planned, caplog):
+    planned()
+    assert caplog.text == ""
+    planned(TEXT.replace("sampling.h_captions = 5", "second_round.batch_size = 16"))  # as it is in the file
+    assert [record.getMessage() for record in caplog.records] == [
+        "study 'trial': arms 'quin' and 'short' of model 'small' are the same training"
+    ]
+
+
 def test_an_unknown_study_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"there is no study file /.*/none.toml"):
+        load_study("none.toml")
     with pytest.raises(ValueError, match=r"unknown study 'aok'; known are \['aoq', .* or give the path"):
         load_study("aok")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+import tasks
 from pipeline import produce
 from pipeline.artifact import Artifact
 from pipeline.chain import Chain
@@ -23,6 +25,7 @@ from pipeline.engine import Engine
 from pipeline.evaluation.retrieval import Ranks, summarise
 from pipeline.study.cells import plan_study
 from pipeline.study.results import read_cell
+from pipeline.study.table import markdown
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
@@ -162,9 +165,39 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
         make(plan.cells[0].chain, stage)
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "1 of 4 trainings are there" in result.stdout
-    assert f"luigi --module tasks Ablation --study {file}" in result.stdout
+    assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1; the rest:" in result.stdout
+    assert f"luigi --module tasks Ablation --study {file} --artifact-root {tmp_path}\n" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
+    shutil.rmtree(plan.cells[0].chain["second_round"].path)
+    result = shown("--study", file, "--artifact-root", tmp_path)
+    assert "nothing of what was asked is there" in result.stdout
+    assert "0 of 4 trainings are there" in result.stdout
+
+
+def test_names_are_shown_as_they_are_written(whole, tmp_path):
+    """Tables in the terminal and in Markdown take them for no markup."""
+    path = tmp_path / "trial.toml"
+    path.write_text(TEXT.replace("Fine-tuned", "[/b] a | b :smile:"))
+    where = ["--study", path, "--artifact-root", whole.artifact.root]
+    result = shown(*where)
+    assert result.exit_code == 0, result.output
+    assert "[/b] a | b :smile: " in result.stdout
+    line = {**rows(whole, "summary")[1], "says": "a | b"}
+    written = markdown(whole.study, [line])
+    assert "| a \\| b |" in written
+
+
+def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(file, tmp_path):
+    """It takes up the last of what a task requires."""
+    study = tasks.Ablation(study=str(file), artifact_root=str(tmp_path))
+    required = list(study.requires())
+    assert len(required) == 8
+    trained, evaluated = required[-2:]
+    first = study.source.cells[0]
+    assert (trained.artifact.key, evaluated.artifact.key) == (first.chain["second_round"].key, first.evaluation.key)
+    assert trained.process_resources() == {"training": 1, trained.artifact.key: 1}
+    assert evaluated.process_resources() == {evaluated.artifact.key: 1}
 
 
 def start(file, root):

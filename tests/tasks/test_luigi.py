@@ -36,8 +36,12 @@ def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, tmp_path):
     links = tmp_path / "artifacts" / "runs" / "tiny"
     assert (links / "hard_negatives" / "table" / "i2t.parquet").is_file()
     assert not (tmp_path / "artifacts" / "hard_negatives" / "shards").exists()
+    target = os.readlink(links / "second_round")
+    (links / "second_round").unlink()
+    (links / "second_round").symlink_to("elsewhere")  # what the name meant last
     again = luigi("SecondRound", cwd=tmp_path)
     assert again.returncode == 0
+    assert os.readlink(links / "second_round") == target
     assert "second_round of" in again.stderr
     assert "is there" in again.stderr
     assert "done" not in again.stderr
