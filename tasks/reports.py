@@ -11,7 +11,7 @@ from pipeline.artifact import Artifact
 from pipeline.chain import split_member
 from pipeline.report.plan import ReportPlan, plan_report
 from tasks.base import MakingTask
-from tasks.stages import Evaluation
+from tasks.stages import Evaluation, SecondRound
 
 DEFAULT = 'demo; demo@second_round.loss.name="online"'
 
@@ -42,6 +42,8 @@ class Report(MakingTask):
         return self.source.artifact
 
     def requires(self) -> Iterator[luigi.Task]:
-        for asked in self.source.asked:
+        for asked, (_, chain) in zip(self.source.asked, self.source.named, strict=True):
             experiment, override = split_member(asked)
-            yield self.clone(Evaluation, experiment=experiment, override=override)  # type: ignore[no-untyped-call]
+            for task in (SecondRound, Evaluation):  # the page tells of both; an ensemble trains nothing
+                if task.stage in chain.stages:
+                    yield self.clone(task, experiment=experiment, override=override)  # type: ignore[no-untyped-call]

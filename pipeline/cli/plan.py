@@ -41,7 +41,9 @@ def plan(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Say what mining IMAGES and CAPTIONS will take, in one process on this machine. Options are those of `aoq mine`.
+    """Say what mining IMAGES and CAPTIONS will take, in one process on this machine.
+
+    Options are those of `aoq mine`, but for --backend and --ray-address.
 
     Operations and sizes follow from the shape; times are those of a probe of a second or two, scaled. With
     --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, and the

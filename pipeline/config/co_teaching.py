@@ -47,7 +47,8 @@ class CoTeaching(Section):
 
 
 def plain_training(section: CoTeaching) -> SecondRound:
-    """One network of the two by itself, on all pairs: their schedule, with the online loss in place of co-teaching."""
+    """One network of the two by itself, on all pairs: their epochs and learning rates, with the online loss in place of
+    co-teaching, and in the warm-up the sum over negatives where theirs is the mean (under one gradient clip)."""
     return SecondRound(
         loss=Online(name="online", margin=section.margin, mask_positives=section.mask_positives),
         epochs=section.warmup_epochs + section.epochs,

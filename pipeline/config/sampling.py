@@ -19,9 +19,9 @@ class Sampling(Section):
     h_captions: PositiveInt | None = None
     h_images: PositiveInt | None = None
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """Of `weighted`: negatives that score so much below the lowest positive come up most (SimANS's b)."""
+    """Of `weighted`, as in SimANS: negatives that score so much below the lowest positive come up most."""
     sharpness: PositiveFloat | None = None
-    """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g (SimANS's a)."""
+    """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g."""
     harder: PositiveFloat | None = None
     """Draw what is at least so many times harder than the batch's own hardest negative: of C candidates a batch of B
     has that of rank C / B, on average, and the lists are cut at C / (B harder). In place of h_*."""

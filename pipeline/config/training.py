@@ -12,7 +12,8 @@ from pipeline.config.section import Section, list_of
 
 
 class Training(Section):
-    """One round of training; the schedule counts whole epochs (one visit of every caption)."""
+    """One round of training; the schedule counts whole epochs: one visit of every caption, or with companions
+    as anchors of a third of them, in as many steps."""
 
     loss: Loss
     epochs: PositiveInt

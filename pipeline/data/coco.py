@@ -107,5 +107,5 @@ def _known() -> Any:
             warnings.simplefilter("ignore")  # it would rather have ujson
             from eccv_caption import Metrics
     except ImportError as error:
-        raise ImportError(f'{error}: COCO\'s test set is known to eccv_caption; pip install "aoq[eccv]"') from None
+        raise ImportError(f'{error}: COCO\'s test set is known to eccv_caption; pip install -e ".[eccv]"') from None
     return Metrics()

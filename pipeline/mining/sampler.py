@@ -95,7 +95,7 @@ STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
 class GapWeights:
     """exp(-sharpness (g - gap)^2), where g is how far a negative scores below the anchor's lowest positive.
 
-    SimANS (Zhou et al. 2022), its a and b: negatives about as similar as the positive come up most, the very similar,
+    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive come up most, the very similar,
     which may be true matches, and the easy ones less.
     """
 
