@@ -54,7 +54,7 @@ class Dataset(Section):
     max_regions: PositiveInt | None = None
     """Keep the first regions of each image only; detectors write them by falling score."""
     vocabulary: str | None = None
-    """A SCAN-style json, relative to the data root; by default built from `vocabulary_splits`."""
+    """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     vocabulary_splits: list_of(str) = ("train", "dev")  # type: ignore[valid-type]
     min_count: PositiveInt = 4
 

@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline.data.pickled import read_pickled
+
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -105,17 +107,23 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Read the json of `save`, or SCAN's; refuses one that contradicts itself or lacks a special word."""
+        """Read the json of `save`, or SCAN's, or VSRN's pickled one (`.pkl`).
+
+        Refuses one that contradicts itself or lacks a special word.
+        """
         try:
-            content = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path}: is not json ({error}); copy the vocabulary file again.") from error
-        try:
-            return cls(_words(content))
+            return cls(_words(read_pickled(path) if path.suffix == ".pkl" else _json(path)))
         except ValueError as error:
             raise ValueError(
                 f"{path}: {error} Take another vocabulary file, or build one from the captions."
             ) from error
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"the file is not json ({error}).") from error
 
 
 def _words(content: Any) -> tuple[str, ...]:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -89,6 +92,45 @@ def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ValueError, match=r"vocab\.json: .*" + re.escape(message)):
         Vocabulary.load(path)
+
+
+def python_2(words: list[str]) -> bytes:
+    """What its pickle wrote of the official class, protocol 0."""
+    head = "ccopy_reg\n_reconstructor\n(cvocab\nVocabulary\nc__builtin__\nobject\nNtR(d"
+    names = "".join(f"I{i}\nV{word}\ns" for i, word in enumerate(words))
+    ids = "".join(f"V{word}\nI{i}\ns" for i, word in enumerate(words))
+    return f"{head}S'idx2word'\n(d{names}sS'word2idx'\n(d{ids}sS'idx'\nI{len(words)}\nsb.".encode("raw_unicode_escape")
+
+
+def test_a_pickled_vocabulary_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*SPECIAL_WORDS, "dog", "café"]
+    official = ModuleType("vocab")
+    official.Vocabulary = type("Vocabulary", (), {"__module__": "vocab"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vocab", official)
+    given = official.Vocabulary()
+    vars(given).update(
+        word2idx={word: i for i, word in enumerate(words)}, idx2word=dict(enumerate(words)), idx=len(words)
+    )
+    path = tmp_path / "vocab.pkl"
+    for content in (python_2(words), *(pickle.dumps(given, protocol) for protocol in (0, 2, 4))):
+        path.write_bytes(content)
+        assert Vocabulary.load(path).words == tuple(words)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"cos\nsystem\n(S'true'\ntR.", "it asks for (posix|nt|os).system, which no vocabulary needs"),
+        (python_2([*SPECIAL_WORDS, "dog"])[:80], "no pickled vocabulary"),
+        (pickle.dumps([1, 2]), "no pickled vocabulary"),
+        (python_2(["<pad>", "dog"]), "lacks the special words <start>, <end>, <unk>"),
+        (b"{}", "no pickled vocabulary"),
+    ],
+)
+def test_what_is_no_pickled_vocabulary_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "vocab.pkl").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"vocab.pkl: .*{message}.* Take another vocabulary file"):
+        Vocabulary.load(tmp_path / "vocab.pkl")
 
 
 def test_naafs_order_of_special_words(tmp_path: Path) -> None:
