@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import configparser
 import logging
+import re
 import sys
 from pathlib import Path
 
 import luigi
 from luigi.configuration import get_config
 
+FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -68,8 +70,19 @@ def log_to_console() -> None:
     handler.setFormatter(_OneLine("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    for name in ("luigi", "luigi-interface", "filelock", "faiss.loader", "werkzeug"):
+    for name in ("luigi", "filelock", "faiss.loader", "werkzeug"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("luigi-interface").addFilter(_of_failures)
+
+
+def _of_failures(record: logging.LogRecord) -> bool:
+    """Of what Luigi says, warnings, and of its summary at the end which tasks failed, where any did."""
+    if record.levelno >= logging.WARNING:
+        return True
+    failed = FAILED.search(record.getMessage())
+    if failed is not None:
+        record.msg, record.args = failed[1].rstrip(), ()
+    return failed is not None
 
 
 class _Stderr(logging.Handler):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import luigi as luigi_package
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -211,6 +212,17 @@ def test_no_orphan_survives_sigterm(command, tmp_path):
     running.terminate()
     running.wait(timeout=30)
     wait_for(lambda: not processes_of(running.pid), seconds=10)
+
+
+def test_what_failed_is_said_last(luigi, tmp_path):
+    np.save(tmp_path / "short.npy", np.arange(17))
+    noise = f'dataset.noise.file="{tmp_path / "short.npy"}"'
+    made = luigi("Dataset", "--override", noise)
+    assert made.returncode != 0
+    *_, error, failed, task = made.stderr.splitlines()
+    assert "error: " in error
+    assert failed.endswith(" 1 failed:")
+    assert task == f"    - 1 Dataset(experiment={TINY}, override={noise})"
 
 
 @pytest.mark.parametrize(
