@@ -103,18 +103,26 @@ def explain(kind: type[BaseModel], error: ValidationError) -> str:
     """One sentence per problem, with the section as the user writes it and the keys it allows."""
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
-    for problem in error.errors():
+    problems = error.errors()
+    for problem in problems:
+        if problem["type"] == "too_short" and any(_is_below(problem["loc"], other["loc"]) for other in problems):
+            continue  # it counts the valid ones
         place = tuple(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             unknown.setdefault(place[:-1], []).append(place[-1])
             continue
         written = ".".join(_without_tags(place)) or "the file"
         given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-        sentences.append(f"{written}: {problem['msg'].removeprefix('Value error, ')}{given}")
+        said = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # as TOML calls it
+        sentences.append(f"{written}: {said}{given}")
     for place, keys in unknown.items():
         section = f"[{'.'.join(_without_tags(place))}]" if place else "the top level"
         sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place)}")
     return "; ".join(sentences)
+
+
+def _is_below(place: tuple[int | str, ...], other: tuple[int | str, ...]) -> bool:
+    return len(other) > len(place) and other[: len(place)] == place
 
 
 def _without_tags(place: tuple[str, ...]) -> list[str]:

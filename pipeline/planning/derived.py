@@ -26,13 +26,13 @@ class DerivedTables:
     recipes: Recipes
     named: Callable[[str, str, Asked], Chain]
 
-    def reranked(self, name: str, rerank: Rerank, asked: Asked) -> Chain:
-        """The shortlist's candidates in the order of the teacher's scores."""
+    def reranked(self, name: str, rerank: Rerank, asked: Asked, *, section: str = "[rerank]") -> Chain:
+        """The shortlist's candidates in the order of the teacher's scores, as `section` asks for them."""
         shortlist = self.named("shortlist", rerank.shortlist, asked)
         teacher = self.named("teacher", rerank.teacher, asked)
         if "second_round" not in teacher.stages:
             raise ValueError(
-                f"rerank {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
+                f"{section} {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
                 "pairs; name an experiment with [second_round] or imported `weights`."
             )
         check_same_data(name, teacher, shortlist)
@@ -42,7 +42,7 @@ class DerivedTables:
             if max(h, depth) > there:
                 option = f"h_{side} = {h}" if h > there else f"depth_{side} = {depth}"
                 raise ValueError(
-                    f"rerank {name!r}: {option}, and the table of {rerank.shortlist!r} keeps {there}; lower it, or "
+                    f"{section} {name!r}: {option}, and the table of {rerank.shortlist!r} keeps {there}; lower it, or "
                     f"raise h_{side} there."
                 )
             depths |= {f"h_{side}": h, f"depth_{side}": depth}
@@ -69,7 +69,8 @@ class DerivedTables:
         title = f"{experiment.name} refresh {refresh.rounds}"
         depths = {"h_captions": refresh.h_captions, "h_images": refresh.h_images}
         if not experiment.model.makes_embeddings:
-            return self.reranked(title, Rerank(shortlist=str(experiment.teacher), teacher=before, **depths), asked)
+            rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **depths)
+            return self.reranked(title, rerank, asked, section="[refresh]")
         student = self.named("student", before, asked)
         upstream, ingredients = [student["second_round"]], dict[str, Any](depths)
         if refresh.drifted_below is not None:
