@@ -26,8 +26,9 @@ KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking
 """What a file with such a section is, in place of an experiment with rounds."""
 
 
-def known_experiments(configs: Path = CONFIGS) -> list[str]:
-    return sorted(path.stem for path in configs.glob("*.toml"))
+def names_in(folder: Path = CONFIGS) -> list[str]:
+    """Of the experiments in the folder, or of the studies in theirs."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment | Combination:
@@ -35,17 +36,7 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
-    path = Path(name) if name.endswith(".toml") else configs / f"{name}.toml"
-    if not path.is_file() and name.endswith(".toml"):
-        raise ValueError(f"there is no experiment file {path.absolute()}.")
-    if not path.is_file():
-        raise ValueError(
-            f"unknown experiment {name!r}; known are {known_experiments(configs)}, or give the path of a .toml file."
-        )
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
+    path, content = read_named("experiment", name, configs)
     if override:
         merge(content, parse_override(override))
     kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
@@ -53,6 +44,19 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         raise ValueError(f"{path}: {explain(kind, error)}") from None
+
+
+def read_named(what: str, name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The TOML file `<name>.toml` in the folder, or the file `name`, and what it says."""
+    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if not path.is_file() and name.endswith(".toml"):
+        raise ValueError(f"there is no {what} file {path.absolute()}.")
+    if not path.is_file():
+        raise ValueError(f"unknown {what} {name!r}; known are {names_in(folder)}, or give the path of a .toml file.")
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from None
 
 
 def parse_override(override: str) -> dict[str, Any]:

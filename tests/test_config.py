@@ -12,7 +12,7 @@ from models.base import EmbeddingModel
 from pipeline.config.combinations import Ensemble
 from pipeline.config.experiment import Experiment
 from pipeline.config.training import Training
-from pipeline.experiments import known_experiments, load_experiment
+from pipeline.experiments import load_experiment, names_in
 from pipeline.losses import LOSSES
 from pipeline.mining.backends import choose_backend
 from pipeline.mining.sampler import STRATEGIES
@@ -48,7 +48,7 @@ def load(tmp_path):
     return load_text
 
 
-@pytest.mark.parametrize("name", known_experiments())
+@pytest.mark.parametrize("name", names_in())
 def test_shipped_experiments_load(name):
     assert load_experiment(name).name == name
 

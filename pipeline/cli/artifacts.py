@@ -16,7 +16,7 @@ from rich.table import Table
 from pipeline.artifact import MANIFEST, Artifact, file_sha256
 from pipeline.chain import Chain
 from pipeline.cli.experiment import all_stages, experiment_chain
-from pipeline.experiments import known_experiments
+from pipeline.experiments import names_in
 from pipeline.settings import configured_path, runs_root
 from pipeline.stages import plan
 
@@ -165,7 +165,7 @@ def _other_upstream(artifact: Artifact) -> list[str]:
 
 def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
     needed: set[Path] = set()
-    for name in known_experiments():
+    for name in names_in():
         try:
             chain = plan(name, data_root=data_root, artifact_root=root)
         except (ValueError, OSError):

@@ -233,7 +233,7 @@ def _weights(
     logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, places]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
-    result: Float32[np.ndarray, "anchors head"] = np.exp(logarithms - logarithms.max(axis=1, keepdims=True)).astype(
+    result: Float32[np.ndarray, "anchors drawn"] = np.exp(logarithms - logarithms.max(axis=1, keepdims=True)).astype(
         np.float32
     )
     return result

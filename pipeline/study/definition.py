@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config.section import Section
-from pipeline.experiments import CONFIGS, explain
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from pipeline.experiments import CONFIGS, explain, read_named
 
 STUDIES = CONFIGS / "studies"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
@@ -89,23 +83,9 @@ class Study(Section):
         return self.arms[arm].says or arm
 
 
-def known_studies(folder: Path = STUDIES) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.toml"))
-
-
 def load_study(name: str, folder: Path = STUDIES) -> Study:
     """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
-    if not path.is_file() and name.endswith(".toml"):
-        raise ValueError(f"there is no study file {path.absolute()}.")
-    if not path.is_file():
-        raise ValueError(
-            f"unknown study {name!r}; known are {known_studies(folder)}, or give the path of a .toml file."
-        )
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
+    path, content = read_named("study", name, folder)
     try:
         return Study.model_validate({"name": path.stem, **content})
     except ValidationError as error:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.chain import split_member
-from pipeline.experiments import load_experiment
+from pipeline.experiments import load_experiment, names_in
 from pipeline.planning.fields import control_training
 from pipeline.stages import plan
 from pipeline.study.cells import plan_study
-from pipeline.study.definition import known_studies, load_study
+from pipeline.study.definition import STUDIES, load_study
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 TEXT = f"""
@@ -48,7 +48,7 @@ def planned(tmp_path):
     return of
 
 
-@pytest.mark.parametrize("name", known_studies())
+@pytest.mark.parametrize("name", names_in(STUDIES))
 def test_shipped_studies_are_of_known_experiments(name):
     study = load_study(name)
     for experiment in study.models.values():
