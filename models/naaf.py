@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,8 +14,6 @@ from models.attention import CONTEXT, Direction, aggregate, attention, inverse_r
 from models.base import Code
 from models.blocks import Block
 from models.fragments import FragmentModel
-
-logger = logging.getLogger(__name__)
 
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
@@ -104,10 +101,7 @@ class NAAF(FragmentModel):
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         if self.alpha_schedule == "adaptive" and epoch == 3 * epochs // 4 and bool(self.statistics[[1, 3]].all()):
             best = Mismatch(*self.statistics.tolist()).best_alpha
-            if best is None:
-                logger.warning("NAAF: no penalty puts the boundary at mu+ - 3 sigma+; alpha stays %.2f", self.alpha)
-            else:
-                self.alpha.fill_(best)
+            self.alpha.fill_(self.alpha if best is None else best)
 
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
         """max_r s of every real word of aligned pairs."""
