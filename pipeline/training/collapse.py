@@ -13,12 +13,17 @@ PATIENCE = 300
 """Steps on the plateau before anything is said: a start is often flat for a while."""
 
 
-@dataclass
-class CollapseDetector:
-    """Warns once when the loss stays within 2 % of what equal similarities cost and positives do not stand out.
+def on_plateau(loss: float, plateau: float, *, gap: float) -> bool:
+    """Whether the loss is within 2 % of what equal similarities cost, and positives do not stand out.
 
     The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     """
+    return abs(loss - plateau) <= NEAR * plateau and gap <= GAP
+
+
+@dataclass
+class CollapseDetector:
+    """Warns once when a training stays on the plateau."""
 
     steps: int = 0
     """On the plateau, so far."""
@@ -26,7 +31,7 @@ class CollapseDetector:
 
     def observe(self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int) -> bool:
         """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed."""
-        if abs(loss - plateau) > NEAR * plateau or gap > GAP:
+        if not on_plateau(loss, plateau, gap=gap):
             self.steps, self.warned = 0, False
             return False
         self.steps += steps

@@ -16,6 +16,9 @@ from pipeline.config.co_teaching import CoTeaching, plain_training
 from pipeline.data.clean_pairs import read_clean_pairs
 from pipeline.embedding import similarity_matrix
 from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from pipeline.losses.similarities import Similarities
+from pipeline.losses.soft_margin import own_margins, soft_triplet
+from pipeline.training import collapse
 from pipeline.training.checkpoint import load_model
 from pipeline.training.co_teaching import loop
 from pipeline.training.co_teaching.batches import Epoch, even_batches
@@ -262,6 +265,22 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
         else:
             assert rest not in rows
             assert given[0].tolist() == pytest.approx([0.8 + rest / 10] * len(words))
+
+
+def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, tmp_path, monkeypatch, caplog):
+    run_co_teaching(tmp_path / "learning")
+    assert "finds all pairs alike" not in caplog.text
+    same = Similarities(torch.full((4, 4), 0.3), torch.eye(4, dtype=torch.bool))
+    value = soft_triplet(same, margins=own_margins(torch.tensor([0.2, 0.1, 0.05, 0.0])))
+    figures = {name: float(figure) for name, figure in value.figures.items()}
+    assert loop._CoTeaching._with_plateau(figures, 4)["plateau"] == pytest.approx(float(value.total))
+    monkeypatch.setattr(collapse, "NEAR", 1e9)  # now everything is near the plateau
+    monkeypatch.setattr(collapse, "GAP", 1e9)
+    run_co_teaching(tmp_path / "flat")
+    said = [record.getMessage() for record in caplog.records if "finds all pairs alike" in record.getMessage()]
+    assert [text[: text.index(" finds")] for text in said] == [
+        f"epoch {epoch}: network {network}" for epoch in (2, 3) for network in (1, 2)
+    ]
 
 
 def test_metrics_say_how_the_pairs_were_divided(run_co_teaching, tmp_path):

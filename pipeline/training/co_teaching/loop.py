@@ -22,6 +22,7 @@ from pipeline.training.checkpoint import load_state, read_weights, save_model, s
 from pipeline.training.co_teaching.batches import Epoch, even_batches
 from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
 from pipeline.training.co_teaching.step import Network
+from pipeline.training.collapse import on_plateau
 from pipeline.training.loop import LOG_STEPS, Run
 from pipeline.training.metrics import MetricsLog, Window
 from pipeline.training.schedule import learning_rate
@@ -162,8 +163,10 @@ class _CoTeaching:
             window.add(self._step(plan))
             state.step, state.taken = state.step + 1, state.taken + 1
             if state.step % LOG_STEPS == 0 or state.step == plan.steps:
-                self._record(window)
+                line = self._record(window)
                 window = Window()
+                if state.step == plan.steps:
+                    self._notice_plateau(line)
                 if state.taken - self._checkpointed >= self._run.checkpoint_steps:
                     self._checkpoint()
 
@@ -178,13 +181,34 @@ class _CoTeaching:
         is_rectified = state.epoch - section.warmup_epochs >= section.first_rectified
         noisy = plan.noisy_batch(state.step) if is_rectified else None
         if noisy is None:
-            return network.learn_clean(batch, trusted)
+            return self._with_plateau(network.learn_clean(batch, trusted), len(rows))
         doubtful = network.read(self._pairs, noisy)
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
-        figures = network.learn_clean(batch, trusted)
+        figures = self._with_plateau(network.learn_clean(batch, trusted), len(rows))
         return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
 
-    def _record(self, window: Window) -> None:
+    @staticmethod
+    def _with_plateau(figures: dict[str, float], batch: int) -> dict[str, float]:
+        """And what the batch would cost a network that finds all pairs alike: each pair's margin, in both directions.
+
+        With `soft_labels = "broadcast"` about that.
+        """
+        return {**figures, "plateau": 2 * batch * figures["margin"]}
+
+    def _notice_plateau(self, line: Mapping[str, float]) -> None:
+        """At the end of a network's epoch of co-teaching, by its last steps."""
+        if "plateau" in line and on_plateau(line["retrieval_loss"], line["plateau"], gap=line["positive_gap"]):
+            logger.warning(
+                "epoch %d: network %d finds all pairs alike (loss %.1f, plateau %.1f): the hardest negatives of its "
+                "batches cost more than that. Try a smaller batch_size, whose hardest negatives are easier, or more "
+                "warmup_epochs.",
+                self.state.epoch + 1,
+                self.state.network + 1,
+                line["retrieval_loss"],
+                line["plateau"],
+            )
+
+    def _record(self, window: Window) -> dict[str, float]:
         """One line of figures; not finite is an error."""
         state, line = self.state, window.means()
         _check_finite(np.array([line["loss"], line.get("noisy_loss", 0.0)]), state.epoch)
@@ -196,6 +220,7 @@ class _CoTeaching:
         done = (2 * state.epoch + state.network) * most + state.step
         text = f"epoch {state.epoch + 1}/{self.epochs} {name} loss {line['loss']:.2f}"
         self._run.progress(done, 2 * self.epochs * most, text)
+        return line
 
     def finish_epoch(self, metrics: Mapping[str, float]) -> None:
         state = self.state
