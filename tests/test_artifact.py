@@ -11,6 +11,7 @@ import time
 import pytest
 
 from pipeline.artifact import Artifact, digest, write_atomically
+from pipeline.engine import Engine
 
 
 def artifact(root, **ingredients):
@@ -154,3 +155,17 @@ def test_links_follow_the_latest(tmp_path):
     second.link(alias)
     assert alias.resolve() == second.path
     assert json.loads((alias / "MANIFEST.json").read_text())["key"] == second.key
+
+
+def test_a_root_that_is_a_file_is_named_with_a_remedy(tmp_path):
+    root = tmp_path / "artifacts"
+    root.write_text("not a folder")
+    with pytest.raises(
+        OSError, match=r"cannot write below .*artifacts: no folder can be made .* choose a writable one"
+    ):
+        build(artifact(root))
+
+
+def test_an_unknown_device_is_named():
+    with pytest.raises(ValueError, match=r"\[engine\] device is 'gpu'; use auto, cpu, cuda"):
+        Engine(device="gpu").torch_device()

@@ -12,6 +12,7 @@ from pipeline.planning.fields import control_training
 from pipeline.stages import plan
 from pipeline.study.cells import plan_study
 from pipeline.study.definition import STUDIES, load_study
+from tasks import Ablation
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 TEXT = f"""
@@ -218,6 +219,8 @@ def test_arms_that_are_one_training_are_named(planned, caplog):
 
 
 def test_an_unknown_study_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown study ''; known are \['aoq', "):
+        Ablation()
     with pytest.raises(ValueError, match=r"there is no study file /.*/none.toml"):
         load_study("none.toml")
     with pytest.raises(ValueError, match=r"unknown study 'aok'; known are \['aoq', .* or give the path"):
