@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from pipeline.config.training import Training
 from pipeline.embedding import similarity_matrix
 from pipeline.evaluation.retrieval import evaluate_similarity
 from pipeline.training import collapse, loop
-from pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
-from pipeline.training.collapse import CollapseDetector
+from pipeline.training.checkpoint import load_model
 from pipeline.training.loop import Run, train
 from pipeline.training.schedule import epoch_loss, learning_rate
 
@@ -273,48 +271,3 @@ def test_a_damaged_checkpoint_says_what_to_do(run_training, tmp_path):
     (tmp_path / "last.ckpt").write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=r"last.ckpt is damaged .* delete it to train this round from its start"):
         run_training(tmp_path)
-
-
-def test_weights_files(tmp_path):
-    model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
-    path = tmp_path / "model.safetensors"
-    options = {**OPTIONS["vsepp"], "feature_size": 6, "vocabulary_size": 24}
-    save_model(path, model.state_dict(), {"name": "vsepp", "options": options})
-    first = path.read_bytes()
-    save_model(path, model.state_dict(), {"options": dict(reversed(options.items())), "name": "vsepp"})
-    assert path.read_bytes() == first
-    description, weights = read_weights(path)
-    assert description["name"] == "vsepp"
-    assert weights.keys() == model.state_dict().keys()
-    path.write_bytes(first[: len(first) // 2])
-    with pytest.raises(ValueError, match="damaged or no safetensors file"):
-        load_model(path)
-    save_model(path, model.state_dict(), {"name": "vsepp", "options": {**options, "embedding_size": 9}})
-    with pytest.raises(ValueError, match="do not fit the 'vsepp' they describe"):
-        load_model(path)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        load_model(tmp_path / "none.safetensors")
-
-
-def test_states_are_tensors_and_primitives(tmp_path):
-    save_state(tmp_path / "state", {"a": torch.arange(3), "b": [1, "x", 2.5]})
-    assert load_state(tmp_path / "state")["b"] == [1, "x", 2.5]
-    save_state(tmp_path / "state", {"path": Path("x")})
-    with pytest.raises(ValueError, match="damaged"):
-        load_state(tmp_path / "state")
-
-
-def test_the_plateau_is_named_once(caplog):
-    caplog.set_level(logging.WARNING)
-    detector = CollapseDetector()
-    flat = [detector.observe("online", 51.3, 51.2, gap=0.001, steps=50) for _ in range(10)]
-    assert flat == [False] * 5 + [True] * 5
-    assert caplog.text.count("plateau") == 1
-    assert 'start_up = "protected"' in caplog.text
-    assert not detector.observe("online", 40.0, 51.2, gap=0.2, steps=50)
-    assert not detector.observe("online", 51.2, 51.2, gap=0.001, steps=50)
-
-
-def test_hard_negatives_as_similar_as_positives_are_no_collapse():
-    detector = CollapseDetector()
-    assert not any(detector.observe("online", 51.2, 51.2, gap=0.2, steps=50) for _ in range(20))
