@@ -22,14 +22,15 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
 
-from pipeline.browse.app import create_app
-from pipeline.browse.lists import ListFile
-from pipeline.browse.matches import Matches
-from pipeline.browse.server import open_port, server_on
-from pipeline.browse.source import Album, OpenTable, Source
-from pipeline.data.folder import Split
-from pipeline.mining.table import DIRECTIONS, NegativeLists
-from pipeline.mining.writing import as_tables, write_table
+from aoq.pipeline.browse.app import create_app
+from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.server import open_port, server_on
+from aoq.pipeline.browse.source import Album, OpenTable, Source
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.writing import as_tables, write_table
 
 IMAGES, CAPTIONS, H = 10_000, 50_000, {"i2t": 300, "t2i": 60}
 WORDS = [f"{start}{end}" for start in ("dog", "man", "girl", "ball", "red", "run") for end in ("", "s", "ing", "ly")]

@@ -26,9 +26,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES, reserved_file
+from aoq.pipeline.evaluation.retrieval import K, retrieval_ranks, summarise
 from benchmarks.memory import Peak
-from pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES, reserved_file
-from pipeline.evaluation.retrieval import K, retrieval_ranks, summarise
 
 EACH = 5
 Evaluate = Callable[[np.ndarray], list[float]]

@@ -163,10 +163,10 @@ Work = Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]
 
 
 def prepare_ours(search: str) -> Work:
-    from pipeline.mining.backends import choose_backend
-    from pipeline.mining.mine import mine
-    from pipeline.mining.problem import Problem
-    from pipeline.mining.table import read_table
+    from aoq.pipeline.mining.mine import mine
+    from aoq.pipeline.search.backends import choose_backend
+    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.tables.table import read_table
 
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
         image_of = np.repeat(np.arange(len(images), dtype=np.int32), EACH)

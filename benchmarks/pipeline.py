@@ -18,9 +18,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.chain import Chain
-from pipeline.settings import configured_path, read_project_settings
-from pipeline.stages import plan
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.settings import configured_path, read_project_settings
 
 console = Console()
 

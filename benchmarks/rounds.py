@@ -20,9 +20,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.evaluation.retrieval import K
-from pipeline.settings import configured_path, read_project_settings
-from pipeline.stages import plan
+from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.settings import configured_path, read_project_settings
 
 COLUMNS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 LOSSES = ("offtri", "offquin", "adapoffquin")

@@ -20,15 +20,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.config.screen import Screen
-from pipeline.data.demo_truth import SeenScenes, read_claim
-from pipeline.data.folder import open_split
-from pipeline.embedding import EmbeddingStore
-from pipeline.mining.screening.entries import Knowledge, entry_blocks
-from pipeline.mining.screening.view import judge
-from pipeline.mining.table import DIRECTIONS, read_table
-from pipeline.settings import configured_path, read_project_settings
-from pipeline.stages import plan
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.tables.screens.entries import Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.tables.table import read_table
 
 SCREENS = [
     {"same_text": True},

@@ -36,11 +36,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from aoq.models import build_model
+from aoq.models.base import Code, MatchingModel
+from aoq.models.naaf import NAAF
+from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES
 from benchmarks.similarity_rivals import RIVALS, agreement, caption_lengths, gradients, make_codes, similarity
-from models import build_model
-from models.base import Code, MatchingModel
-from models.naaf import NAAF
-from pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES
 
 console = Console()
 
@@ -228,7 +228,7 @@ def take_turn(work: Work, model: MatchingModel, images: Code, captions: Code, we
 
 @torch.inference_mode()
 def evaluate(side: str, model: MatchingModel, images: Code, captions: Code) -> None:
-    """In tiles, of captions of like lengths, as `pipeline.embedding` cuts them."""
+    """In tiles, of captions of like lengths, as `aoq.pipeline.embedding` cuts them."""
     assert captions.mask is not None
     lengths = captions.mask.sum(1)
     for columns in lengths.argsort().split(TILE_CAPTIONS):

@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from models.base import Code, MatchingModel
-from models.bfan import BFAN
-from models.fragments import real_fragments
-from models.imram import DIRECTIONS, IMRAM
-from models.naaf import NAAF
-from models.pfan import PFAN
-from models.scan import SCAN
-from models.sgraf import SAF, SGR
+from aoq.models.base import Code, MatchingModel
+from aoq.models.bfan import BFAN
+from aoq.models.fragments import real_fragments
+from aoq.models.imram import DIRECTIONS, IMRAM
+from aoq.models.naaf import NAAF
+from aoq.models.pfan import PFAN
+from aoq.models.scan import SCAN
+from aoq.models.sgraf import SAF, SGR
 
 SLOPE, EPSILON, SGRAF_TEMPERATURE = 0.1, 1e-8, 9.0
 WORDS, REGIONS = -2, -1  # the axes of products and weights

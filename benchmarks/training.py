@@ -26,17 +26,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from models import build_model
-from models.base import MatchingModel
-from pipeline.chain import Chain
-from pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
-from pipeline.data.batches import PairData, epoch_order, step_rng
-from pipeline.mining.sampler import Sampler
-from pipeline.mining.table import NegativeLists, NegativeTable
-from pipeline.produce.inputs import model_options, open_pairs
-from pipeline.settings import configured_path, read_project_settings
-from pipeline.stages import plan
-from pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
+from aoq.models import build_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
+from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.produce.inputs import model_options, open_pairs
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 APPROACHES: dict[str, Loss] = {
     "online": Online(name="online"),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.base import MatchingModel
-from models.bfan import BFAN
-from models.imram import IMRAM
-from models.naaf import NAAF
-from models.pfan import PFAN
-from models.scan import SCAN
-from models.sgraf import SAF, SGR
-from models.vsepp import VSEpp
-from models.vsrn import VSRN
+from aoq.models.base import MatchingModel
+from aoq.models.bfan import BFAN
+from aoq.models.imram import IMRAM
+from aoq.models.naaf import NAAF
+from aoq.models.pfan import PFAN
+from aoq.models.scan import SCAN
+from aoq.models.sgraf import SAF, SGR
+from aoq.models.vsepp import VSEpp
+from aoq.models.vsrn import VSRN
 
 MODELS: dict[str, type[MatchingModel]] = {
     "vsepp": VSEpp,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.attention import Direction
+from aoq.models.attention import Direction
 
 
 @dataclass(frozen=True)

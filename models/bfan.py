@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from models.attention import CONTEXT, Direction, aggregate, attended_cosine, attention
-from models.blocks import Block
-from models.fragments import FragmentModel
+from aoq.models.attention import CONTEXT, Direction, aggregate, attended_cosine, attention
+from aoq.models.blocks import Block
+from aoq.models.fragments import FragmentModel
 
 Focal = Literal["equal", "prob"]
 

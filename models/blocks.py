@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from models.fused import squared_norm
-from models.normalise import safe_norm
+from aoq.models.fused import squared_norm
+from aoq.models.normalise import safe_norm
 
 
 @dataclass(frozen=True)

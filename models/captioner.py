@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from models.base import Captions
-from models.regions import count
+from aoq.models.base import Captions
+from aoq.models.regions import count
 
 
 class Captioner(nn.Module):

@@ -10,12 +10,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
-from models.attention import Direction
-from models.base import Captions, Code, FragmentAttention, Images, MatchingModel
-from models.blocks import Block, Regions
-from models.normalise import l2_normalise
-from models.regions import Projection, zero_masked
-from models.text import TextEncoder
+from aoq.models.attention import Direction
+from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel
+from aoq.models.blocks import Block, Regions
+from aoq.models.normalise import l2_normalise
+from aoq.models.regions import Projection, zero_masked
+from aoq.models.text import TextEncoder
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
 

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from models.attention import QUERY, Direction, aggregate, attended_cosine, attention
-from models.blocks import Block, recomputed
-from models.fragments import FragmentModel
-from models.fused import gated
+from aoq.models.attention import QUERY, Direction, aggregate, attended_cosine, attention
+from aoq.models.blocks import Block, recomputed
+from aoq.models.fragments import FragmentModel
+from aoq.models.fused import gated
 
 Mode = Literal["text", "image", "full"]
 DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from models.attention import CONTEXT, Direction, aggregate, attention, inverse_root, masked_softmax
-from models.base import Code
-from models.blocks import Block
-from models.fragments import FragmentModel
+from aoq.models.attention import CONTEXT, Direction, aggregate, attention, inverse_root, masked_softmax
+from aoq.models.base import Code
+from aoq.models.blocks import Block
+from aoq.models.fragments import FragmentModel
 
 FEWEST_WORDS = 200
 PROPAGATION = 5.0

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from models import build_model
-from models.official_options import Options, State, Told, our_options
-from models.official_recognition import recognise
+from aoq.models import build_model
+from aoq.models.official_options import Options, State, Told, our_options
+from aoq.models.official_recognition import recognise
 
 MOST_NAMES = 8
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 from torch import Tensor
 
-from models.attention import Aggregation, Direction, Normalisation
-from models.bfan import Focal
+from aoq.models.attention import Aggregation, Direction, Normalisation
+from aoq.models.bfan import Focal
 
 State = Mapping[str, Tensor]
 Options = Mapping[str, object]

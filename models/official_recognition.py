@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from models.official_options import BFAN_TEMPERATURE, Options, State
+from aoq.models.official_options import BFAN_TEMPERATURE, Options, State
 
 TELLING = {
     "vsepp": ("measure",),

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from models.attention import aggregate, attended_cosine
-from models.base import Code, Images
-from models.blocks import Block
-from models.normalise import l2_normalise
-from models.positions import grid_blocks
-from models.regions import zero_masked
-from models.scan import SCAN
+from aoq.models.attention import aggregate, attended_cosine
+from aoq.models.base import Code, Images
+from aoq.models.blocks import Block
+from aoq.models.normalise import l2_normalise
+from aoq.models.positions import grid_blocks
+from aoq.models.regions import zero_masked
+from aoq.models.scan import SCAN
 
 MOST_BLOCKS = 15
 

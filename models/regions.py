@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from models.base import Images
+from aoq.models.base import Images
 
 
 class Projection(nn.Linear):

@@ -8,9 +8,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from models.attention import Aggregation, Direction, Normalisation, aggregate, attended_cosine, attention
-from models.blocks import Block
-from models.fragments import FragmentModel
+from aoq.models.attention import Aggregation, Direction, Normalisation, aggregate, attended_cosine, attention
+from aoq.models.blocks import Block
+from aoq.models.fragments import FragmentModel
 
 TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
 LONG = 100

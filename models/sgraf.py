@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from models.attention import Direction, attention, inverse_root, masked_softmax
-from models.base import Captions, Code, Images
-from models.blocks import Block
-from models.fragments import FragmentModel
-from models.fused import clipped_unit, projected_difference
-from models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
-from models.regions import group_by_group, zero_masked
+from aoq.models.attention import Direction, attention, inverse_root, masked_softmax
+from aoq.models.base import Captions, Code, Images
+from aoq.models.blocks import Block
+from aoq.models.fragments import FragmentModel
+from aoq.models.fused import clipped_unit, projected_difference
+from aoq.models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
+from aoq.models.regions import group_by_group, zero_masked
 
 TEMPERATURE = 9.0
 DROPOUT = 0.4

@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from models.base import Captions
-from models.recurrence import GRU
+from aoq.models.base import Captions
+from aoq.models.recurrence import GRU
 
 
 class TextEncoder(nn.Module):

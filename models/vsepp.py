@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from models.base import Captions, Code, EmbeddingModel, Images
-from models.normalise import l2_normalise
-from models.regions import Projection, masked_mean
-from models.text import TextEncoder
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
+from aoq.models.normalise import l2_normalise
+from aoq.models.regions import Projection, masked_mean
+from aoq.models.text import TextEncoder
 
 
 class VSEpp(EmbeddingModel):

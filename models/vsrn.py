@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from models.base import Captions, Code, EmbeddingModel, Images
-from models.captioner import Captioner
-from models.normalise import l2_normalise
-from models.regions import Projection, compact, count, group_by_group, zero_masked
-from models.text import TextEncoder
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
+from aoq.models.captioner import Captioner
+from aoq.models.normalise import l2_normalise
+from aoq.models.regions import Projection, compact, count, group_by_group, zero_masked
+from aoq.models.text import TextEncoder
 
 
 class RegionReasoning(nn.Module):

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float32, Integer
 from numpy.lib.format import open_memmap
 
-from models.base import Code, EmbeddingModel, MatchingModel, concatenate
-from pipeline.artifact import write_atomically
-from pipeline.data.batches import PairData
+from aoq.models.base import Code, EmbeddingModel, MatchingModel, concatenate
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.data.batches import PairData
 
 BATCH = 256
 TILE_IMAGES, TILE_CAPTIONS = 128, 512

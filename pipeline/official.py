@@ -12,8 +12,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from models.official import OfficialModel, from_official
-from pipeline.config.models import Model, ModelSection
+from aoq.models.official import OfficialModel, from_official
+from aoq.pipeline.config.models import Model, ModelSection
 
 NETWORKS = (("model",), ("model_A", "model_B"))
 """What holds the state dicts; NCR trains two networks."""

@@ -1,8 +1,8 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
-from pipeline.settings import log_to_console, read_project_settings
-from tasks.reports import Report
-from tasks.stages import (
+from aoq.pipeline.settings import log_to_console, read_project_settings
+from aoq.tasks.reports import Report
+from aoq.tasks.stages import (
     Control,
     Dataset,
     DemoWorld,
@@ -13,7 +13,7 @@ from tasks.stages import (
     Screen,
     SecondRound,
 )
-from tasks.studies import Ablation
+from aoq.tasks.studies import Ablation
 
 read_project_settings()
 log_to_console()

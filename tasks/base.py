@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import luigi
 
-from pipeline.artifact import Artifact
-from pipeline.chain import Chain, run_name
-from pipeline.report.plan import ReportPlan
-from pipeline.settings import configured_path, engine, runs_root
-from pipeline.stages import plan
-from pipeline.study.cells import StudyPlan
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.planning.chain import Chain, run_name
+from aoq.pipeline.planning.report import ReportPlan
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.study import StudyPlan
+from aoq.pipeline.settings import configured_path, engine, runs_root
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class MakingTask(luigi.Task):
         """Is it there? If not, what makes it is imported here: once, for all the processes that are forked."""
         there = bool(super().complete())  # type: ignore[no-untyped-call]
         if not there:
-            for module in ("pipeline.produce", "torch._dynamo"):  # an optimiser's first step imports the second
+            for module in ("aoq.pipeline.produce", "torch._dynamo"):  # an optimiser's first step imports the second
                 importlib.import_module(module)
         return there
 
@@ -88,9 +88,9 @@ class MakingTask(luigi.Task):
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
-        from pipeline.engine import Engine
+        from aoq.pipeline.engine import Engine
 
-        produce = getattr(importlib.import_module("pipeline.produce"), f"produce_{self.stage}")
+        produce = getattr(importlib.import_module("aoq.pipeline.produce"), f"produce_{self.stage}")
         settings = engine()
         try:
             with self.artifact.building() as build:

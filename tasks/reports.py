@@ -7,11 +7,11 @@ from functools import cached_property
 
 import luigi
 
-from pipeline.artifact import Artifact
-from pipeline.chain import split_member
-from pipeline.report.plan import ReportPlan, plan_report
-from tasks.base import MakingTask
-from tasks.stages import Evaluation, SecondRound
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.planning.chain import split_member
+from aoq.pipeline.planning.report import ReportPlan, plan_report
+from aoq.tasks.base import MakingTask
+from aoq.tasks.stages import Evaluation, SecondRound
 
 DEFAULT = 'demo; demo@second_round.loss.name="online"'
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import luigi
 
-from pipeline.chain import Chain, split_member
-from tasks.base import ArtifactTask
+from aoq.pipeline.planning.chain import Chain, split_member
+from aoq.tasks.base import ArtifactTask
 
 TRAINING: Final = {"training": 1}
 """[resources] in luigi.cfg says how many at a time."""

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import luigi
 
-from pipeline.artifact import Artifact
-from pipeline.study.cells import StudyPlan, plan_study
-from tasks.base import MakingTask
-from tasks.stages import Evaluation, SecondRound
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.planning.study import StudyPlan, plan_study
+from aoq.tasks.base import MakingTask
+from aoq.tasks.stages import Evaluation, SecondRound
 
 
 class Ablation(MakingTask):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from pipeline.artifact import Artifact, digest, write_atomically
-from pipeline.engine import Engine
+from aoq.pipeline.artifact import Artifact, digest, write_atomically
+from aoq.pipeline.engine import Engine
 
 
 def artifact(root, **ingredients):

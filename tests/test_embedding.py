@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from models import MODELS, build_model
-from pipeline import embedding
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
+from aoq.models import MODELS, build_model
+from aoq.pipeline import embedding
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
 
 CPU = torch.device("cpu")
 

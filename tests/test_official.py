@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from pipeline.official import read_official_checkpoint
+from aoq.pipeline.official import read_official_checkpoint
 
 SCAN_OPTIONS = {"cross_attn": "i2t", "agg_func": "Mean", "lambda_softmax": 4.0}
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from flask import abort, request, url_for
 
-from pipeline.browse.paging import BadQueryError, Page
-from pipeline.browse.source import Album
-from pipeline.mining.table import Direction
+from aoq.pipeline.browse.paging import BadQueryError, Page
+from aoq.pipeline.browse.source import Album
+from aoq.pipeline.search.problem import Direction
 
 Kind = Literal["image", "caption"]
 DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}

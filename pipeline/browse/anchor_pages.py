@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flask import Blueprint, abort, redirect, render_template, request
 from werkzeug.wrappers import Response
 
-from pipeline.browse.addresses import (
+from aoq.pipeline.browse.addresses import (
     CANDIDATES,
     DIRECTIONS,
     Kind,
@@ -16,10 +16,10 @@ from pipeline.browse.addresses import (
     asked_page,
     named_row,
 )
-from pipeline.browse.anchors import filters, look
-from pipeline.browse.matches import Matches
-from pipeline.browse.paging import BadQueryError
-from pipeline.browse.source import Album, OpenTable
+from aoq.pipeline.browse.anchors import filters, look
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.paging import BadQueryError
+from aoq.pipeline.browse.source import Album, OpenTable
 
 ENTRIES = 50
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.browse.source import OpenTable
-from pipeline.data.folder import Split
-from pipeline.mining.inspection import Inspection, Negative, inspect_list
-from pipeline.mining.table import Direction
+from aoq.pipeline.browse.source import OpenTable
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
 
 Pair = tuple[int, int]
 """An image and a caption, by row."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from pipeline.browse.paging import Page
-from pipeline.browse.source import Evaluated
-from pipeline.mining.table import Direction
+from aoq.pipeline.browse.paging import Page
+from aoq.pipeline.browse.source import Evaluated
+from aoq.pipeline.search.problem import Direction
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from flask import Flask, Response, abort, render_template, request
 from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 
-from pipeline.browse.addresses import asked_page, here, named_row
-from pipeline.browse.anchor_pages import anchor_pages
-from pipeline.browse.guard import guard
-from pipeline.browse.matches import Matches
-from pipeline.browse.paging import BadQueryError
-from pipeline.browse.query_pages import query_pages
-from pipeline.browse.source import Source
-from pipeline.evaluation.retrieval import K
+from aoq.pipeline.browse.addresses import asked_page, here, named_row
+from aoq.pipeline.browse.anchor_pages import anchor_pages
+from aoq.pipeline.browse.guard import guard
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.paging import BadQueryError
+from aoq.pipeline.browse.query_pages import query_pages
+from aoq.pipeline.browse.source import Source
+from aoq.pipeline.evaluation.retrieval import K
 
 logger = logging.getLogger(__name__)
 

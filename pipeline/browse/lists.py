@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
-from pipeline.mining.inspection import AnchorList, members_of
-from pipeline.mining.screening.view import Judged, judged_groups, read_judged
-from pipeline.mining.table import Direction, NegativeLists, group_rows, numbered, open_lists, readable_errors
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.inspection import AnchorList, members_of
+from aoq.pipeline.tables.screens.view import Judged, judged_groups, read_judged
+from aoq.pipeline.tables.table import group_rows, numbered, open_lists, readable_errors
 
 KEPT_GROUPS = 4
 KEPT_LISTINGS = 16

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pipeline.artifact import write_atomically
-from pipeline.browse.match_files import EDITORS
-from pipeline.mining.screening.matches import read_matches
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.browse.match_files import EDITORS
+from aoq.pipeline.tables.screens.matches import read_matches
 
 Stamp = tuple[int, int, int]
 

@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifact import Artifact
-from pipeline.browse.lists import ListFile
-from pipeline.browse.source import Album, Evaluated, OpenTable, Source
-from pipeline.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
-from pipeline.config.screen import RULES
-from pipeline.data.folder import Split, open_split
-from pipeline.data.vocabulary import tokenise
-from pipeline.embedding import EmbeddingStore
-from pipeline.mining.inspection import inspect_list
-from pipeline.mining.screening.view import read_view_manifest
-from pipeline.mining.table import DIRECTIONS, read_manifest
-from pipeline.produce.inputs import open_train_split
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.browse.source import Album, Evaluated, OpenTable, Source
+from aoq.pipeline.config.screen import RULES
+from aoq.pipeline.data.folder import Split, open_split
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
+from aoq.pipeline.produce.inputs import open_train_split
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.inspection import inspect_list
+from aoq.pipeline.tables.screens.view import read_view_manifest
+from aoq.pipeline.tables.table import read_manifest
 
 
 def open_source(asked: Sequence[tuple[str, Chain]]) -> Source:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from flask import Blueprint, render_template, request
 
-from pipeline.browse.addresses import CANDIDATES, DIRECTIONS, Kind, asked_numbers, asked_page, named_row
-from pipeline.browse.answers import answers
-from pipeline.browse.paging import BadQueryError
-from pipeline.browse.source import Evaluated
+from aoq.pipeline.browse.addresses import CANDIDATES, DIRECTIONS, Kind, asked_numbers, asked_page, named_row
+from aoq.pipeline.browse.answers import answers
+from aoq.pipeline.browse.paging import BadQueryError
+from aoq.pipeline.browse.source import Evaluated
 
 QUERIES = 60
 ANSWERS = 20

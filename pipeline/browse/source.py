@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from pipeline.artifact import digest
-from pipeline.browse.lists import ListFile
-from pipeline.browse.search import CaptionSearch
-from pipeline.data.folder import Split
-from pipeline.data.thumbnails import Thumbnails
-from pipeline.embedding import EmbeddingStore
-from pipeline.mining.table import Direction
+from aoq.pipeline.artifact import digest
+from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.browse.search import CaptionSearch
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.search.problem import Direction
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,21 @@ import sys
 
 import click
 
-from pipeline.cli.artifacts import explain, gc, status, verify
-from pipeline.cli.browse import browse
-from pipeline.cli.checkpoint import import_checkpoint
-from pipeline.cli.data import data
-from pipeline.cli.drift import drift
-from pipeline.cli.export import export
-from pipeline.cli.import_table import import_table
-from pipeline.cli.inspect import inspect
-from pipeline.cli.mine import mine
-from pipeline.cli.plan import plan
-from pipeline.cli.report import report
-from pipeline.cli.results import results
-from pipeline.cli.screen import screen
-from pipeline.cli.table import audit, diff, stats
-from pipeline.settings import log_to_console, read_project_settings
+from aoq.pipeline.cli.artifacts import explain, gc, status, verify
+from aoq.pipeline.cli.browse import browse
+from aoq.pipeline.cli.checkpoint import import_checkpoint
+from aoq.pipeline.cli.data import data
+from aoq.pipeline.cli.drift import drift
+from aoq.pipeline.cli.export import export
+from aoq.pipeline.cli.import_table import import_table
+from aoq.pipeline.cli.inspect import inspect
+from aoq.pipeline.cli.mine import mine
+from aoq.pipeline.cli.plan import plan
+from aoq.pipeline.cli.report import report
+from aoq.pipeline.cli.results import results
+from aoq.pipeline.cli.screen import screen
+from aoq.pipeline.cli.table import audit, diff, stats
+from aoq.pipeline.settings import log_to_console, read_project_settings
 
 
 class _Group(click.Group):

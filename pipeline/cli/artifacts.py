@@ -13,12 +13,12 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.artifact import MANIFEST, Artifact, file_sha256
-from pipeline.chain import Chain
-from pipeline.cli.experiment import all_stages, experiment_chain
-from pipeline.experiments import names_in
-from pipeline.settings import configured_path, runs_root
-from pipeline.stages import plan
+from aoq.pipeline.artifact import MANIFEST, Artifact, file_sha256
+from aoq.pipeline.cli.experiment import all_stages, experiment_chain
+from aoq.pipeline.config.load import names_in
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.settings import configured_path, runs_root
 
 
 @click.command()

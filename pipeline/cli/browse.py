@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from pipeline.chain import split_member
-from pipeline.cli.experiment import roots
-from pipeline.stages import plan
+from aoq.pipeline.cli.experiment import roots
+from aoq.pipeline.planning.chain import split_member
+from aoq.pipeline.planning.stages import plan
 
 
 @click.command()
@@ -31,10 +31,10 @@ def browse(runs: tuple[str, ...], port: int, matches: Path, folders: dict[str, P
     confused with and whose negative it is, compare tables and models, and mark negatives that match after all:
     `[screen] positives` and `aoq screen --positives` read the file of marks.
     """
-    from pipeline.browse.app import create_app
-    from pipeline.browse.matches import Matches
-    from pipeline.browse.opening import open_source
-    from pipeline.browse.server import open_port, server_on
+    from aoq.pipeline.browse.app import create_app
+    from aoq.pipeline.browse.matches import Matches
+    from aoq.pipeline.browse.opening import open_source
+    from aoq.pipeline.browse.server import open_port, server_on
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")

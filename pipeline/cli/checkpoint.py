@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from models.official import OfficialModel
+    from aoq.models.official import OfficialModel
 
 
 @click.command("import-checkpoint")
@@ -32,7 +32,7 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
     The weights and the training options in the file tell which model it is, and what to write into an experiment's
     TOML file is shown. A checkpoint with weights missing, or with weights that have no place, is refused.
     """
-    from pipeline.official import read_official_checkpoint
+    from aoq.pipeline.official import read_official_checkpoint
 
     if not output.parent.is_dir():
         raise ValueError(f"{output.parent} is no folder to write to.")
@@ -47,7 +47,7 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
 
 def _write(models: Sequence[OfficialModel], paths: Sequence[Path]) -> None:
     """All files or none: complete ones are moved to their places."""
-    from pipeline.training.checkpoint import save_model
+    from aoq.pipeline.training.checkpoint import save_model
 
     with TemporaryDirectory(prefix=".import-", dir=paths[0].parent) as folder:
         made = [Path(folder) / path.name for path in paths]
@@ -72,7 +72,7 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
 
 
 def _next_step(model: OfficialModel, path: Path) -> list[str]:
-    from pipeline.official import model_section
+    from aoq.pipeline.official import model_section
 
     section = model_section(model)
     mines = section.makes_embeddings

@@ -19,7 +19,7 @@ def data() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 def check(folder: Path) -> None:
     """Verify every split of FOLDER and say everything that is wrong; exit code 1 if anything is."""
-    from pipeline.data.check import check_folder
+    from aoq.pipeline.data.check import check_folder
 
     problems = check_folder(folder)
     for problem in problems:
@@ -39,8 +39,8 @@ def relevance(folder: Path, split: str) -> None:
 
     Needs the extra: pip install -e ".[eccv]".
     """
-    from pipeline.data.coco import write_coco_relevance
-    from pipeline.data.folder import open_split
+    from aoq.pipeline.data.coco import write_coco_relevance
+    from aoq.pipeline.data.folder import open_split
 
     for path in write_coco_relevance(folder, open_split(folder, split)):
         click.echo(path)
@@ -55,7 +55,7 @@ def classes(folder: Path, instances: Path, split: str) -> None:
 
     Needs the extra: pip install -e ".[eccv]".
     """
-    from pipeline.data.coco import write_coco_classes
-    from pipeline.data.folder import open_split
+    from aoq.pipeline.data.coco import write_coco_classes
+    from aoq.pipeline.data.folder import open_split
 
     click.echo(write_coco_classes(folder, open_split(folder, split), instances))

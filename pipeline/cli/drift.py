@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.chain import Chain
-from pipeline.cli.experiment import experiment_chain
-from pipeline.cli.table import show_most_changed
+from aoq.pipeline.cli.experiment import experiment_chain
+from aoq.pipeline.cli.table import show_most_changed
+from aoq.pipeline.planning.chain import Chain
 
 STAGES = ("second_round", "control", "first_round")
 
@@ -33,11 +33,11 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
 
     Little overlap: what the table calls hard is no longer what this model confuses.
     """
-    from pipeline.engine import Engine
-    from pipeline.mining.drift import measure_drift
-    from pipeline.mining.table import read_table
-    from pipeline.produce.inputs import open_pairs
-    from pipeline.training.checkpoint import load_model
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.drift import measure_drift
+    from aoq.pipeline.produce.inputs import open_pairs
+    from aoq.pipeline.tables.table import read_table
+    from aoq.pipeline.training.checkpoint import load_model
 
     name = chain.experiment.name
     for needed in ("hard_negatives", *(() if weights else (stage,))):

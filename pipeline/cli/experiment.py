@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from pipeline.chain import Chain
-from pipeline.settings import configured_path
-from pipeline.stages import plan
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.settings import configured_path
 
 
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:

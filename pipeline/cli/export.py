@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.output import made_whole, open_both_vectors
+from aoq.pipeline.cli.output import made_whole, open_both_vectors
 
 if TYPE_CHECKING:
-    from pipeline.mining.table import Direction
+    from aoq.pipeline.search.problem import Direction
 
 
 @click.command()
@@ -56,12 +56,12 @@ def export(
     --image-ids). Of an anchor's positives the table keeps the lowest score only; where there are several, scores of
     positives (--scores; pylate) need --vectors.
     """
-    from pipeline.data.folder import open_split
-    from pipeline.data.lines import read_lines
-    from pipeline.mining.interchange.export import export_table
-    from pipeline.mining.interchange.formats import find_format
-    from pipeline.mining.screening.view import read_view
-    from pipeline.mining.table import read_manifest
+    from aoq.pipeline.data.folder import open_split
+    from aoq.pipeline.data.lines import read_lines
+    from aoq.pipeline.tables.exchange.export import export_table
+    from aoq.pipeline.tables.exchange.formats import find_format
+    from aoq.pipeline.tables.screens.view import read_view
+    from aoq.pipeline.tables.table import read_manifest
 
     form = find_format(name)
     if form.both_directions and direction is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.mining_options import read_pairing, read_pairs
-from pipeline.cli.output import made_whole, open_both_vectors
+from aoq.pipeline.cli.mining_options import read_pairing, read_pairs
+from aoq.pipeline.cli.output import made_whole, open_both_vectors
 
 if TYPE_CHECKING:
-    from pipeline.data.folder import Split
+    from aoq.pipeline.data.folder import Split
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 
@@ -54,10 +54,10 @@ def import_table(
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
-    from pipeline.data.folder import open_split, split_fingerprint
-    from pipeline.data.lines import read_lines
-    from pipeline.mining.interchange.incoming import import_lists
-    from pipeline.mining.interchange.sources import find_files, open_sources
+    from aoq.pipeline.data.folder import open_split, split_fingerprint
+    from aoq.pipeline.data.lines import read_lines
+    from aoq.pipeline.tables.exchange.incoming import import_lists
+    from aoq.pipeline.tables.exchange.sources import find_files, open_sources
 
     files = find_files(source)
     opened = open_split(data, split) if data is not None else None
@@ -97,8 +97,8 @@ def _captions(opened: Split | None, pairs: Path | None, per_image: int | None, i
 
 def _teacher(files: dict[Any, Path], vectors: tuple[str, str] | None, normalise: bool) -> dict[str, Any]:
     """Whose lists these are: all that is known is what they look like."""
-    from pipeline.artifact import file_sha256
-    from pipeline.mining.vectors import vectors_file
+    from aoq.pipeline.artifact import file_sha256
+    from aoq.pipeline.search.vectors import vectors_file
 
     lists = {direction: file_sha256(path) for direction, path in files.items()}
     if not vectors:

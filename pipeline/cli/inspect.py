@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.chain import Chain
-from pipeline.cli.experiment import experiment_chain
-from pipeline.config.screen import RULES
+from aoq.pipeline.cli.experiment import experiment_chain
+from aoq.pipeline.config.screen import RULES
+from aoq.pipeline.planning.chain import Chain
 
 if TYPE_CHECKING:
-    from pipeline.data.folder import Split
-    from pipeline.mining.inspection import Inspection, Positive
+    from aoq.pipeline.data.folder import Split
+    from aoq.pipeline.tables.inspection import Inspection, Positive
 
 
 @click.command()
@@ -50,11 +50,11 @@ def inspect(
     `--image X --direction t2i` shows the lists of the image's captions, `--caption N --direction i2t` that of the
     caption's image.
     """
-    from pipeline.embedding import EmbeddingStore
-    from pipeline.mining.inspection import inspect_anchor
-    from pipeline.mining.screening.view import read_view
-    from pipeline.mining.table import read_table
-    from pipeline.produce.inputs import open_train_split
+    from aoq.pipeline.embedding import EmbeddingStore
+    from aoq.pipeline.produce.inputs import open_train_split
+    from aoq.pipeline.tables.inspection import inspect_anchor
+    from aoq.pipeline.tables.screens.view import read_view
+    from aoq.pipeline.tables.table import read_table
 
     if (image is None) == (caption is None):
         raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW")

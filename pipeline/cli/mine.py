@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
-from pipeline.settings import configured_path
+from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
+from aoq.pipeline.settings import configured_path
 
 if TYPE_CHECKING:
-    from pipeline.engine import Engine
+    from aoq.pipeline.engine import Engine
 
 
 @click.command()
@@ -55,7 +55,7 @@ def mine(
     """
     from filelock import FileLock, Timeout
 
-    from pipeline.engine import Engine
+    from aoq.pipeline.engine import Engine
 
     require_pairing(pairs, per_image, unpaired)
     memory_mb = options["memory_mb"]
@@ -98,13 +98,13 @@ def _mine(
     engine: Engine,
     options: dict[str, Any],
 ) -> None:
-    from pipeline.artifact import file_sha256, write_atomically
-    from pipeline.mining.mine import mine as mine_table
-    from pipeline.mining.problem import Problem
-    from pipeline.mining.remote import fetch_given, is_address
-    from pipeline.mining.runners import choose_runner
-    from pipeline.mining.vectors import check_vectors, open_vectors, vectors_file
-    from pipeline.progress import show_progress
+    from aoq.pipeline.artifact import file_sha256, write_atomically
+    from aoq.pipeline.mining.mine import mine as mine_table
+    from aoq.pipeline.progress import show_progress
+    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.search.remote import fetch_given, is_address
+    from aoq.pipeline.search.runners import choose_runner
+    from aoq.pipeline.search.vectors import check_vectors, open_vectors, vectors_file
 
     engine.torch_device()
     files = {"images": images, "captions": captions}

@@ -31,7 +31,7 @@ def open_both_vectors(
     given: tuple[str, str], scratch: Path, *, normalise: bool
 ) -> dict[str, Float32[np.ndarray, "_ D"]]:
     """The vectors of `images` and of `captions`, all finite."""
-    from pipeline.mining.vectors import check_vectors, open_vectors
+    from aoq.pipeline.search.vectors import check_vectors, open_vectors
 
     opened = {}
     for side, one in zip(("images", "captions"), given, strict=True):

@@ -12,14 +12,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.chain import Chain
-from pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
-from pipeline.settings import configured_path, engine
-from pipeline.stages import plan as plan_chain
+from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.stages import plan as plan_chain
+from aoq.pipeline.settings import configured_path, engine
 
 if TYPE_CHECKING:
-    from pipeline.mining.estimate import Estimate
-    from pipeline.mining.shape import Shape
+    from aoq.pipeline.mining.estimate import Estimate
+    from aoq.pipeline.mining.shape import Shape
 
 DEMO_CAPTIONS = 5
 
@@ -78,13 +78,13 @@ def _of_vectors(images: str, captions: str, options: Mapping[str, Any]) -> tuple
 
     import numpy as np
 
-    from pipeline.engine import Engine
-    from pipeline.mining.estimate import estimate
-    from pipeline.mining.probe import pool_of
-    from pipeline.mining.problem import Problem
-    from pipeline.mining.remote import fetch_given
-    from pipeline.mining.shape import Shape
-    from pipeline.mining.vectors import open_vectors
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.estimate import estimate
+    from aoq.pipeline.mining.probe import pool_of
+    from aoq.pipeline.mining.shape import Shape
+    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.search.remote import fetch_given
+    from aoq.pipeline.search.vectors import open_vectors
 
     require_pairing(options["pairs"], options["per_image"], options["unpaired"])
     Engine(device="cpu", threads=options["threads"]).torch_device()
@@ -104,12 +104,12 @@ def _of_vectors(images: str, captions: str, options: Mapping[str, Any]) -> tuple
 
 
 def _of_experiment(chain: Chain) -> tuple[Shape, Estimate, dict[str, int]]:
-    from pipeline.data.batches import steps_per_epoch
-    from pipeline.engine import Engine
-    from pipeline.mining.estimate import estimate
-    from pipeline.mining.probe import made_up
-    from pipeline.mining.shape import Shape
-    from pipeline.produce.inputs import open_true_train_split
+    from aoq.pipeline.data.batches import steps_per_epoch
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.estimate import estimate
+    from aoq.pipeline.mining.probe import made_up
+    from aoq.pipeline.mining.shape import Shape
+    from aoq.pipeline.produce.inputs import open_true_train_split
 
     miner = chain.owner("hard_negatives")
     mining, data = miner.experiment.mining, miner.experiment.dataset

@@ -7,9 +7,9 @@ from shlex import quote
 
 import click
 
-from pipeline.artifact import write_atomically
-from pipeline.cli.experiment import roots
-from pipeline.report.plan import SEPARATOR, plan_report
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.cli.experiment import roots
+from aoq.pipeline.planning.report import SEPARATOR, plan_report
 
 
 @click.command()
@@ -23,7 +23,7 @@ def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> Non
 
     `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
     """
-    from pipeline.produce.report import render_report
+    from aoq.pipeline.produce.report import render_report
 
     plan = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():

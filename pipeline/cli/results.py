@@ -9,16 +9,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.artifact import Artifact
-from pipeline.chain import Chain, run_name, split_member
-from pipeline.cli.annotations import show_annotations
-from pipeline.cli.experiment import override, roots
-from pipeline.cli.study import show_study
-from pipeline.config.evaluation import Evaluation
-from pipeline.evaluation.attention import SCORES
-from pipeline.evaluation.retrieval import K
-from pipeline.stages import plan
-from pipeline.study.cells import plan_study
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.cli.annotations import show_annotations
+from aoq.pipeline.cli.experiment import override, roots
+from aoq.pipeline.cli.study import show_study
+from aoq.pipeline.config.evaluation import Evaluation
+from aoq.pipeline.evaluation.attention import SCORES
+from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.study import plan_study
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
 ROUNDS = {"first_round": "round one", "control": "control", "second_round": "round two"}

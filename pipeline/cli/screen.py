@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli.output import made_whole
-from pipeline.config.screen import RULES, Screen
-from pipeline.experiments import explain
+from aoq.pipeline.cli.output import made_whole
+from aoq.pipeline.config.load import explain
+from aoq.pipeline.config.screen import RULES, Screen
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float32
 
-    from pipeline.mining.screening.view import View
+    from aoq.pipeline.tables.screens.view import View
 
 KINDS: dict[str, Any] = {
     **dict.fromkeys(("range_min", "range_max", "mutual_rank", "max_uses"), int),
@@ -58,11 +58,11 @@ def screen(
     The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`,
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
-    from pipeline.data.clean_pairs import read_clean_pairs
-    from pipeline.mining.screening.entries import Knowledge
-    from pipeline.mining.screening.matches import read_matches
-    from pipeline.mining.screening.view import judge, write_view
-    from pipeline.mining.table import read_positives, read_table
+    from aoq.pipeline.data.clean_pairs import read_clean_pairs
+    from aoq.pipeline.tables.screens.entries import Knowledge
+    from aoq.pipeline.tables.screens.matches import read_matches
+    from aoq.pipeline.tables.screens.view import judge, write_view
+    from aoq.pipeline.tables.table import read_positives, read_table
 
     try:
         asked = Screen(**{rule: value for rule, value in rules.items() if value is not None})
@@ -101,7 +101,7 @@ def show_counts(view: View) -> None:
 
 
 def _lines(path: Path, count: int) -> list[str]:
-    from pipeline.data.lines import read_lines
+    from aoq.pipeline.data.lines import read_lines
 
     lines = read_lines(path)
     if len(lines) != count:
@@ -110,7 +110,7 @@ def _lines(path: Path, count: int) -> list[str]:
 
 
 def _vectors(given: str, count: int, copy: Path, normalise: bool) -> Float32[np.ndarray, "items D"]:
-    from pipeline.mining.vectors import check_vectors, open_vectors
+    from aoq.pipeline.search.vectors import check_vectors, open_vectors
 
     vectors = open_vectors(given, copy, normalise=normalise)
     if len(vectors) != count:

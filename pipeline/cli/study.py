@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.settings import configured_path
-from pipeline.study.cells import StudyPlan
-from pipeline.study.results import Row, read_cell, summarise_study
-from pipeline.study.table import cells_of, header
+from aoq.pipeline.planning.study import StudyPlan
+from aoq.pipeline.report.study_results import Row, read_cell, summarise_study
+from aoq.pipeline.report.study_table import cells_of, header
+from aoq.pipeline.settings import configured_path
 
 WIDTH = 200
 """Rows are not folded: they are as long as the study has columns."""

@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli.screen import show_counts
+from aoq.pipeline.cli.screen import show_counts
 
 if TYPE_CHECKING:
-    from pipeline.mining.statistics import Difference
+    from aoq.pipeline.tables.statistics import Difference
 
 
 @click.command()
@@ -27,7 +27,7 @@ def audit(table: Path) -> None:
     Ids in range, no own positive, no repeats, order, finite scores, padding, lengths, the two directions against each
     other, certificates, and footer, manifest and content against each other.
     """
-    from pipeline.mining.audit import audit as find_all
+    from aoq.pipeline.tables.audit import audit as find_all
 
     findings = find_all(table)
     for finding in findings:
@@ -44,9 +44,10 @@ def audit(table: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def stats(table: Path, view: Path | None, as_json: bool) -> None:
     """Describe the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches."""
-    from pipeline.mining.screening.view import read_view
-    from pipeline.mining.statistics import QUANTILES, describe
-    from pipeline.mining.table import DIRECTIONS, OTHER, read_table
+    from aoq.pipeline.search.problem import DIRECTIONS, OTHER
+    from aoq.pipeline.tables.screens.view import read_view
+    from aoq.pipeline.tables.statistics import QUANTILES, describe
+    from aoq.pipeline.tables.table import read_table
 
     read = read_table(table)
     described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in DIRECTIONS}
@@ -92,8 +93,8 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     """Say how much the lists of the tables in the folders TABLE and OTHER have in common."""
-    from pipeline.mining.statistics import compare
-    from pipeline.mining.table import read_table
+    from aoq.pipeline.tables.statistics import compare
+    from aoq.pipeline.tables.table import read_table
 
     found = compare(read_table(table), read_table(other), depth)
     if as_json:

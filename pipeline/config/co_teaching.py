@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.config.losses import Online
-from pipeline.config.section import Section
-from pipeline.config.training import SecondRound
+from aoq.pipeline.config.losses import Online
+from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.training import SecondRound
 
 
 class CoTeaching(Section):

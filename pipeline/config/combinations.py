@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.config.evaluation import Evaluation
-from pipeline.config.section import Section
+from aoq.pipeline.config.evaluation import Evaluation
+from aoq.pipeline.config.section import Section
 
 
 class Members(Section):

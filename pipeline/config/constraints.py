@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 
 class Constraint(Section):
@@ -17,7 +17,7 @@ class Constraint(Section):
 
 
 class Constraints(Section):
-    """CCR and CCS (`pipeline.losses.contrastive_content`), in all epochs of the round, warm-up or not."""
+    """CCR and CCS (`aoq.pipeline.losses.contrastive_content`), in all epochs of the round, warm-up or not."""
 
     ccr: Constraint | None = None
     """What a fragment attends to is closer to it than the rest."""

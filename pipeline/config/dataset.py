@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from pipeline.config.section import Section, list_of
+from aoq.pipeline.config.section import Section, list_of
 
 
 class DemoWorld(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import PositiveInt
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 
 class Evaluation(Section):

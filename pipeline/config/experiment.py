@@ -6,17 +6,17 @@ from typing import Annotated, get_args
 
 from pydantic import Field, model_validator
 
-from pipeline.config.co_teaching import CoTeaching, plain_training
-from pipeline.config.dataset import Dataset
-from pipeline.config.evaluation import Evaluation
-from pipeline.config.losses import WarmUp
-from pipeline.config.mining import Mining
-from pipeline.config.models import Model
-from pipeline.config.refresh import Refresh
-from pipeline.config.sampling import Sampling
-from pipeline.config.screen import Screen
-from pipeline.config.section import Section
-from pipeline.config.training import SecondRound, Training
+from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
+from aoq.pipeline.config.dataset import Dataset
+from aoq.pipeline.config.evaluation import Evaluation
+from aoq.pipeline.config.losses import WarmUp
+from aoq.pipeline.config.mining import Mining
+from aoq.pipeline.config.models import Model
+from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.training import SecondRound, Training
 
 TABLE_SOURCES = ("teacher", "teacher_weights", "first_round")
 

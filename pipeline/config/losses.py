@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from pipeline.config.section import Margin, Section
+from aoq.pipeline.config.section import Margin, Section
 
 
 class _OnlineLoss(Section):

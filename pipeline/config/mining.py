@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 
 class Mining(Section):
@@ -15,7 +15,7 @@ class Mining(Section):
     h_captions: PositiveInt = 300
     h_images: PositiveInt = 60
     search: Annotated[str, Field(pattern="^(auto|onepass|faiss-flat|faiss:.+)$")] = "auto"
-    """`pipeline.mining.backends` describes them; the exact ones all find the same lists."""
+    """`aoq.pipeline.search.backends` describes them; the exact ones all find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
     """What share of the true lists a search that is not exact must find, on sampled anchors."""
 

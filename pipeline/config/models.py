@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 
 class Refresh(Section):

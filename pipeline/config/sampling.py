@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.config.section import Section, list_of
+from aoq.pipeline.config.section import Section, list_of
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
-from pipeline.config.section import Section
+from aoq.pipeline.config.section import Section
 
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0)]
 Suspected = Literal["drop", "downweight", "keep"]

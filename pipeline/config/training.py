@@ -6,9 +6,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.config.constraints import Constraints
-from pipeline.config.losses import Loss, WarmUp
-from pipeline.config.section import Section, list_of
+from aoq.pipeline.config.constraints import Constraints
+from aoq.pipeline.config.losses import Loss, WarmUp
+from aoq.pipeline.config.section import Section, list_of
 
 
 class Training(Section):

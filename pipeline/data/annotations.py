@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float64, Int64
 
-from pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
-from pipeline.data.features import open_array
-from pipeline.data.folder import Split
-from pipeline.data.rows import SUFFIXES, read_rows
+from aoq.pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
+from aoq.pipeline.data.features import open_array
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.rows import SUFFIXES, read_rows
 
 KINDS = ("relevance", "judgements")
 RELEVANCE = {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from jaxtyping import Int, Int32
 
-from models.base import Captions, Images
-from pipeline.data.folder import Split
-from pipeline.data.tokens import TokenisedCaptions
+from aoq.models.base import Captions, Images
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.tokens import TokenisedCaptions
 
 
 @dataclass(frozen=True)

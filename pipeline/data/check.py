@@ -15,12 +15,12 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from pipeline.data.annotations import annotation_files, read_annotation
-from pipeline.data.features import open_boxes, open_features, read_mask
-from pipeline.data.folder import REQUIRED, find_splits, open_split, present_files
-from pipeline.data.lines import line_problems, split_lines
-from pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
-from pipeline.data.phrases import phrase_problems, phrases_path
+from aoq.pipeline.data.annotations import annotation_files, read_annotation
+from aoq.pipeline.data.features import open_boxes, open_features, read_mask
+from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split, present_files
+from aoq.pipeline.data.lines import line_problems, split_lines
+from aoq.pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
+from aoq.pipeline.data.phrases import phrase_problems, phrases_path
 
 MOST_OF_A_KIND = 20
 BLOCK_BYTES = 32 * 2**20

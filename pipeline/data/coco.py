@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.artifact import write_atomically
-from pipeline.data.folder import Split
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.data.folder import Split
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.data.demo_grammar import GROUND, Caption, narrate
-from pipeline.data.demo_scenes import (
+from aoq.pipeline.data.demo_grammar import GROUND, Caption, narrate
+from aoq.pipeline.data.demo_scenes import (
     COLOURS,
     GROUNDS,
     MOST,

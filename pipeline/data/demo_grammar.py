@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIDE, SIZES, Scenes
+from aoq.pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIDE, SIZES, Scenes
 
 GROUND = GROUPS
 """A phrase speaks of group 0, 1, 2 or of the ground."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
-from pipeline.data.demo_grammar import COLOUR_WORDS, COUNT_WORDS, GROUND_WORDS, NOUNS, RELATIONS, SIZE_WORDS
-from pipeline.data.demo_scenes import COLOURS, GROUNDS, GROUPS, NONE, OBJECTS, SIDE, SIZES
+from aoq.pipeline.data.demo_grammar import COLOUR_WORDS, COUNT_WORDS, GROUND_WORDS, NOUNS, RELATIONS, SIZE_WORDS
+from aoq.pipeline.data.demo_scenes import COLOURS, GROUNDS, GROUPS, NONE, OBJECTS, SIDE, SIZES
 
 UNSAID = -2
 

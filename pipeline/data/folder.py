@@ -6,7 +6,7 @@
     {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
     {split}_mask.npy   (images, regions), True = a real region      optional: all are real
     {split}_pairs.npy  (captions,) the image of each caption        optional: as many each, in order
-    {split}_phrases.jsonl  which words speak of what in the image   optional, for evaluation: `pipeline.data.phrases`
+    {split}_phrases.jsonl  which words speak of what in the image   optional, for evaluation: `phrases.py`
 
 Official arrays that repeat every image once a caption are seen as one row an image. No split is ever cut:
 where the official loaders take the first 1000 images of `dev`, this one takes all.
@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from pipeline.data.features import open_boxes, open_features, read_mask
-from pipeline.data.lines import read_lines
-from pipeline.data.pairs import CaptionsOf, captions_of, fit_ids, pair_captions, read_pairs, repeats
+from aoq.pipeline.data.features import open_boxes, open_features, read_mask
+from aoq.pipeline.data.lines import read_lines
+from aoq.pipeline.data.pairs import CaptionsOf, captions_of, fit_ids, pair_captions, read_pairs, repeats
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int, Int32, Int64
 
-from pipeline.data.features import is_repeated, open_array
+from aoq.pipeline.data.features import is_repeated, open_array
 
 
 @dataclass(frozen=True)

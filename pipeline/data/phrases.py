@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from pipeline.data.demo_truth import labels_path
-from pipeline.data.lines import read_lines
-from pipeline.data.vocabulary import tokenise
+from aoq.pipeline.data.demo_truth import labels_path
+from aoq.pipeline.data.lines import read_lines
+from aoq.pipeline.data.vocabulary import tokenise
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
-from pipeline.data.demo_truth import labels_path
-from pipeline.data.folder import Split
+from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
+from aoq.pipeline.data.demo_truth import labels_path
+from aoq.pipeline.data.folder import Split
 
 WIDTH = 200
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from pipeline.data.vocabulary import PAD, Vocabulary, tokenise
+from aoq.pipeline.data.vocabulary import PAD, Vocabulary, tokenise
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.pickled import read_pickled
+from aoq.pipeline.data.pickled import read_pickled
 
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")

@@ -1,4 +1,4 @@
-"""What an evaluation adds where more is known of a split than its pairs (`pipeline.data.annotations`)."""
+"""What an evaluation adds where more is known of a split than its pairs (`aoq.pipeline.data.annotations`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pipeline.data.annotations import Pairs, read_classes, read_judgements, read_relevance
-from pipeline.data.folder import Split
-from pipeline.evaluation.judgements import agreement
-from pipeline.evaluation.plausible import pmrp
-from pipeline.evaluation.relevance import columns, relevant, summarise_relevance
+from aoq.pipeline.data.annotations import Pairs, read_classes, read_judgements, read_relevance
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.evaluation.judgements import agreement
+from aoq.pipeline.evaluation.plausible import pmrp
+from aoq.pipeline.evaluation.relevance import columns, relevant, summarise_relevance
 
 
 def measure_annotations(

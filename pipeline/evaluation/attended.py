@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Integer
 
-from models.base import MatchingModel
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.phrases import Phrase, annotation_path, phrases_path, read_demo_phrases, read_phrases
-from pipeline.embedding import encode_captions
-from pipeline.evaluation.attention import OVERLAP, AttentionCurve, attention_curve, box_overlap
+from aoq.models.base import MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.phrases import Phrase, annotation_path, phrases_path, read_demo_phrases, read_phrases
+from aoq.pipeline.embedding import encode_captions
+from aoq.pipeline.evaluation.attention import OVERLAP, AttentionCurve, attention_curve, box_overlap
 
 
 def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from pipeline.data.pairs import captions_of
-from pipeline.evaluation.retrieval import BLOCK_BYTES
+from aoq.pipeline.data.pairs import captions_of
+from aoq.pipeline.evaluation.retrieval import BLOCK_BYTES
 
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
 """Where the histogram's intervals start; the last has no end."""

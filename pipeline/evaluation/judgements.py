@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import kendalltau, spearmanr
 
-from pipeline.data.annotations import Judgements
+from aoq.pipeline.data.annotations import Judgements
 
 
 def agreement(

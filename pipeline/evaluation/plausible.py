@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
 
-from pipeline.evaluation.relevance import check_finite, columns, r_precision
+from aoq.pipeline.evaluation.relevance import check_finite, columns, r_precision
 
 ZETAS = (0, 1, 2)
 

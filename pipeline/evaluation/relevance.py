@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
 
-from pipeline.evaluation.retrieval import K
+from aoq.pipeline.evaluation.retrieval import K
 
 COLUMNS = 512
 

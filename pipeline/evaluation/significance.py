@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int, Int64
 
-from pipeline.evaluation.retrieval import K, Ranks
+from aoq.pipeline.evaluation.retrieval import K, Ranks
 
 REPLICATES = 2000
 LEVEL = 0.95

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from pipeline.losses.aoq import (
+from aoq.pipeline.losses.aoq import (
     adaptive_weight,
     add_up,
     derived_pairs,
@@ -13,8 +13,8 @@ from pipeline.losses.aoq import (
     offline_of,
     online_by_direction,
 )
-from pipeline.losses.hinge import NO_NEGATIVE, squared_hinge
-from pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, squared_hinge
+from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 
 def only_offline(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:

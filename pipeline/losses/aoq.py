@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge
-from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 
 def adaptive_weight(

@@ -25,8 +25,8 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.losses.hinge import NO_NEGATIVE
-from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 Loss = Callable[..., LossValue]
 

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from models.base import FragmentAttention
-from models.normalise import l2_normalise
-from pipeline.losses.hinge import hinge
+from aoq.models.base import FragmentAttention
+from aoq.models.normalise import l2_normalise
+from aoq.pipeline.losses.hinge import hinge
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 BASE = 10.0
 """How much the exponential soft margin bends: NCR's m."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.losses.hinge import hardest_negative, hinge
-from pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.hinge import hardest_negative, hinge
+from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 
 def sum_triplet(pairs: Similarities, *, margin: float) -> LossValue:

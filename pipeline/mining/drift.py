@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64
 
-from models.base import MatchingModel
-from pipeline.data.batches import PairData
-from pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
-from pipeline.mining.problem import blocks
-from pipeline.mining.statistics import Difference, difference, share_above_positive
-from pipeline.mining.table import DIRECTIONS, Direction, NegativeLists, NegativeTable
+from aoq.models.base import MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
+from aoq.pipeline.tables.statistics import Difference, difference, share_above_positive
+from aoq.pipeline.tables.table import NegativeTable
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.mining.backends import FACTORY, choose_backend, fastest
-from pipeline.mining.probe import (
+from aoq.pipeline.mining.probe import (
     limits_seconds,
     lists_seconds_and_bytes,
     reading_seconds,
     search_seconds,
     tiles_seconds,
 )
-from pipeline.mining.problem import Problem
-from pipeline.mining.shape import Shape
-from pipeline.mining.table import DIRECTIONS
+from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.search.backends import FACTORY, choose_backend, fastest
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Estimate:
 
 
 def estimate(shape: Shape, pool: Problem, search: str, memory: int) -> Estimate:
-    """`pool` holds some of the vectors, or ones like them (`pipeline.mining.probe`)."""
+    """`pool` holds some of the vectors, or ones like them (`aoq.pipeline.mining.probe`)."""
     name, why = fastest() if search == "auto" else (choose_backend(search).name, "as asked")
     one_pass = name == "onepass"
     seconds, table = {"looking the vectors through": reading_seconds(shape, pool)}, 0.0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.mining.backends import Backend, choose_backend
-from pipeline.mining.problem import Problem
-from pipeline.mining.runners import Progress, Runner, run_in_process
-from pipeline.mining.table import DIRECTIONS, MANIFEST, Direction
-from pipeline.mining.units import Steps
-from pipeline.mining.writing import write_table
+from aoq.pipeline.search.backends import Backend, choose_backend
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem
+from aoq.pipeline.search.runners import Progress, Runner, run_in_process
+from aoq.pipeline.search.units import Steps
+from aoq.pipeline.tables.table import MANIFEST
+from aoq.pipeline.tables.writing import write_table
 
 
 def mine(
@@ -30,8 +30,8 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units in `work` are kept and used.
 
-    `search` is a backend or its name (`pipeline.mining.backends`); lists of one that only comes near are refused if
-    fewer than `recall_floor` of the true ones are in them. `run` does the units (`pipeline.mining.runners`).
+    `search` is a backend or its name (`aoq.pipeline.search.backends`); lists of one that only comes near are refused if
+    fewer than `recall_floor` of the true ones are in them. `run` does the units (`aoq.pipeline.search.runners`).
     `provenance` (dataset fingerprint, teacher, ...) goes into every footer and the manifest.
     """
     if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up

@@ -11,18 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.mining.exact import SLACK
-from pipeline.mining.faiss_flat import search
-from pipeline.mining.grouping import group
-from pipeline.mining.limits import sample_and_rank, sampled_limits
-from pipeline.mining.lists import Summary, lists_table
-from pipeline.mining.problem import Positives, Problem, Side
-from pipeline.mining.products.choice import Product, near_product
-from pipeline.mining.proposals import Proposals, heads
-from pipeline.mining.shape import Shape
-from pipeline.mining.table import Direction, list_writer
-from pipeline.mining.tiles import TILE_CAPTIONS, TILE_IMAGES, Keeper, TileKeeper
-from pipeline.mining.vectors import check_vectors
+from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.search.exact import SLACK
+from aoq.pipeline.search.faiss_flat import search
+from aoq.pipeline.search.grouping import group
+from aoq.pipeline.search.limits import sample_and_rank, sampled_limits
+from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.problem import Direction, Positives, Problem, Side
+from aoq.pipeline.search.products.choice import Product, near_product
+from aoq.pipeline.search.proposals import Proposals, heads
+from aoq.pipeline.search.tiles import TILE_CAPTIONS, TILE_IMAGES, Keeper, TileKeeper
+from aoq.pipeline.search.vectors import check_vectors
+from aoq.pipeline.tables.table import list_writer
+from aoq.pipeline.tables.writing import Summary
 
 SECONDS = 0.2
 """Of repeating each part."""

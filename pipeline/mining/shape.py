@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.mining.limits import sample_and_rank
-from pipeline.mining.table import DIRECTIONS, Direction
+from aoq.pipeline.search.limits import sample_and_rank
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
 
 KEPT_BYTES = 12
 """Of a pair that waits for the merge: caption, image, near score."""

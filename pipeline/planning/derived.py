@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.chain import Chain, check_same_data, data_stages, split_member, table_depths
-from pipeline.config.combinations import Fusion, Rerank
-from pipeline.config.experiment import Experiment
-from pipeline.config.refresh import Refresh
-from pipeline.experiments import merge, override_text, parse_override
-from pipeline.mining.derived.shortlist import TILES
-from pipeline.planning.fields import values
-from pipeline.planning.recipes import Recipes
+from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.load import merge, override_text, parse_override
+from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.mining.shortlist import TILES
+from aoq.pipeline.planning.chain import Chain, check_same_data, data_stages, split_member, table_depths
+from aoq.pipeline.planning.fields import values
+from aoq.pipeline.planning.recipes import Recipes
 
 Asked = tuple[str, ...]
 """The experiments that led here."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.config.losses import online_version
-from pipeline.config.mining import Mining
-from pipeline.config.sampling import Sampling
-from pipeline.config.training import SecondRound, Training
+from aoq.pipeline.config.losses import online_version
+from aoq.pipeline.config.mining import Mining
+from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.training import SecondRound, Training
 
 LATER_SAMPLING = ("gap", "sharpness", "windows", "harder", "hardest")
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifact import Artifact, file_sha256
-from pipeline.config.dataset import Noise
-from pipeline.config.experiment import Experiment
-from pipeline.config.screen import Screen
-from pipeline.data.annotations import annotation_files
-from pipeline.data.folder import split_fingerprint
-from pipeline.data.phrases import annotation_path
-from pipeline.planning.fields import schedule, values
+from aoq.pipeline.artifact import Artifact, file_sha256
+from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.data.annotations import annotation_files
+from aoq.pipeline.data.folder import split_fingerprint
+from aoq.pipeline.data.phrases import annotation_path
+from aoq.pipeline.planning.fields import schedule, values
 
 VERSIONS = {
     "world": 1,

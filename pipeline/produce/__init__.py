@@ -1,11 +1,11 @@
 """One function a stage: read the upstream artefacts, call what computes, fill the work directory."""
 
-from pipeline.produce.data import produce_dataset, produce_world
-from pipeline.produce.evaluation import produce_evaluation
-from pipeline.produce.report import produce_report
-from pipeline.produce.study import produce_study
-from pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
-from pipeline.produce.training import produce_control, produce_first_round, produce_second_round
+from aoq.pipeline.produce.data import produce_dataset, produce_world
+from aoq.pipeline.produce.evaluation import produce_evaluation
+from aoq.pipeline.produce.report import produce_report
+from aoq.pipeline.produce.study import produce_study
+from aoq.pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
+from aoq.pipeline.produce.training import produce_control, produce_first_round, produce_second_round
 
 __all__ = [
     "produce_control",

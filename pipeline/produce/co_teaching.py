@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from jaxtyping import Int32
 
-from models import MODELS, build_model
-from models.base import MatchingModel
-from pipeline.artifact import Build
-from pipeline.chain import Chain
-from pipeline.config.co_teaching import CoTeaching
-from pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
-from pipeline.embedding import similarity_matrix
-from pipeline.engine import Engine
-from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-from pipeline.produce.inputs import check_inputs, model_options, open_pairs, open_true_train_split
-from pipeline.progress import show_progress
-from pipeline.training.co_teaching.loop import co_teach
-from pipeline.training.loop import Run
+from aoq.models import MODELS, build_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.config.co_teaching import CoTeaching
+from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.produce.inputs import check_inputs, model_options, open_pairs, open_true_train_split
+from aoq.pipeline.progress import show_progress
+from aoq.pipeline.training.co_teaching.loop import co_teach
+from aoq.pipeline.training.loop import Run
 
 
 def co_teach_networks(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int32
 
-from pipeline.artifact import Build, digest, file_sha256
-from pipeline.chain import Chain
-from pipeline.config.dataset import Noise
-from pipeline.data.check import check_folder
-from pipeline.data.demo import write_demo_world
-from pipeline.data.folder import open_split, present_files, split_fingerprint
-from pipeline.data.noise import draw_noise, read_noise
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.data.vocabulary import Vocabulary
-from pipeline.engine import Engine
-from pipeline.produce.inputs import NOISE, open_true_train_split
+from aoq.pipeline.artifact import Build, digest, file_sha256
+from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.folder import open_split, present_files, split_fingerprint
+from aoq.pipeline.data.noise import draw_noise, read_noise
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.vocabulary import Vocabulary
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.produce.inputs import NOISE, open_true_train_split
 
 MOST_PROBLEMS = 5
 

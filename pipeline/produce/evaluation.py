@@ -8,25 +8,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.base import MatchingModel
-from pipeline.artifact import Build
-from pipeline.chain import Chain
-from pipeline.data.batches import PairData
-from pipeline.embedding import reserved_file, similarity_matrix
-from pipeline.engine import Engine
-from pipeline.evaluation.annotated import measure_annotations
-from pipeline.evaluation.attended import find_phrases, measure_attention
-from pipeline.evaluation.attention import AttentionCurve
-from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-from pipeline.produce.inputs import open_named_pairs
-from pipeline.training.checkpoint import load_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.embedding import reserved_file, similarity_matrix
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.annotated import measure_annotations
+from aoq.pipeline.evaluation.attended import find_phrases, measure_attention
+from aoq.pipeline.evaluation.attention import AttentionCurve
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.produce.inputs import open_named_pairs
+from aoq.pipeline.training.checkpoint import load_model
 
 
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's.
 
-    Where more is known of the split than its pairs, that too: `pipeline.evaluation.annotated`, and of one model that
-    attends how well it does, where it is known what the phrases speak of (`attention`).
+    Where more is known of the split than its pairs, that too, and how well a model attends, where it is known what the
+    phrases speak of (`attention`).
     """
     build.clear()
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from models import MODELS
-from models.base import MatchingModel
-from pipeline.chain import Chain
-from pipeline.data.batches import PairData
-from pipeline.data.features import open_features
-from pipeline.data.folder import Split, first_images, open_split, split_paths
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.data.vocabulary import Vocabulary
+from aoq.models import MODELS
+from aoq.models.base import MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.features import open_features
+from aoq.pipeline.data.folder import Split, first_images, open_split, split_paths
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.vocabulary import Vocabulary
+from aoq.pipeline.planning.chain import Chain
 
 NOISE = "noise.npy"
 """Of the dataset stage: the image of every training caption, in the format of NCR's noise files."""

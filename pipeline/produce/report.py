@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from models.base import MatchingModel
-from pipeline.artifact import Build
-from pipeline.chain import Chain
-from pipeline.data.batches import PairData
-from pipeline.engine import Engine
-from pipeline.produce.inputs import open_named_pairs, open_train_split
-from pipeline.report.plan import ReportPlan
-from pipeline.training.checkpoint import load_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.report import ReportPlan
+from aoq.pipeline.produce.inputs import open_named_pairs, open_train_split
+from aoq.pipeline.training.checkpoint import load_model
 
 
 def produce_report(plan: ReportPlan, build: Build, engine: Engine) -> None:
@@ -21,7 +21,7 @@ def produce_report(plan: ReportPlan, build: Build, engine: Engine) -> None:
 
 def render_report(plan: ReportPlan) -> str:
     """The page, of what is there; runs that are not evaluated yet have gaps."""
-    from pipeline.report.page import render  # brings matplotlib, which no other stage needs
+    from aoq.pipeline.report.page import render  # brings matplotlib, which no other stage needs
 
     return render(plan.named, open_train=open_train_split, open_model=_open_model)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.artifact import Build
-from pipeline.data.folder import open_split
-from pipeline.engine import Engine
-from pipeline.evaluation.retrieval import Ranks, folded_ranks
-from pipeline.evaluation.significance import rsum_intervals
-from pipeline.study.cells import Cell, StudyPlan
-from pipeline.study.results import Row, read_cell, summarise_study
-from pipeline.study.table import markdown
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks
+from aoq.pipeline.evaluation.significance import rsum_intervals
+from aoq.pipeline.planning.study import Cell, StudyPlan
+from aoq.pipeline.report.study_results import Row, read_cell, summarise_study
+from aoq.pipeline.report.study_table import markdown
 
 
 def produce_study(plan: StudyPlan, build: Build, engine: Engine) -> None:

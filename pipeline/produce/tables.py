@@ -7,31 +7,31 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from models.base import EmbeddingModel
-from pipeline.artifact import Build
-from pipeline.chain import Chain, run_name, split_member
-from pipeline.config.combinations import Fusion, Rerank
-from pipeline.config.mining import Mining
-from pipeline.config.refresh import Refresh
-from pipeline.data.clean_pairs import read_clean_pairs
-from pipeline.embedding import EmbeddingStore, write_embeddings
-from pipeline.engine import Engine
-from pipeline.mining.backends import Backend
-from pipeline.mining.derived.fusion import fuse_tables
-from pipeline.mining.derived.rerank import rerank
-from pipeline.mining.derived.rescore import Rescoring
-from pipeline.mining.derived.shortlist import Shortlist
-from pipeline.mining.mine import mine
-from pipeline.mining.problem import Problem
-from pipeline.mining.runners import choose_runner
-from pipeline.mining.screening.entries import Knowledge
-from pipeline.mining.screening.matches import read_matches
-from pipeline.mining.screening.view import judge, write_view
-from pipeline.mining.search.drifted import drifted
-from pipeline.mining.table import read_lists, read_manifest, read_table, table_hashes
-from pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
-from pipeline.progress import show_progress
-from pipeline.training.checkpoint import load_model
+from aoq.models.base import EmbeddingModel
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.mining import Mining
+from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.mining.drifted import drifted
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.mining.rerank import rerank
+from aoq.pipeline.mining.rescore import Rescoring
+from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
+from aoq.pipeline.progress import show_progress
+from aoq.pipeline.search.backends import Backend
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.tables.fusion import fuse_tables
+from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.screens.matches import read_matches
+from aoq.pipeline.tables.screens.view import judge, write_view
+from aoq.pipeline.tables.table import read_lists, read_manifest, read_table, table_hashes
+from aoq.pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)
 

@@ -7,26 +7,26 @@ from typing import Any
 
 import torch
 
-from models import MODELS, build_model
-from models.base import MatchingModel
-from pipeline.artifact import Artifact, Build
-from pipeline.chain import Chain
-from pipeline.config.sampling import Sampling
-from pipeline.config.training import Training
-from pipeline.data.folder import Split
-from pipeline.embedding import similarity_matrix
-from pipeline.engine import Engine
-from pipeline.evaluation.retrieval import evaluate_similarity
-from pipeline.mining.sampler import WHOLE, GapWeights, Sampler, expected_rank
-from pipeline.mining.screening.view import read_view
-from pipeline.mining.table import NegativeTable, read_table
-from pipeline.planning.fields import control_training, student_training
-from pipeline.produce.co_teaching import co_teach_networks
-from pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
-from pipeline.progress import show_progress
-from pipeline.stages import TABLELESS
-from pipeline.training.checkpoint import load_model, read_weights, save_model
-from pipeline.training.loop import Run, train
+from aoq.models import MODELS, build_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Artifact, Build
+from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.fields import control_training, student_training
+from aoq.pipeline.planning.stages import TABLELESS
+from aoq.pipeline.produce.co_teaching import co_teach_networks
+from aoq.pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
+from aoq.pipeline.progress import show_progress
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
+from aoq.pipeline.training.loop import Run, train
+from aoq.pipeline.training.sampler import WHOLE, GapWeights, Sampler, expected_rank
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from pipeline.artifact import Artifact
-from pipeline.chain import Chain, same_queries, table_owner
-from pipeline.data.folder import Split, open_split
-from pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
-from pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
-from pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from pipeline.mining.statistics import Description, describe
-from pipeline.mining.table import DIRECTIONS, Direction, NegativeTable, read_table
-from pipeline.training.metrics import read_metrics
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.data.folder import Split, open_split
+from aoq.pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
+from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
+from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
+from aoq.pipeline.planning.chain import Chain, same_queries, table_owner
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.statistics import Description, describe
+from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
 """Of the bootstraps: a report of the same runs says the same."""

@@ -10,14 +10,13 @@ import jinja2
 import numpy as np
 from jaxtyping import Float
 
-from models.base import MatchingModel
-from pipeline.chain import Chain
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.thumbnails import Thumbnails
-from pipeline.evaluation.retrieval import K
-from pipeline.mining.table import Direction
-from pipeline.report.collect import (
+from aoq.models.base import MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.report.collect import (
     Run,
     best_of,
     collect_runs,
@@ -26,8 +25,9 @@ from pipeline.report.collect import (
     many_right,
     training_lines,
 )
-from pipeline.report.pictures import attended_captions, examples, listed_anchors
-from pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
+from aoq.pipeline.report.pictures import attended_captions, examples, listed_anchors
+from aoq.pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
+from aoq.pipeline.search.problem import Direction
 
 METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 COURSE = {

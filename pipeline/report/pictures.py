@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from models.base import MatchingModel
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.thumbnails import Thumbnails
-from pipeline.data.vocabulary import tokenise
-from pipeline.evaluation.attended import word_attention
-from pipeline.mining.inspection import Inspection, inspect_anchor
-from pipeline.mining.table import Direction, NegativeTable
-from pipeline.report.collect import Run, Scored
+from aoq.models.base import MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.evaluation.attended import word_attention
+from aoq.pipeline.report.collect import Run, Scored
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.inspection import Inspection, inspect_anchor
+from aoq.pipeline.tables.table import NegativeTable
 
 
 @dataclass(frozen=True)

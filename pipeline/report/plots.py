@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.evaluation.cross_retrieval import EDGES
+from aoq.pipeline.evaluation.cross_retrieval import EDGES
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
 """Okabe and Ito's, which people tell apart whatever colours they see."""

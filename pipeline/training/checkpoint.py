@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from models import build_model
-from models.base import MatchingModel
-from pipeline.artifact import canonical_json, write_atomically
+from aoq.models import build_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import canonical_json, write_atomically
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from models.base import Code, MatchingModel
-from pipeline.config.constraints import Constraints
-from pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
-from pipeline.losses.similarities import LossValue
-from pipeline.training.step import Objective
+from aoq.models.base import Code, MatchingModel
+from aoq.pipeline.config.constraints import Constraints
+from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
+from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.training.step import Objective
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 

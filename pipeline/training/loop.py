@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from jaxtyping import Int32
 
-from models.base import MatchingModel
-from pipeline.artifact import file_sha256
-from pipeline.config.losses import Loss, online_version
-from pipeline.config.training import Training
-from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
-from pipeline.losses import plateau
-from pipeline.mining.sampler import Sampler
-from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
-from pipeline.training.collapse import CollapseDetector
-from pipeline.training.constraints import constrained
-from pipeline.training.metrics import MetricsLog, Window
-from pipeline.training.schedule import epoch_loss, learning_rate
-from pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import file_sha256
+from aoq.pipeline.config.losses import Loss, online_version
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
+from aoq.pipeline.losses import plateau
+from aoq.pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
+from aoq.pipeline.training.collapse import CollapseDetector
+from aoq.pipeline.training.constraints import constrained
+from aoq.pipeline.training.metrics import MetricsLog, Window
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.schedule import epoch_loss, learning_rate
+from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 logger = logging.getLogger(__name__)
 

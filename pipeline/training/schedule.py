@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.config.losses import Loss, online_version
-from pipeline.config.training import Training
+from aoq.pipeline.config.losses import Loss, online_version
+from aoq.pipeline.config.training import Training
 
 
 def epoch_loss(training: Training, epoch: int | None) -> Loss:

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
-from models.base import Captions, Code, Images, MatchingModel
-from pipeline.config.losses import Loss
-from pipeline.data.batches import PairData
-from pipeline.losses import LossKind, loss_kind
-from pipeline.losses.hinge import NO_NEGATIVE
-from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from pipeline.mining.sampler import Group, Sampler
+from aoq.models.base import Captions, Code, Images, MatchingModel
+from aoq.pipeline.config.losses import Loss
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.losses import LossKind, loss_kind
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.training.sampler import Group, Sampler
 
 
 @dataclass(frozen=True)

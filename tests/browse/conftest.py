@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipeline import produce
-from pipeline.browse.app import create_app
-from pipeline.browse.matches import Matches
-from pipeline.browse.opening import open_source
-from pipeline.browse.server import open_port, server_on
-from pipeline.browse.source import Source
-from pipeline.data.demo import write_demo_world
-from pipeline.engine import Engine
-from pipeline.stages import plan
+from aoq.pipeline import produce
+from aoq.pipeline.browse.app import create_app
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.opening import open_source
+from aoq.pipeline.browse.server import open_port, server_on
+from aoq.pipeline.browse.source import Source
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.stages import plan
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
+from aoq.pipeline.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,7 +34,13 @@ def refused(*arguments):
 def test_it_serves_until_ctrl_c(world, places, tmp_path):
     # What runs in the background of a shell is deaf to Ctrl-C, and so would be what it starts.
     hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{hears}; from pipeline.cli import main; main()", "browse", world / "one.toml"]
+    command = [
+        sys.executable,
+        "-c",
+        f"{hears}; from aoq.pipeline.cli import main; main()",
+        "browse",
+        world / "one.toml",
+    ]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*map(str, command), "--port", "0", *map(str, places)],
@@ -90,6 +96,6 @@ def test_matches_of_other_data_are_refused(world, places, tmp_path):
 
 
 def test_help_loads_no_server():
-    code = "import sys, pipeline.cli; print([m for m in ('flask', 'torch') if m in sys.modules])"
+    code = "import sys, aoq.pipeline.cli; print([m for m in ('flask', 'torch') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

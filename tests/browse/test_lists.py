@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.browse.lists import ListFile
-from pipeline.mining.table import NegativeLists, list_writer, read_lists, to_arrow
+from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.search.lists import NegativeLists, to_arrow
+from aoq.pipeline.tables.table import list_writer, read_lists
 
 H = 6
 

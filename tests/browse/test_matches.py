@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.browse.matches import Matches
-from pipeline.config.screen import Screen
-from pipeline.mining.screening.entries import Knowledge
-from pipeline.mining.screening.matches import read_matches
-from pipeline.mining.screening.rules import bit
-from pipeline.mining.screening.view import judge
-from pipeline.mining.table import read_table
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.screens.matches import read_matches
+from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.tables.table import read_table
 
 SUFFIXES = ("csv", "parquet", "json")
 

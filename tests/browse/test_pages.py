@@ -10,12 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.browse.lists import ListFile
-from pipeline.browse.source import Source
-from pipeline.mining.inspection import inspect_anchor
-from pipeline.mining.screening.view import read_view
-from pipeline.mining.table import NegativeLists, read_manifest, read_table
-from pipeline.mining.writing import as_tables, write_table
+from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.browse.source import Source
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.inspection import inspect_anchor
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_manifest, read_table
+from aoq.pipeline.tables.writing import as_tables, write_table
 
 
 def entries(page):

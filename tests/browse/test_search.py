@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from pipeline.browse.search import CaptionSearch
+from aoq.pipeline.browse.search import CaptionSearch
 
 CAPTIONS = [
     "Two DOGS run on the beach.",

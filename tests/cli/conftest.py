@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
+from aoq.pipeline.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Path(__file__).parent.parent / "tiny.toml"

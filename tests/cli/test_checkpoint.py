@@ -9,10 +9,10 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.experiments import load_experiment
-from pipeline.official import FROM_DATA
-from pipeline.training.checkpoint import load_model, read_weights
+from aoq.pipeline.cli import main
+from aoq.pipeline.config.load import load_experiment
+from aoq.pipeline.official import FROM_DATA
+from aoq.pipeline.training.checkpoint import load_model, read_weights
 
 CHECKPOINTS = ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "bfan", "pfan", "sgraf_sgr", "sgraf_saf", "naaf_glove"]
 
@@ -84,7 +84,7 @@ def test_what_is_there_stays_unless_forced(golden_file, tmp_path):
 
 
 def test_writing_that_fails_leaves_nothing(golden_file, tmp_path, monkeypatch):
-    from pipeline.training import checkpoint
+    from aoq.pipeline.training import checkpoint
 
     written = checkpoint.save_model
 

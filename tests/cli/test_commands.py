@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.cli.artifacts import _delete
-from pipeline.data.folder import open_split
-from pipeline.embedding import EmbeddingStore
-from pipeline.mining.table import read_table
+from aoq.pipeline.cli.artifacts import _delete
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.tables.table import read_table
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.mining.audit import audit
-from pipeline.mining.screening.view import read_view
-from pipeline.mining.table import DIRECTIONS, read_table
+from aoq.pipeline.cli import main
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 15, 2
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from pipeline.mining.audit import audit
-from pipeline.mining.mine import mine
-from pipeline.mining.problem import Problem
-from pipeline.mining.table import DIRECTIONS, read_table
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 20, 2
 
@@ -113,7 +113,7 @@ def test_without_pairs_everything_may_be_a_negative(run, files):
 
 
 def test_an_interrupted_run_goes_on(run, files, monkeypatch):
-    from pipeline.mining import mine as module
+    from aoq.pipeline.mining import mine as module
 
     run("--per-image", EACH, output="whole")
     choose = module.choose_backend

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.mining import probe
+from aoq.pipeline.cli import main
+from aoq.pipeline.mining import probe
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.config.screen import Screen
-from pipeline.data.clean_pairs import write_clean_pairs
-from pipeline.mining.screening.entries import Knowledge
-from pipeline.mining.screening.view import judge, read_view
-from pipeline.mining.table import read_positives, read_table
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.data.clean_pairs import write_clean_pairs
+from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.screens.view import judge, read_view
+from aoq.pipeline.tables.table import read_positives, read_table
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 

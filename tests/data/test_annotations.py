@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.data.annotations import annotation_files, read_classes, read_judgements, read_relevance
-from pipeline.data.demo import write_demo_world
-from pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
-from pipeline.data.folder import open_split
+from aoq.pipeline.data.annotations import annotation_files, read_classes, read_judgements, read_relevance
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
+from aoq.pipeline.data.folder import open_split
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
-from pipeline.data.folder import Split
-from pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.tokens import TokenisedCaptions
 
 
 @pytest.mark.parametrize(("captions", "batch", "steps"), [(10, 5, 2), (11, 5, 2), (12, 5, 3), (5, 8, 1), (1, 8, 0)])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.data import check
-from pipeline.data.check import MOST_OF_A_KIND, Problem, check_folder
+from aoq.pipeline.data import check
+from aoq.pipeline.data.check import MOST_OF_A_KIND, Problem, check_folder
 
 Write = Callable[..., Path]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.data.annotations import read_classes, read_relevance
-from pipeline.data.coco import write_coco_classes, write_coco_relevance
-from pipeline.data.folder import open_split
-from pipeline.evaluation.annotated import measure_annotations
+from aoq.pipeline.cli import main
+from aoq.pipeline.data.annotations import read_classes, read_relevance
+from aoq.pipeline.data.coco import write_coco_classes, write_coco_relevance
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.evaluation.annotated import measure_annotations
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.data.check import check_folder
-from pipeline.data.demo import write_demo_world
-from pipeline.data.demo_grammar import (
+from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.demo_grammar import (
     COLOUR_WORDS,
     COUNT_WORDS,
     GROUND_WORDS,
@@ -20,9 +20,9 @@ from pipeline.data.demo_grammar import (
     RELATIONS,
     SIZE_WORDS,
 )
-from pipeline.data.demo_scenes import COUNT, FAMILY, draw_scenes
-from pipeline.data.folder import Split, open_split
-from pipeline.data.vocabulary import tokenise
+from aoq.pipeline.data.demo_scenes import COUNT, FAMILY, draw_scenes
+from aoq.pipeline.data.folder import Split, open_split
+from aoq.pipeline.data.vocabulary import tokenise
 
 NOUN_OF = {form: noun for noun, names in NOUNS.items() for forms in names for form in forms}
 COLOUR_OF = {word: colour for colour, words in COLOUR_WORDS.items() for word in words}

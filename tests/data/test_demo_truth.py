@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.data.demo import write_demo_world
-from pipeline.data.demo_truth import SeenScenes, read_claim
-from pipeline.data.folder import open_split
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
+from aoq.pipeline.data.folder import open_split
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.data.folder import find_splits, first_images, open_split, split_fingerprint
+from aoq.pipeline.data.folder import find_splits, first_images, open_split, split_fingerprint
 
 Write = Callable[..., Path]
 
@@ -242,6 +242,6 @@ def test_fingerprint_of_a_large_array_sees_its_ends_and_length(write_split: Writ
 
 
 def test_scheduling_imports_neither_torch_nor_nltk() -> None:
-    modules = "pipeline.data.folder, pipeline.data.check, pipeline.data.tokens, pipeline.data.demo"
+    modules = "aoq.pipeline.data.folder, aoq.pipeline.data.check, aoq.pipeline.data.tokens, aoq.pipeline.data.demo"
     check = f"import sys, {modules}; sys.exit(bool({{'torch', 'nltk'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

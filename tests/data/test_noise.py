@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from pipeline.config.dataset import Noise
-from pipeline.data.batches import epoch_order
-from pipeline.data.noise import draw_noise, read_noise
+from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.data.batches import epoch_order
+from aoq.pipeline.data.noise import draw_noise, read_noise
 
 IMAGE_OF = np.repeat(np.arange(40, dtype=np.int32), [3, 5] * 20)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary, tokenise
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary, tokenise
 
 VOCABULARY = Vocabulary((*SPECIAL_WORDS, "a", "dog", "cat", "."))
 CAPTIONS = ["A dog.", "a cat and a dog", "cat"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from pipeline.data.vocabulary import SENTENCE_END, SPECIAL_WORDS, Vocabulary, tokenise
+from aoq.pipeline.data.vocabulary import SENTENCE_END, SPECIAL_WORDS, Vocabulary, tokenise
 
 PIECES = ["a", "dog", "T-shirt", "cannot", "gonna", "3", "1,000", ",", ", ", ".", "!", " ", "  ", "'s", '"', "é", "("]
 

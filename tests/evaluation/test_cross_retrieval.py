@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation import cross_retrieval
-from pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
+from aoq.pipeline.evaluation import cross_retrieval
+from aoq.pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
 
 
 def slow(similarity, image_of):

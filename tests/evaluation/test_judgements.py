@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.data.annotations import Judgements
-from pipeline.evaluation.judgements import agreement
+from aoq.pipeline.data.annotations import Judgements
+from aoq.pipeline.evaluation.judgements import agreement
 
 
 def test_correlations_and_errors_that_are_none():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks, summarise
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks, summarise
 
 METRICS = ["r1", "r5", "r10", "medr", "meanr"]
 
@@ -71,7 +71,7 @@ def slow_ranks(similarity, image_of):
 
 def test_any_pairing_with_ties_equals_the_definition(monkeypatch):
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("pipeline.evaluation.retrieval.BLOCK_BYTES", 200)
+    monkeypatch.setattr("aoq.pipeline.evaluation.retrieval.BLOCK_BYTES", 200)
     for _ in range(50):
         images = int(rng.integers(1, 8))
         image_of = rng.permutation(np.concatenate([np.arange(images), rng.integers(0, images, 9)]))

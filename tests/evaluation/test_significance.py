@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation.retrieval import K, Ranks, evaluate_similarity, folded_ranks, summarise
-from pipeline.evaluation.significance import compare_runs, metric_intervals, rsum_intervals
+from aoq.pipeline.evaluation.retrieval import K, Ranks, evaluate_similarity, folded_ranks, summarise
+from aoq.pipeline.evaluation.significance import compare_runs, metric_intervals, rsum_intervals
 
 IMAGE_OF = np.array([0, 0, 1, 2, 2, 2, 3])
 

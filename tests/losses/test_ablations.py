@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.losses import LOSSES
-from pipeline.losses.aoq import off_quin
-from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses.aoq import off_quin
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
 SIZE = 7
 M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5

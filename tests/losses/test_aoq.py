@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri
-from pipeline.losses.hinge import hinge
-from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri
+from aoq.pipeline.losses.hinge import hinge
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
 CASES = ["alpha_small", "inactive", "margins", "mixed", "negweight", "random"]
 INPUTS = {

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.losses import loss_kind, plateau
-from pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses import loss_kind, plateau
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 
 TRIPLES = 4
 M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from models.base import FragmentAttention
-from pipeline.losses.contrastive_content import (
+from aoq.models.base import FragmentAttention
+from aoq.pipeline.losses.contrastive_content import (
     content_resourcing,
     content_similarities,
     content_swapping,

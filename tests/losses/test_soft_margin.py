@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pipeline.losses.similarities import Similarities, positive_pairs
-from pipeline.losses.soft_margin import (
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.soft_margin import (
     SOFT_MARGINS,
     Margins,
     broadcast_labels,

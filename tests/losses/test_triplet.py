@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 import torch
 
-from pipeline.losses import plateau
-from pipeline.losses.aoq import adap_off_quin, off_quin
-from pipeline.losses.similarities import Similarities, positive_pairs
-from pipeline.losses.triplet import online_triplet, sum_triplet
+from aoq.pipeline.losses import plateau
+from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 BY_NAME = {"max": online_triplet, "sum": sum_triplet}
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from models import build_model
-from pipeline.data.batches import PairData
-from pipeline.data.demo import write_demo_world
-from pipeline.data.folder import open_split
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.data.vocabulary import Vocabulary
-from pipeline.embedding import similarity_matrix
-from pipeline.mining.drift import measure_drift
-from pipeline.mining.table import NegativeLists, NegativeTable
+from aoq.models import build_model
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.vocabulary import Vocabulary
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.mining.drift import measure_drift
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
 
 CPU = torch.device("cpu")
 

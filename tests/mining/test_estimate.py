@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from pipeline.mining import mine as mining
-from pipeline.mining import probe
-from pipeline.mining.estimate import estimate
-from pipeline.mining.problem import Problem
-from pipeline.mining.products import choice
-from pipeline.mining.products.floats import FloatProduct
-from pipeline.mining.shape import Shape
+from aoq.pipeline.mining import mine as mining
+from aoq.pipeline.mining import probe
+from aoq.pipeline.mining.estimate import estimate
+from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.products import choice
+from aoq.pipeline.search.products.floats import FloatProduct
 
 SHAPE = Shape(1100, 3300, 8, 3, 40, 15)
 

@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from pipeline.mining import units
-from pipeline.mining.backends import EXACT
-from pipeline.mining.mine import mine
-from pipeline.mining.problem import Problem
-from pipeline.mining.search import flat, onepass
-from pipeline.mining.table import DIRECTIONS, read_table
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search import flat, onepass, units
+from aoq.pipeline.search.backends import EXACT
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 30, 3
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Code, MatchingModel
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.mining.audit import audit
-from pipeline.mining.derived import shortlist as sizes
-from pipeline.mining.derived.rerank import measured_recall, rerank
-from pipeline.mining.derived.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
-from pipeline.mining.derived.shortlist import Shortlist
-from pipeline.mining.table import read_table
+from aoq.models.base import Code, MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.mining import shortlist as sizes
+from aoq.pipeline.mining.rerank import measured_recall, rerank
+from aoq.pipeline.mining.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
+from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
 
 IMAGES, CAPTIONS = 23, 61
 DEPTHS, H = {"i2t": 14, "t2i": 8}, {"i2t": 6, "t2i": 3}

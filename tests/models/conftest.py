@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models import MODELS, build_model
-from models.base import Captions, Code, EmbeddingModel, Images, MatchingModel
-from models.official import from_official
-from pipeline.losses.similarities import Similarities, positive_pairs
-from pipeline.losses.triplet import online_triplet, sum_triplet
+from aoq.models import MODELS, build_model
+from aoq.models.base import Captions, Code, EmbeddingModel, Images, MatchingModel
+from aoq.models.official import from_official
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 VOCABULARY, FEATURES, REGIONS = 30, 5, 6
 SIZES = {"embedding_size": 8, "word_size": 6}

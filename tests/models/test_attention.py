@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models import build_model
-from models.base import FragmentAttention
+from aoq.models import build_model
+from aoq.models.base import FragmentAttention
 
 SIZES = {"feature_size": 3, "vocabulary_size": 9, "embedding_size": 3, "word_size": 2}
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from models import BFAN
-from models.base import Code
-from models.bfan import focus
+from aoq.models import BFAN
+from aoq.models.base import Code
+from aoq.models.bfan import focus
 
 FOCALS = ["equal", "prob"]
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from models import fragments
-from models.base import Captions, Code, Images, concatenate
+from aoq.models import fragments
+from aoq.models.base import Captions, Code, Images, concatenate
 
 CLOSE = {"atol": 2e-6, "rtol": 2e-5}
 # Each adds the same number to all logits of a softmax, which does not see it.

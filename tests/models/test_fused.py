@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from models import fused
-from models.fused import clipped_unit, gated, projected_difference, squared_norm
+from aoq.models import fused
+from aoq.models.fused import clipped_unit, gated, projected_difference, squared_norm
 
 
 def made(*shapes):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import BFAN
-from models.base import Code
-from pipeline.losses.aoq import adap_off_quin
-from pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.models import BFAN
+from aoq.models.base import Code
+from aoq.pipeline.losses.aoq import adap_off_quin
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
 IMAGES = ("im", "imhnoff", "imhnoff2")
 CAPTIONS = {"s": "s_l", "shnoff": "s_lhnoff", "shnoff2": "s_lhnoff2"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import NAAF
-from models.base import Code
-from models.naaf import FEWEST_WORDS, Mismatch
+from aoq.models import NAAF
+from aoq.models.base import Code
+from aoq.models.naaf import FEWEST_WORDS, Mismatch
 
 
 @pytest.mark.parametrize("name", ["naaf_basic", "naaf_glove", "naaf_nonorm"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import PFAN, SCAN
-from models.base import Code
+from aoq.models import PFAN, SCAN
+from aoq.models.base import Code
 
 
 @pytest.mark.parametrize(

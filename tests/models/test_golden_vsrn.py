@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import VSRN, VSEpp, build_model
-from models.base import Captions, Code, Images
-from models.captioner import Captioner, caption_labels
-from models.official import from_official, our_weights
-from models.text import TextEncoder
+from aoq.models import VSRN, VSEpp, build_model
+from aoq.models.base import Captions, Code, Images
+from aoq.models.captioner import Captioner, caption_labels
+from aoq.models.official import from_official, our_weights
+from aoq.models.text import TextEncoder
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]
 
@@ -66,10 +66,11 @@ def test_vsrn_in_eval_mode(golden, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_vsrn_in_training_mode(golden, name):
+    """In float64: batch statistics of merged products differ by more than the tolerance between processors' float32."""
     case = golden(name)
-    model = load_vsrn(case).train()
+    model = load_vsrn(case).double().train()
     model.captioner = torch.nn.Identity()
-    images = model.encode_images(Images(case["in/images"]))
+    images = model.encode_images(Images(case["in/images"].double()))
     case.check("out/train/GCN_img_emd", images.context)
     case.check("out/train/img_emb", images.vectors)
     buffers = dict(model.named_buffers())

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models import IMRAM
-from models.base import Code
-from models.imram import DIRECTIONS, Memory
+from aoq.models import IMRAM
+from aoq.models.base import Code
+from aoq.models.imram import DIRECTIONS, Memory
 
 CASES = [(mode, steps) for mode in DIRECTIONS for steps in (1, 2, 3)]
 

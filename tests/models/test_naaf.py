@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from models import NAAF
-from models.base import Code
+from aoq.models import NAAF
+from aoq.models.base import Code
 
 
 def model_with(threshold=0.2, safe_threshold=0.3, training=False, **options):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models import NAAF
-from models.base import Code
-from models.naaf import FEWEST_WORDS, Mismatch
+from aoq.models import NAAF
+from aoq.models.base import Code
+from aoq.models.naaf import FEWEST_WORDS, Mismatch
 
 
 def training_model(threshold=0.1, safe_threshold=0.2, **options):

@@ -8,11 +8,11 @@ import json
 import pytest
 import torch
 
-from models import build_model
-from models.base import Captions, Images
-from models.official import from_official, our_weights
-from models.official_recognition import TELLING
-from pipeline.official import FROM_DATA, model_section, read_official_checkpoint
+from aoq.models import build_model
+from aoq.models.base import Captions, Images
+from aoq.models.official import from_official, our_weights
+from aoq.models.official_recognition import TELLING
+from aoq.pipeline.official import FROM_DATA, model_section, read_official_checkpoint
 
 MODELS = {
     "ckpt_vsrn_f30k": "vsrn",

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from models import PFAN
-from models.attention import Aggregation
-from models.base import Captions, Code, Images
-from models.positions import grid_blocks
+from aoq.models import PFAN
+from aoq.models.attention import Aggregation
+from aoq.models.base import Captions, Code, Images
+from aoq.models.positions import grid_blocks
 
 FEATURES = 5
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
-from models.base import Captions
-from models.recurrence import GRU, mirrored
-from models.text import TextEncoder
+from aoq.models.base import Captions
+from aoq.models.recurrence import GRU, mirrored
+from aoq.models.text import TextEncoder
 
 LENGTHS = [(4, 1, 7, 2, 4), (1, 1, 1), (3,), (1,), (2, 9, 9, 5, 1, 6, 6), (3, 3)]
 

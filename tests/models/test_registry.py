@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from models import MODELS, build_model
-from models.base import Captions, Code, EmbeddingModel, Images
+from aoq.models import MODELS, build_model
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
 
 
 class Toy(EmbeddingModel):

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from models import SCAN, fragments
-from models.attention import Aggregation, Direction, Normalisation
-from models.base import Code
+from aoq.models import SCAN, fragments
+from aoq.models.attention import Aggregation, Direction, Normalisation
+from aoq.models.base import Code
 
 DIRECTIONS, AGGREGATIONS, NORMALISATIONS = map(get_args, (Direction, Aggregation, Normalisation))
 

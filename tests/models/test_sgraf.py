@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from models import SAF, SGR
-from models.base import Code, Images
-from models.sgraf import TEMPERATURE
+from aoq.models import SAF, SGR
+from aoq.models.base import Code, Images
+from aoq.models.sgraf import TEMPERATURE
 
 REGIONS, FEATURES, SIZE, SIMILARITY = 4, 5, 6, 7
 

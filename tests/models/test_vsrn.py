@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from models.regions import zero_masked
-from models.vsrn import RegionReasoning
+from aoq.models.regions import zero_masked
+from aoq.models.vsrn import RegionReasoning
 
 IMAGES, REGIONS, SIZE = 3, 4, 5
 MASKS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline import produce
-from pipeline.data.demo import write_demo_world
-from pipeline.engine import Engine
-from pipeline.stages import plan
+from aoq.pipeline import produce
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.stages import plan
 
 EXPERIMENT = """
 dataset.folder = "{folder}"

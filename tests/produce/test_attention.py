@@ -8,8 +8,8 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.data.folder import open_split
+from aoq.pipeline.cli import main
+from aoq.pipeline.data.folder import open_split
 
 
 @pytest.fixture

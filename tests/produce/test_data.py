@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.cli.artifacts import changed_data
+from aoq.pipeline.cli.artifacts import changed_data
 
 
 @pytest.fixture

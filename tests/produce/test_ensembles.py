@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.data.folder import open_split
-from pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 
 
 def ensemble_of(*members, weights=None):

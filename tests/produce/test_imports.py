@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from models import build_model
-from pipeline.config.models import SCAN
-from pipeline.training.checkpoint import read_weights, save_model
+from aoq.models import build_model
+from aoq.pipeline.config.models import SCAN
+from aoq.pipeline.training.checkpoint import read_weights, save_model
 
 SMALL = {"embedding_size": 16, "word_size": 8, "bidirectional": False}
 IMPORTED = 'teacher_weights = "teacher.safetensors"\nmining = {h_captions = 9, h_images = 4}'

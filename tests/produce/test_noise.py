@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from pipeline.data.folder import open_split
-from pipeline.data.noise import draw_noise
-from pipeline.mining.table import read_positives
-from pipeline.produce.inputs import open_named_pairs, open_pairs, open_train_split
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.data.noise import draw_noise
+from aoq.pipeline.produce.inputs import open_named_pairs, open_pairs, open_train_split
+from aoq.pipeline.tables.table import read_positives
 
 
 def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):

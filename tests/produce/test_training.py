@@ -11,11 +11,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from models import MODELS
-from pipeline.cli import main
-from pipeline.mining.screening.view import read_view
-from pipeline.mining.table import read_table
-from pipeline.training.checkpoint import read_weights
+from aoq.models import MODELS
+from aoq.pipeline.cli import main
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.checkpoint import read_weights
 
 
 def test_every_stage_records_where_it_comes_from(make):

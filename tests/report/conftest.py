@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline import produce
-from pipeline.data.demo import write_demo_world
-from pipeline.engine import Engine
-from pipeline.produce.report import render_report
-from pipeline.report.plan import plan_report
+from aoq.pipeline import produce
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.report import plan_report
+from aoq.pipeline.produce.report import render_report
 
 STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
 TEACHER = """

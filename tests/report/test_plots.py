@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.report.plots import curves, hardness
+from aoq.pipeline.report.plots import curves, hardness
 
 NONE = np.empty(0, np.float32)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import main
-from pipeline.evaluation.retrieval import retrieval_ranks
-from pipeline.evaluation.significance import compare_runs
-from pipeline.produce.report import render_report
-from pipeline.report.plan import plan_report
+from aoq.pipeline.cli import main
+from aoq.pipeline.evaluation.retrieval import retrieval_ranks
+from aoq.pipeline.evaluation.significance import compare_runs
+from aoq.pipeline.planning.report import plan_report
+from aoq.pipeline.produce.report import render_report
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import tasks
-from pipeline.cli import main
+from aoq.pipeline.cli import main
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 ROOT = TINY.parent.parent
@@ -257,7 +257,7 @@ def test_parameter_names_do_not_clash_with_luigis():
 
 
 def test_every_task_has_its_producer():
-    from pipeline import produce
+    from aoq.pipeline import produce
 
     for task in tasks.__all__:
         assert callable(getattr(produce, f"produce_{getattr(tasks, task).stage}"))

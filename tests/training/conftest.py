@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.data.batches import PairData
-from pipeline.data.folder import Split
-from pipeline.data.tokens import TokenisedCaptions
-from pipeline.mining.sampler import Sampler
-from pipeline.mining.table import NegativeLists, NegativeTable
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.sampler import Sampler
 
 IMAGES, EACH, WORDS = 16, 3, 24
 

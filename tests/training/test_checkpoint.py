@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models import build_model
-from pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
+from aoq.models import build_model
+from aoq.pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
 
 SMALL = {"embedding_size": 8, "word_size": 5}
 

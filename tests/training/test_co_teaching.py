@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from models import build_model, naaf
-from models.vsrn import VSRN
-from pipeline.config.co_teaching import CoTeaching, plain_training
-from pipeline.data.clean_pairs import read_clean_pairs
-from pipeline.embedding import similarity_matrix
-from pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-from pipeline.losses.similarities import Similarities
-from pipeline.losses.soft_margin import own_margins, soft_triplet
-from pipeline.training import collapse
-from pipeline.training.checkpoint import load_model
-from pipeline.training.co_teaching import loop
-from pipeline.training.co_teaching.batches import Epoch, even_batches
-from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
-from pipeline.training.co_teaching.loop import FILES, co_teach
-from pipeline.training.co_teaching.step import Network
-from pipeline.training.loop import Run
-from pipeline.training.schedule import learning_rate
+from aoq.models import build_model, naaf
+from aoq.models.vsrn import VSRN
+from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
+from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.losses.similarities import Similarities
+from aoq.pipeline.losses.soft_margin import own_margins, soft_triplet
+from aoq.pipeline.training import collapse
+from aoq.pipeline.training.checkpoint import load_model
+from aoq.pipeline.training.co_teaching import loop
+from aoq.pipeline.training.co_teaching.batches import Epoch, even_batches
+from aoq.pipeline.training.co_teaching.divide import clean_probabilities, held_clean
+from aoq.pipeline.training.co_teaching.loop import FILES, co_teach
+from aoq.pipeline.training.co_teaching.step import Network
+from aoq.pipeline.training.loop import Run
+from aoq.pipeline.training.schedule import learning_rate
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pipeline.training.collapse import CollapseDetector
+from aoq.pipeline.training.collapse import CollapseDetector
 
 
 def test_the_plateau_is_named_once(caplog):

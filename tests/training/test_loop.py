@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from models import build_model, naaf
-from pipeline.config.constraints import Constraints
-from pipeline.config.losses import AdapOffQuin, Online
-from pipeline.config.training import Training
-from pipeline.embedding import similarity_matrix
-from pipeline.evaluation.retrieval import evaluate_similarity
-from pipeline.training import collapse, loop
-from pipeline.training.checkpoint import load_model
-from pipeline.training.loop import Run, train
-from pipeline.training.schedule import epoch_loss, learning_rate
+from aoq.models import build_model, naaf
+from aoq.pipeline.config.constraints import Constraints
+from aoq.pipeline.config.losses import AdapOffQuin, Online
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.training import collapse, loop
+from aoq.pipeline.training.checkpoint import load_model
+from aoq.pipeline.training.loop import Run, train
+from aoq.pipeline.training.schedule import epoch_loss, learning_rate
 
 TRAINING = Training(
     loss=AdapOffQuin(name="adapoffquin"),

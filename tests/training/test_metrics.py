@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.training.metrics import MetricsLog, Window, read_metrics
+from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
 
 
 def test_rewinding_drops_what_came_after(tmp_path):

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from models import MODELS, build_model, naaf
-from models.base import Captions, Images
-from models.official import from_official, our_weights
-from pipeline.config.losses import AdapOffQuin, OffQuin, OffTri, Online
-from pipeline.losses import LOSSES
-from pipeline.losses.hinge import NO_NEGATIVE
-from pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from pipeline.mining.sampler import Sampler
-from pipeline.mining.table import NegativeLists, NegativeTable
-from pipeline.training.step import GROUPS, Batch, Drawn, draw_batch, forward, make_objective, read_batch, take_step
+from aoq.models import MODELS, build_model, naaf
+from aoq.models.base import Captions, Images
+from aoq.models.official import from_official, our_weights
+from aoq.pipeline.config.losses import AdapOffQuin, OffQuin, OffTri, Online
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import GROUPS, Batch, Drawn, draw_batch, forward, make_objective, read_batch, take_step
 
 OFFQUIN = OffQuin(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from pipeline.data.batches import steps_per_epoch
+from aoq.pipeline.data.batches import steps_per_epoch
 
 Rows = Int64[np.ndarray, " _"]
 CLEAN, NOISY = 0, 1

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32
 
-from models.base import MatchingModel
-from pipeline.artifact import file_sha256
-from pipeline.config.co_teaching import CoTeaching, plain_training
-from pipeline.data.batches import PairData, steps_per_epoch
-from pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
-from pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
-from pipeline.training.co_teaching.batches import Epoch, even_batches
-from pipeline.training.co_teaching.divide import clean_probabilities, held_clean
-from pipeline.training.co_teaching.step import Network
-from pipeline.training.collapse import on_plateau
-from pipeline.training.loop import LOG_STEPS, Run
-from pipeline.training.metrics import MetricsLog, Window
-from pipeline.training.schedule import learning_rate
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import file_sha256
+from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
+from aoq.pipeline.data.batches import PairData, steps_per_epoch
+from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
+from aoq.pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
+from aoq.pipeline.training.co_teaching.batches import Epoch, even_batches
+from aoq.pipeline.training.co_teaching.divide import clean_probabilities, held_clean
+from aoq.pipeline.training.co_teaching.step import Network
+from aoq.pipeline.training.collapse import on_plateau
+from aoq.pipeline.training.loop import LOG_STEPS, Run
+from aoq.pipeline.training.metrics import MetricsLog, Window
+from aoq.pipeline.training.schedule import learning_rate
 
 logger = logging.getLogger(__name__)
 

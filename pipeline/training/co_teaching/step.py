@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from models.base import MatchingModel
-from pipeline.config.co_teaching import CoTeaching
-from pipeline.data.batches import PairData
-from pipeline.losses import LossKind
-from pipeline.losses.similarities import Similarities, positive_pairs
-from pipeline.losses.soft_margin import (
+from aoq.models.base import MatchingModel
+from aoq.pipeline.config.co_teaching import CoTeaching
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.losses import LossKind
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.soft_margin import (
     broadcast_labels,
     mean_triplet,
     own_margins,
@@ -26,7 +26,7 @@ from pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from pipeline.training.step import Batch, Drawn, Objective, descend, forward, read_batch, take_step
+from aoq.pipeline.training.step import Batch, Drawn, Objective, descend, forward, read_batch, take_step
 
 
 @dataclass(frozen=True)

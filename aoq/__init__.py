@@ -1,0 +1,1 @@
+"""Hard negatives for image–text retrieval."""

@@ -1,0 +1,92 @@
+"""What a study compares: one TOML file in configs/studies; mistakes are said in the user's own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from aoq.pipeline.config.load import CONFIGS, explain, read_named
+from aoq.pipeline.config.section import Section
+
+STUDIES = CONFIGS / "studies"
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
+METRICS = (
+    *RECALLS,
+    *(f"{direction}_{name}" for direction in ("i2t", "t2i") for name in ("medr", "meanr")),
+    *(f"attention_{name}" for name in ("precision", "recall", "f1")),
+)
+
+Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Change = dict[str, Any]
+"""Of an experiment, as its file would say it: {"second_round": {"epochs": 4}}."""
+
+
+class Arm(Section):
+    """One way to train; what it changes is all that tells it from another."""
+
+    says: str | None = None
+    """How tables name it; by default its key."""
+    change: Change = Field(default={})
+    change_for: dict[str, Change] = Field(default={})
+    """Further changes, for single models."""
+    models: Names | None = None
+    """Those that run it; by default all."""
+
+
+class Study(Section):
+    name: str
+    title: str = ""
+    baseline: str
+    """The arm that all others are compared with, seed by seed."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+    models: Annotated[dict[str, str], Field(min_length=1)]
+    """The experiment of each, with an override after `@` if need be."""
+    arms: Annotated[dict[str, Arm], Field(min_length=1)]
+    columns: Names = RECALLS
+    """Metrics of the evaluation that the table shows; a model that has one not leaves it empty."""
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> Study:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"a seed stands twice among {list(self.seeds)}, and the same run is no second run")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_known(self) -> Study:
+        if unknown := [column for column in self.columns if column not in METRICS]:
+            raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(METRICS)}")
+        return self
+
+    @model_validator(mode="after")
+    def _arms_are_known(self) -> Study:
+        if self.baseline not in self.arms:
+            raise ValueError(f"baseline {self.baseline!r} is no arm; [arms] has {list(self.arms)}")
+        for name, arm in self.arms.items():
+            unknown = [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]
+            if unknown:
+                raise ValueError(f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}")
+            if any("seed" in change for change in (arm.change, *arm.change_for.values())):
+                raise ValueError(f"[arms.{name}] changes the seed, which is what `seeds` are for")
+        without = [model for model in self.models if self.baseline not in self.arms_of(model)]
+        if without:
+            raise ValueError(f"baseline {self.baseline!r} runs on all models but {without}, which then have none")
+        return self
+
+    def arms_of(self, model: str) -> list[str]:
+        """The arms that the model runs, the baseline first."""
+        runs = [name for name, arm in self.arms.items() if arm.models is None or model in arm.models]
+        return sorted(runs, key=lambda name: name != self.baseline)
+
+    def says(self, arm: str) -> str:
+        return self.arms[arm].says or arm
+
+
+def load_study(name: str, folder: Path = STUDIES) -> Study:
+    """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
+    path, content = read_named("study", name, folder)
+    try:
+        return Study.model_validate({"name": path.stem, **content})
+    except ValidationError as error:
+        raise ValueError(f"{path}: {explain(Study, error)}") from None

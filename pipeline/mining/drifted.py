@@ -1,0 +1,82 @@
+"""A search that spares the anchors whose lists in an earlier table still hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float64, Int32
+
+from aoq.pipeline.search.approximate import near_heads
+from aoq.pipeline.search.backends import Backend
+from aoq.pipeline.search.exact import exact_heads
+from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.tables.statistics import common_by_depth
+from aoq.pipeline.tables.table import read_lists
+
+BLOCK = 4096
+
+
+def drifted(earlier: Path, below: float) -> Backend:
+    """Exact lists for the anchors of whose lists in the table `earlier` less than the share `below` still holds.
+
+    The others keep theirs, with the new scores, and in their order. Kept lists are not certified: nothing beside them
+    was looked at.
+    """
+    return Backend("drifted", partial(_steps, earlier, below), _guarantee)
+
+
+def agreement(
+    lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
+) -> Float64[np.ndarray, " anchors"]:
+    """Of the better half of each list, the share that is in the better half when the list is ordered anew.
+
+    >>> agreement(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
+    array([0.5])
+    """
+    half = max(1, lists.shape[1] // 2)
+    common = common_by_depth(lists[:, :half], reordered[:, :half])[:, -1]
+    return common / np.maximum(1, (lists[:, :half] >= 0).sum(axis=1))
+
+
+def _steps(earlier: Path, below: float, problem: Problem) -> Steps:
+    listed = {direction: read_lists(earlier / f"{direction}.parquet").negative_ids for direction in DIRECTIONS}
+    return [
+        [
+            Unit(
+                (unit_name(direction, start, stop), f"searched-{unit_name(direction, start, stop)}"),
+                partial(_search, listed[direction][start:stop], below, direction, start),
+            )
+            for direction in DIRECTIONS
+            for start, stop in blocks(len(problem[direction].anchors), BLOCK)
+        ]
+    ]
+
+
+def _search(
+    listed: Int32[np.ndarray, "anchors h"],
+    below: float,
+    direction: Direction,
+    start: int,
+    problem: Problem,
+    work: Path,
+) -> list[pa.Table]:
+    side = problem[direction].rows(np.arange(start, start + len(listed)))
+    found = near_heads(side, listed)
+    is_drifted = agreement(listed[:, : side.h], found.ids) < below
+    rows = np.flatnonzero(is_drifted)
+    if len(rows):
+        part = exact_heads(side.rows(rows))
+        found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+    return [lists_table(side, found, start), pa.table({"searched": is_drifted})]
+
+
+def _guarantee(work: Path, direction: Direction) -> dict[str, Any]:
+    searched = [pq.read_table(path)["searched"].to_numpy() for path in work.glob(f"searched-{direction}-*.parquet")]
+    return {"guarantee": "refreshed", "searched_share": round(float(np.concatenate(searched).mean()), 6)}

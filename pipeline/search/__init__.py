@@ -1,0 +1,1 @@
+"""Search backends, one a file: each plans a job as steps of units (`aoq.pipeline.search.backends` names them)."""

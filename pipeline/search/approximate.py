@@ -1,0 +1,91 @@
+"""The units of a backend that asks a FAISS index of any kind: near lists, whose recall is measured on a sample."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Integer
+
+from aoq.pipeline.search.exact import exact_heads
+from aoq.pipeline.search.faiss_flat import load_faiss
+from aoq.pipeline.search.faiss_index import build_index, empty_index, search_index
+from aoq.pipeline.search.lists import from_arrow, lists_table
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
+from aoq.pipeline.search.proposals import Heads, Proposals, heads
+from aoq.pipeline.search.units import Steps, Unit, unit_name
+
+BLOCK = 4096
+SLACK = 32
+"""How many candidates beyond h and the positives are asked for: those that an index misjudges."""
+SAMPLED = 512
+"""Anchors of each direction that are searched exactly too."""
+PIECE = 2**26
+
+
+def approximate_steps(problem: Problem, description: str) -> Steps:
+    empty_index(description, problem.images.shape[1])  # a wrong description ends here
+    searches = {
+        direction: [
+            Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
+            for rows in blocks(len(problem[direction].anchors), BLOCK)
+        ]
+        for direction in DIRECTIONS
+    }
+    return [
+        [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in DIRECTIONS],
+        [unit for direction in DIRECTIONS for unit in searches[direction]],
+        [Unit((f"recall-{direction}",), partial(_recall, direction)) for direction in DIRECTIONS],
+    ]
+
+
+def measured_recall(work: Path, direction: Direction) -> dict[str, Any]:
+    """The share of the h best negatives that the lists of sampled anchors have, and how many anchors these are."""
+    recall = pq.read_table(work / f"recall-{direction}.parquet")["recall"].to_numpy()
+    return {"recall": round(float(recall.mean()), 6), "recall_anchors": len(recall)}
+
+
+def _index(direction: Direction, description: str, problem: Problem, work: Path) -> list[pa.Table]:
+    content = build_index(description, problem[direction].candidates)
+    pieces = [content[start:stop].tobytes() for start, stop in blocks(len(content), PIECE)]
+    return [pa.table({"piece": pa.array(pieces, pa.large_binary())})]
+
+
+def _search(
+    direction: Direction, description: str, start: int, stop: int, problem: Problem, work: Path
+) -> list[pa.Table]:
+    side = problem[direction].rows(np.arange(start, stop))
+    index = _load(work / f"index-{direction}.parquet")
+    _, ids = search_index(index, description, side.anchors, min(side.wanted + SLACK, len(side.candidates)))
+    return [lists_table(side, near_heads(side, ids), start)]
+
+
+def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
+    """Exact scores and order of what was found; no bound on what was not."""
+    found = ids >= 0
+    offsets = np.concatenate([[0], np.cumsum(found.sum(1))])
+    none_better = np.zeros(found.sum(), dtype=np.float32)  # an index may compress: of what it found, all is scored
+    return heads(side, Proposals(offsets, ids[found], none_better, np.full(len(ids), np.inf), error=0.0))
+
+
+@cache
+def _load(path: Path) -> Any:
+    table = pq.read_table(path, page_checksum_verification=True)
+    content = np.concatenate([np.frombuffer(piece.as_buffer(), np.uint8) for piece in table["piece"]])
+    return load_faiss().deserialize_index(content)
+
+
+def _recall(direction: Direction, problem: Problem, work: Path) -> list[pa.Table]:
+    whole = problem[direction]
+    count = len(whole.anchors)
+    rows = np.sort(np.random.default_rng(0).choice(count, min(SAMPLED, count), replace=False))
+    last = exact_heads(whole.rows(rows)).scores[:, -1:]
+    found = []
+    for start, stop in blocks(count, BLOCK):
+        lists = from_arrow(pq.read_table(work / f"{unit_name(direction, start, stop)}.parquet"))
+        found.append(lists.scores[rows[(rows >= start) & (rows < stop)] - start])
+    return [pa.table({"anchor_id": rows, "recall": (np.concatenate(found) >= last).mean(axis=1)})]

@@ -1,0 +1,120 @@
+"""What every node must be able to do to work on a mining job: see its files, with the same programs."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+import aoq
+from aoq.pipeline.artifact import file_sha256
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.remote import fetch
+
+PACKAGES = ("aoq", "numpy", "pyarrow", "numba", "torch", "faiss-cpu", "faiss-gpu")
+
+CODE = ("models", "pipeline")
+
+Versions = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class VectorsFile:
+    """A .npy file that all nodes see at one path; or, where there is a `uri`, that each fetches for itself."""
+
+    path: Path
+    uri: str
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, uri: str) -> VectorsFile:
+        return cls(path, uri, file_sha256(path))
+
+    def here(self) -> Path:
+        return fetch(self.uri, self.path.parent) if self.uri else self.path
+
+
+@dataclass(frozen=True)
+class Job:
+    """A problem in files and numbers; the pairs stand in the work folder."""
+
+    images: VectorsFile
+    captions: VectorsFile
+    work: Path
+    h_captions: int
+    h_images: int
+    memory: int
+    versions: Versions
+
+    def open(self) -> Problem:
+        images, captions = (np.load(side.here(), mmap_mode="c") for side in (self.images, self.captions))
+        pairs = np.load(self.work / "pairs.npy")
+        return Problem(images, captions, pairs, self.h_captions, self.h_images, self.memory)
+
+
+@cache
+def versions_here() -> Versions:
+    """Of Python, of the packages that shape a table, and of aoq's own code: two checkouts may differ."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return (*sorted(found.items()), ("aoq's code", code_sha256(Path(aoq.__file__).parent)[:12]))
+
+
+def code_sha256(package: Path) -> str:
+    """Hash the names and contents of all modules that can shape a table, in the copy of aoq at `package`."""
+    code = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((package / folder).rglob("*.py")):
+            code.update(f"{path.relative_to(package)}\0{file_sha256(path)}\n".encode())
+    return code.hexdigest()
+
+
+def differing_versions(here: Versions, wanted: Versions) -> list[str]:
+    """One phrase for each that is not as wanted.
+
+    >>> differing_versions((("numpy", "2.0"),), (("numpy", "2.1"), ("torch", "2.9")))
+    ['has numpy 2.0, not 2.1', 'has torch nothing, not 2.9']
+    """
+    ours, theirs = dict(here), dict(wanted)
+    return [
+        f"has {name} {ours.get(name, 'nothing')}, not {theirs.get(name, 'nothing')}"
+        for name in dict.fromkeys((*theirs, *ours))
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def problems_here(job: Job, token: str) -> list[str]:
+    """What keeps this node from working on the job, a phrase each; `token` is a file in the work folder."""
+    problems = differing_versions(versions_here(), job.versions)
+    try:
+        (job.work / f"{token}-{uuid4().hex}").write_text((job.work / token).read_text())
+    except OSError as error:
+        problems.append(
+            f"cannot read and write in {job.work} ({error.strerror}): that folder must be one that all nodes share, "
+            "at the same path"
+        )
+    for side in (job.images, job.captions):
+        problems += _wrong_with(side)
+    return problems
+
+
+def _wrong_with(vectors: VectorsFile) -> Sequence[str]:
+    given = vectors.uri or str(vectors.path)
+    try:
+        found = file_sha256(vectors.here())
+    except (OSError, ValueError) as error:
+        return [f"cannot read {given} ({error})"]
+    if found != vectors.sha256:
+        return [f"reads another {given} (sha256 {found[:12]}, not {vectors.sha256[:12]})"]
+    return []

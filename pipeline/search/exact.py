@@ -1,0 +1,78 @@
+"""Exact lists from a search that is only near.
+
+The search proposes a few more candidates than asked for; what it does not propose is bounded by its last score and the
+rounding error of float32. A row whose h-th negative does not clear that bound is searched deeper.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from aoq.pipeline.search.faiss_flat import search
+from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.proposals import Heads, Proposals, heads
+from aoq.pipeline.search.scores import exact_scores
+
+logger = logging.getLogger(__name__)
+
+SLACK = 32
+"""How many candidates beyond h and the positives the first search asks for."""
+PROPOSAL_BYTES = 64
+"""What a proposed candidate needs while it is looked at: a search of any depth must fit into memory."""
+
+
+def exact_heads(side: Side) -> Heads:
+    """The h best negatives of every anchor, all certified."""
+    count, h = len(side.anchors), side.h
+    found = Heads(
+        np.empty((count, h), dtype=np.int32),
+        np.empty((count, h), dtype=np.float32),
+        np.full(count, np.inf, dtype=np.float32),
+    )
+    pending, depth = np.arange(count), side.wanted + SLACK
+    while len(pending):
+        depth = min(depth, len(side.candidates))
+        for rows in _chunks(pending, max(1, side.memory // PROPOSAL_BYTES // depth)):
+            part = heads(side.rows(rows), _proposals(side, rows, depth))
+            found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+        pending = pending[~found.certified[pending]]
+        if len(pending):
+            logger.info("%d anchors have near-ties at rank %d; searching them %d deep", len(pending), h, 4 * depth)
+        depth *= 4
+    return found
+
+
+def mend(found: Heads, side: Side) -> Heads:
+    """The same with every row that is not certified searched by itself."""
+    rows = np.flatnonzero(~found.certified)
+    if len(rows):
+        logger.info("%d of %d anchors are searched by themselves", len(rows), len(side.anchors))
+        part = exact_heads(side.rows(rows))
+        found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+    return found
+
+
+def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
+    """The exact score of each anchor's lowest-scoring positive; NaN where it has none."""
+    offsets = side.positives.offsets
+    scores = exact_scores(side.anchors, side.candidates, offsets, side.positives.ids)
+    lowest = np.full(len(side.anchors), np.nan, dtype=np.float32)
+    has = np.diff(offsets) > 0
+    lowest[has] = np.minimum.reduceat(scores, offsets[:-1][has]) if has.any() else []
+    return lowest
+
+
+def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Proposals:
+    near, ids = search(side.anchors[rows], side.candidates, depth)
+    everything = depth == len(side.candidates)
+    unproposed = np.full(len(rows), -np.inf) if everything else near[:, -1].astype(np.float64) + side.rounding_error
+    return Proposals(np.arange(len(rows) + 1) * depth, ids.ravel(), near.ravel(), unproposed, side.rounding_error)
+
+
+def _chunks(rows: Int64[np.ndarray, " all"], size: int) -> Iterator[Int64[np.ndarray, " some"]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,32 @@
+"""The units of a backend that searches each direction by itself, block by block of anchors."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from aoq.pipeline.search.exact import exact_heads
+from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.units import Steps, Unit, unit_name
+
+BLOCK = 4096
+"""Anchors a unit: what a crash can lose."""
+
+
+def flat_steps(problem: Problem) -> Steps:
+    return [
+        [
+            Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))
+            for direction in DIRECTIONS
+            for start, stop in blocks(len(problem[direction].anchors), BLOCK)
+        ]
+    ]
+
+
+def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
+    side = problem[direction].rows(np.arange(start, stop))
+    return [lists_table(side, exact_heads(side), start)]

@@ -1,0 +1,185 @@
+"""Dot products of vectors rounded to 8 bits: of most pairs they prove that neither side wants the other.
+
+A vector is scale * integers + left, with integers from -127 to 127. For two of them
+
+    <a, c> <= scale_a scale_c <integers_a, integers_c> + |left_a| |c| + (|a| + |left_a|) |left_c|.
+
+Pairs whose bound reaches the limit of one side, one in sixty or so, are multiplied again in float32, while their tile
+is at hand; these scores are kept. Integers are added up without any rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, no_type_check
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from numba import njit
+
+from aoq.pipeline.search.threads import in_parallel
+from aoq.pipeline.search.tiles import TileKeeper
+
+MOST = 127
+ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic
+SMALLEST = 2.0**-60  # vectors of smaller entries are left as a whole
+STRIP = 192  # captions of a tile whose vectors are looked at together: they fit into a processor's second cache
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Vectors with their integers; `longest` is of |x| + |left|."""
+
+    vectors: Float32[np.ndarray, "items D"]
+    integers: torch.Tensor
+    scales: Float32[np.ndarray, " items"]
+    left: Float32[np.ndarray, " items"]
+    longest: float
+
+
+@dataclass
+class Int8Product:
+    error: float
+    """Of a float32 product."""
+    precision: Literal["int8"] = "int8"
+    _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+
+    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Rounded:
+        vectors = np.ascontiguousarray(vectors)
+        integers = np.empty(vectors.shape, np.int8)
+        scales, left, norms = (np.empty(len(vectors), np.float32) for _ in range(3))
+        in_parallel(_round, len(vectors), vectors, vectors.view(np.int32), integers, scales, left, norms)
+        longest = float((norms + left).max(initial=0))
+        return Rounded(vectors, torch.from_numpy(integers), scales, left, longest)
+
+    def __call__(self, one: Rounded, other: Rounded) -> Float32[np.ndarray, "items others"]:
+        products = self._products(one, other)
+        scores = np.empty(products.shape, np.float32)
+        in_parallel(_scale, len(scores), products, one.scales, other.scales, scores)
+        return scores
+
+    def scan(self, images: Rounded, captions: Rounded, first_caption: int, keeper: TileKeeper) -> None:
+        tile = self._products(images, captions)
+        rounding = np.float32(ROUNDING * images.longest * captions.longest)
+        slack = images.left * np.float32(captions.longest) + rounding, captions.left * np.float32(images.longest)
+        rows = tile, images.vectors, captions.vectors, images.scales, captions.scales, *slack
+        keeper.take(_scan, rows, tile.shape, first_caption)
+
+    def _products(self, one: Rounded, other: Rounded) -> np.ndarray:
+        shape = len(one.scales), len(other.scales)
+        if self._result.shape != shape:
+            self._result = torch.empty(shape, dtype=torch.int32)
+        return torch._int_mm(one.integers, other.integers.T, out=self._result).numpy()
+
+
+@cache
+def int8_works(dimensions: int = 256) -> bool:
+    """Whether sums of products of 8-bit integers come out right here.
+
+    Older units lose what exceeds 16 bits on the way, and torch 2.13 goes wrong on vectors of a single number.
+    """
+    random = torch.Generator().manual_seed(0)
+    vectors = torch.randint(-MOST, MOST + 1, (64, dimensions), dtype=torch.int8, generator=random)
+    vectors[:16], vectors[16:32] = MOST, -MOST
+    try:
+        right = torch.equal(torch._int_mm(vectors, vectors.T), vectors.int() @ vectors.T.int())
+    except RuntimeError:
+        return False
+    return right and dimensions * MOST**2 < 2**31
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@no_type_check
+def _round(start: int, stop: int, vectors: Any, bits: Any, integers: Any, scales: Any, left: Any, norms: Any) -> None:
+    """The integers, and norms with more than what float32 takes away in adding them up."""
+    grown, more = 1 + (vectors.shape[1] + 2) * 2.0**-24, np.sqrt(vectors.shape[1]) * SMALLEST
+    for row in range(start, stop):
+        vector, whole = vectors[row], integers[row]
+        most = np.int32(0)  # of floats without their sign, which are ordered as their bits are
+        for entry in bits[row]:
+            most = max(most, entry & np.int32(0x7FFFFFFF))
+        largest = np.array([most], np.int32).view(np.float32)[0]
+        small = largest < SMALLEST
+        scale = np.float32(0) if small else largest / np.float32(MOST)
+        inverse = np.float32(0) if small else np.float32(MOST) / largest
+        square = rest = np.float32(0)
+        for k in range(len(vector)):
+            whole[k] = np.int32(vector[k] * inverse + np.float32(128.5)) - 128
+            difference = vector[k] - np.float32(whole[k]) * scale
+            rest += difference * difference
+            square += vector[k] * vector[k]
+        scales[row] = scale
+        norms[row] = np.sqrt(square) * grown + more
+        left[row] = np.sqrt(rest) * grown + norms[row] * 2.0**-22 + more
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _scale(start: int, stop: int, products: Any, scales: Any, other_scales: Any, scores: Any) -> None:
+    for row in range(start, stop):
+        for column in range(len(other_scales)):
+            scores[row, column] = np.float32(products[row, column]) * (other_scales[column] * scales[row])
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _scan(
+    start: int,
+    stop: int,
+    tile: Any,
+    images: Any,
+    captions: Any,
+    image_scales: Any,
+    caption_scales: Any,
+    image_slack: Any,
+    caption_slack: Any,
+    image_limits: Any,
+    caption_limits: Any,
+    own_images: Any,
+    own_captions: Any,
+    own_scores: Any,
+    their_images: Any,
+    their_captions: Any,
+    their_scores: Any,
+    ends: Any,
+) -> None:
+    """Write the pairs of these rows that the image (`own`) or the caption (`their`) keeps, from place start * C on."""
+    columns = tile.shape[1]
+    own = their = start * columns
+    wanted = np.empty(STRIP, np.uint8)
+    eights = wanted.view(np.uint64)
+    for first in range(0, columns, STRIP):
+        width = min(STRIP, columns - first)
+        wanted[width:] = 0
+        part = slice(first, first + width)
+        scales, slack, limits = caption_scales[part], caption_slack[part], caption_limits[part]
+        for row in range(start, stop):
+            sums, scale, more, limit = tile[row, part], image_scales[row], image_slack[row], image_limits[row]
+            for n in range(width):
+                bound = np.float32(sums[n]) * (scales[n] * scale) + slack[n] + more
+                wanted[n] = bound >= min(limit, limits[n])
+            for eight in range(len(eights)):
+                if eights[eight] == 0:
+                    continue
+                for n in range(8 * eight, 8 * eight + 8):
+                    if wanted[n] == 0:
+                        continue
+                    score = _dot(images[row], captions[first + n])
+                    if score >= limit:
+                        own_images[own], own_captions[own], own_scores[own] = row, first + n, score
+                        own += 1
+                    if score >= limits[n]:
+                        their_images[their], their_captions[their], their_scores[their] = row, first + n, score
+                        their += 1
+    ends[0, start], ends[1, start] = own, their
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@no_type_check
+def _dot(one: Any, other: Any) -> Any:
+    total = np.float32(0)
+    for k in range(len(one)):
+        total += one[k] * other[k]
+    return total

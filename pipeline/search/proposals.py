@@ -1,0 +1,127 @@
+"""From near scores of some candidates to the exact head of each anchor's list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, no_type_check
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer
+from numba import njit
+
+from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.search.threads import in_parallel
+
+LAST_BITS = 2.0**-21
+"""Of the largest product: more than rounding a score down and a bound up to float32 can take between them."""
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Candidates with near scores: those of anchor n are `ids[offsets[n]:offsets[n + 1]]`.
+
+    Each score is off by `error` at most, and whatever is not proposed scores `unproposed[n]` at most, exactly.
+    """
+
+    offsets: Int64[np.ndarray, " anchors_and_one"]
+    ids: Integer[np.ndarray, " pairs"]
+    scores: Float[np.ndarray, " pairs"]
+    unproposed: Float[np.ndarray, " anchors"]
+    error: float
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The h best negatives of each anchor, score falling, then id rising; `bound`: of the scores of all others.
+
+    A row is certified, and its list proven exact, if its last score is above the bound.
+    """
+
+    ids: Int32[np.ndarray, "anchors h"]
+    scores: Float32[np.ndarray, "anchors h"]
+    bound: Float32[np.ndarray, " anchors"]
+
+    @property
+    def certified(self) -> Bool[np.ndarray, " anchors"]:
+        return self.scores[:, -1] > self.bound
+
+
+def heads(side: Side, proposals: Proposals) -> Heads:
+    """Exact scores for whatever may be among the h best, and the best of these.
+
+    A row with fewer than h negatives proposed is filled with -1 and not certified.
+    """
+    positives, h = side.positives, side.h
+    kept = np.empty(len(proposals.ids), dtype=np.bool_)
+    rest = np.empty(len(side.anchors))
+    rows = len(side.anchors)
+    given = (proposals.offsets, proposals.ids, proposals.scores, positives.offsets, positives.ids)
+    in_parallel(_choose, rows, *given, h, 2 * proposals.error + LAST_BITS * side.longest, kept, rest)
+    counts = np.concatenate([[0], np.cumsum(kept)])[proposals.offsets]
+    ids = proposals.ids[kept]
+    scores = exact_scores(side.anchors, side.candidates, counts, ids)
+    best, best_scores = np.full((rows, h), -1, np.int32), np.full((rows, h), -np.inf, np.float32)
+    in_parallel(_sort, rows, counts, ids, scores.view(np.uint32), best, best_scores.view(np.uint32))
+    return Heads(best, best_scores, _rounded_up(np.maximum(rest + proposals.error, proposals.unproposed)))
+
+
+def _rounded_up(bounds: Float64[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
+    near = bounds.astype(np.float32)
+    return np.where(near < bounds, np.nextafter(near, np.float32(np.inf)), near)
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _choose(
+    start: int,
+    stop: int,
+    offsets: Any,
+    ids: Any,
+    scores: Any,
+    positive_offsets: Any,
+    positive_ids: Any,
+    h: int,
+    slack: float,
+    kept: Any,
+    rest: Any,
+) -> None:
+    """Keep the negatives within `slack` of the h-th best near score; `rest` is the best of those not kept."""
+    for row in range(start, stop):
+        first, last = offsets[row], offsets[row + 1]
+        own = positive_ids[positive_offsets[row] : positive_offsets[row + 1]]
+        found = np.empty(last - first, scores.dtype)
+        count = 0
+        for pair in range(first, last):
+            kept[pair] = True
+            for positive in own:
+                if ids[pair] == positive:
+                    kept[pair] = False
+            if kept[pair]:
+                found[count] = scores[pair]
+                count += 1
+        rest[row] = -np.inf
+        if count > h:
+            cut = np.partition(found[:count], count - h)[count - h] - slack
+            for pair in range(first, last):
+                if kept[pair] and scores[pair] < cut:
+                    kept[pair] = False
+                    rest[row] = max(rest[row], scores[pair])
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _sort(start: int, stop: int, offsets: Any, ids: Any, bits: Any, best: Any, best_bits: Any) -> None:
+    """The first of each row by score, falling, then by id, rising: one 64-bit number says both."""
+    sign, low, half = np.uint64(1 << 31), np.uint64(0xFFFFFFFF), np.uint64(32)
+    for row in range(start, stop):
+        first, count = offsets[row], offsets[row + 1] - offsets[row]
+        keys = np.empty(count, np.uint64)
+        for n in range(count):
+            code = np.uint64(bits[first + n])  # of a float; read as integers, those of negative ones fall
+            keys[n] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[first + n])
+        keys.sort()
+        for place in range(min(count, best.shape[1])):
+            code = keys[place] >> half
+            best[row, place] = np.int32(keys[place] & low)
+            best_bits[row, place] = np.uint32(code if code & sign else low ^ sign ^ code)

@@ -1,0 +1,72 @@
+"""Vectors at an address, such as s3://bucket/images.npy: copied once into a cache folder, then mapped like any file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
+
+import pyarrow as pa
+from filelock import FileLock
+from pyarrow import fs
+
+from aoq.pipeline.artifact import digest, write_atomically
+
+BLOCK = 2**22
+
+
+def is_address(given: str) -> bool:
+    return "://" in given
+
+
+def fetch(address: str, cache: Path) -> Path:
+    """The copy in `cache` of the file at `address`, named after its content; made again when the file has changed.
+
+    pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for.
+    """
+    system, place, info = _find(address)
+    cache.mkdir(parents=True, exist_ok=True)
+    seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
+    with FileLock(seen.with_suffix(".lock")):
+        if seen.is_file():
+            copy = cache / seen.read_text()
+            if copy.is_file() and copy.stat().st_size == info.size:
+                return copy
+        copy = _copy(system, place, cache)
+        write_atomically(seen, copy.name.encode())
+    return copy
+
+
+def fetch_given(given: str, cache: Path) -> str:
+    """The copy's `FILE::NAME` for `ADDRESS::NAME`; what is no address stays as it is."""
+    address, mark, part = given.partition("::")
+    return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else given
+
+
+def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
+    try:
+        system, place = fs.FileSystem.from_uri(address)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise ValueError(
+            f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs:// and "
+            "file:///."
+        ) from None
+    info = system.get_file_info(place)
+    if info.type != fs.FileType.File:
+        raise FileNotFoundError(f"there is no file at {address}; is the address right, and may you read it?")
+    return system, place, info
+
+
+def _copy(system: fs.FileSystem, place: str, cache: Path) -> Path:
+    temporary, content = cache / f".{uuid4().hex}.tmp", hashlib.sha256()
+    try:
+        with system.open_input_stream(place) as source, temporary.open("wb") as target:
+            while block := source.read(BLOCK):
+                content.update(block)
+                target.write(block)
+        copy = cache / f"{content.hexdigest()}{PurePosixPath(place).suffix}"
+        os.replace(temporary, copy)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return copy

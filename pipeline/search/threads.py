@@ -1,0 +1,32 @@
+"""Work on ranges of rows, shared among as many threads as torch may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from aoq.pipeline.search.faiss_flat import load_faiss
+
+PARTS = 4  # a thread: so that one which is held up holds up little
+
+
+def use_threads(count: int) -> None:
+    """Let torch, FAISS and `in_parallel` use so many in this process."""
+    torch.set_num_threads(count)
+    load_faiss().omp_set_num_threads(count)
+
+
+def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> list[tuple[int, int]]:
+    """function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
+    threads = torch.get_num_threads()
+    edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
+    ranges = list(pairwise(edges))
+    with ThreadPoolExecutor(threads) as pool:
+        for part in [pool.submit(function, start, stop, *arguments) for start, stop in ranges]:
+            part.result()
+    return ranges

@@ -1,0 +1,144 @@
+"""One table of the lists of several, whatever their scores.
+
+    rank    the sum of  w_m / (60 + rank_m)  over the members that list the pair, ranks from 1 (Cormack et al., 2009)
+    score   the mean, weighted by w_m, of F_m(s) over all members: of the member's positive pairs, the share that scores
+            at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor: an
+            exact list says that what it leaves out scores no more, and so a pair loses least by where a list was cut.
+            A member that lists nothing for the anchor gives 0.
+
+F_m is of every caption with its image, in both directions: the positive scores of t2i. A fused score belongs to one
+anchor's list, and the other direction may score the pair otherwise. `positive_score` is the same mean of the members'
+positive scores under `score`, and NaN under `rank`, since no list ranks its positives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.parquet as pq
+from jaxtyping import Float32, Float64, Int32, Int64, UInt8
+
+from aoq.pipeline.search.lists import NegativeLists, from_arrow
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.writing import as_tables, row_groups, write_table
+
+RANK_CONSTANT = 60
+ID_BITS = 32
+
+
+@dataclass(frozen=True)
+class Values:
+    """What pairs count in one member: the listed ones, any other of an anchor, and the lowest positive."""
+
+    listed: Float64[np.ndarray, "anchors h"]
+    unlisted: Float64[np.ndarray, " anchors"]
+    positive: Float64[np.ndarray, " anchors"]
+
+
+Measure = Callable[[NegativeLists], Values]
+
+
+def by_rank(lists: NegativeLists) -> Values:
+    ranks = np.arange(1, lists.h + 1)
+    listed = np.broadcast_to(1 / (RANK_CONSTANT + ranks), lists.negative_ids.shape)
+    return Values(listed, np.zeros(len(lists)), np.full(len(lists), np.nan))
+
+
+def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
+    """`ordered` are the scores of the member's positive pairs, rising."""
+
+    def share(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
+        return np.searchsorted(ordered, scores, side="right") / len(ordered)
+
+    listed = share(lists.scores)
+    lowest = np.where(lists.negative_ids >= 0, listed, np.inf).min(axis=1)
+    positive = np.where(np.isfinite(lists.positive_scores), share(lists.positive_scores), np.nan)
+    return Values(listed, np.where(np.isfinite(lowest), lowest, 0.0), positive)
+
+
+def fuse(
+    members: Sequence[NegativeLists], measures: Sequence[Measure], weights: Sequence[float], h: int
+) -> NegativeLists:
+    """The h best pairs of the same anchors in all members: score falling, then id rising."""
+    entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
+    keys = [(found[0] << ID_BITS) + lists.negative_ids[found] for lists, found in zip(members, entries, strict=True)]
+    pairs = np.unique(np.concatenate(keys))
+    anchors, ids = pairs >> ID_BITS, (pairs & (2**ID_BITS - 1)).astype(np.int32)
+    total, sources = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.uint8)
+    positive = np.zeros(len(members[0]))
+    for bit, (lists, measure, weight) in enumerate(zip(members, measures, weights, strict=True)):
+        values, place = measure(lists), np.searchsorted(pairs, keys[bit])
+        counted = values.unlisted[anchors]
+        counted[place] = values.listed[entries[bit]]
+        total += weight * counted
+        positive += weight * values.positive
+        sources[place] |= np.uint8(1 << bit)
+    return _best(anchors, ids, total.astype(np.float32), sources, positive.astype(np.float32), h)
+
+
+def _best(
+    anchors: Int64[np.ndarray, " pairs"],
+    ids: Int32[np.ndarray, " pairs"],
+    scores: Float32[np.ndarray, " pairs"],
+    sources: UInt8[np.ndarray, " pairs"],
+    positive: Float32[np.ndarray, " anchors"],
+    h: int,
+) -> NegativeLists:
+    """Pairs, by anchor, as lists."""
+    order = np.lexsort((ids, -scores, anchors))
+    place = np.arange(len(order)) - np.searchsorted(anchors, anchors)
+    order, place = order[place < h], place[place < h]
+    shape = len(positive), h
+    lists = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32), positive, np.zeros(shape, np.uint8)
+    for column, values in ((lists[0], ids), (lists[1], scores), (lists[3], sources)):
+        column[anchors[order], place] = values[order]
+    return NegativeLists(*lists)
+
+
+def fuse_tables(
+    folders: Sequence[Path],
+    names: Sequence[str],
+    *,
+    method: Literal["rank", "score"],
+    weights: Sequence[float] | None,
+    depths: Mapping[Direction, int],
+    provenance: Mapping[str, Any],
+    image_of: Int32[np.ndarray, " captions"],
+    output: Path,
+) -> None:
+    """Write the fused table of those in `folders` to the folder `output`, a row group at a time."""
+    given = np.array(weights or [1.0] * len(folders))
+    used = (given if method == "rank" else given / given.sum()).tolist()
+    measures: list[Measure] = [by_rank] * len(folders)
+    if method == "score":
+        measures = [partial(by_score, _positive_pairs(folder)) for folder in folders]
+
+    def fused(direction: Direction, h: int) -> Iterator[NegativeLists]:
+        for members in zip(*(_groups(folder / f"{direction}.parquet") for folder in folders), strict=True):
+            yield fuse(members, measures, used, h)
+
+    about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
+    made = {direction: ({"h": h, **about}, as_tables(fused(direction, h))) for direction, h in depths.items()}
+    write_table(output, provenance, made, image_of)
+
+
+def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:
+    scores = pq.read_table(folder / "t2i.parquet", columns=["positive_score"], page_checksum_verification=True)
+    found = scores["positive_score"].to_numpy()
+    found = np.sort(found[np.isfinite(found)])
+    if not len(found):
+        raise ValueError(
+            f"{folder} has no scores of positives (a table fused by rank has none), so its scores have nothing to be "
+            'measured by; fuse by method = "rank".'
+        )
+    return found
+
+
+def _groups(path: Path) -> Iterator[NegativeLists]:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield from map(from_arrow, row_groups(file.read_row_group(group) for group in range(file.num_row_groups)))

@@ -1,0 +1,143 @@
+"""What a table looks like as a whole, and how two tables of the same data differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int32, Int64
+
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.table import NegativeTable
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+PERSISTENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Description:
+    """Of one direction. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
+
+    anchors: int
+    h: int
+    full: float
+    """The share of lists without padding."""
+    first_score: list[float] | None
+    last_score: list[float] | None
+    positive_score: list[float] | None
+    """Of the lowest-scoring positive."""
+    positive_rank: list[float] | None
+    """1 + the negatives at least as similar as the lowest-scoring positive; h + 1 stands for all beyond."""
+    above_positive: float | None
+    """The share of listed pairs at least as similar as the anchor's lowest-scoring positive: some of them are true."""
+    never_listed: float
+    """The share of candidates that are nobody's negative."""
+    most_listed: list[tuple[int, int]]
+    """Hubs: the candidates in most lists, and in how many."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one direction of two tables, over the anchors; 1 means the same lists."""
+
+    depth: int
+    overlap: float
+    """The mean share of ids that both lists have within `depth`."""
+    rank_biased_overlap: float
+    """The mean of Webber et al.'s (2010) with p = 0.9, cut at `depth` and divided by what equal lists have."""
+    same_order: float
+    """The share of anchors with the same ids in the same order."""
+    most_changed: list[tuple[int, float]]
+    """The anchors with the least overlap, and it."""
+
+
+def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
+    ids, scores = lists.negative_ids, lists.scores
+    uses = np.bincount(ids[ids >= 0], minlength=candidates)
+    order = np.argsort(-uses, kind="stable")[:hubs]
+    above = _above_positive(lists)
+    return Description(
+        anchors=len(lists),
+        h=lists.h,
+        full=float((ids[:, -1] >= 0).mean()),
+        first_score=_quantiles(scores[:, 0]),
+        last_score=_quantiles(scores[:, -1]),
+        positive_score=_quantiles(lists.positive_scores),
+        positive_rank=_quantiles(1.0 + above.sum(axis=1)),
+        above_positive=share_above_positive(lists),
+        never_listed=float((uses == 0).mean()),
+        most_listed=[(int(row), int(uses[row])) for row in order],
+    )
+
+
+def share_above_positive(lists: NegativeLists) -> float | None:
+    """Of the listed pairs, those at least as similar as the anchor's lowest-scoring positive, where it has one."""
+    listed = int((lists.negative_ids[np.isfinite(lists.positive_scores)] >= 0).sum())
+    return float(_above_positive(lists).sum() / listed) if listed else None
+
+
+def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
+    compared = np.isfinite(lists.positive_scores)
+    return lists.scores[compared] >= lists.positive_scores[compared, None]
+
+
+def compare(
+    one: NegativeTable, other: NegativeTable, depth: int | None = None, changed: int = 5
+) -> dict[str, Difference]:
+    """By direction; down to `depth`, or as deep as both lists go."""
+    differences: dict[str, Difference] = {}
+    for direction in DIRECTIONS:
+        a, b = one[direction], other[direction]
+        if len(a) != len(b):
+            raise ValueError(f"the tables have {len(a)} and {len(b)} {direction} lists; they are of different data.")
+        most = min(a.h, b.h)
+        cut = most if depth is None else depth
+        if not 1 <= cut <= most:
+            raise ValueError(f"a depth of {cut} is asked for, and both {direction} lists go to {most}.")
+        differences[direction] = difference(a.negative_ids[:, :cut], b.negative_ids[:, :cut], changed=changed)
+    return differences
+
+
+def difference(
+    one: Int32[np.ndarray, "anchors depth"],
+    other: Int32[np.ndarray, "anchors depth"],
+    *,
+    rows: Int64[np.ndarray, " anchors"] | None = None,
+    changed: int = 5,
+) -> Difference:
+    """Between lists of the same anchors, which are `rows` of a table if not all of it."""
+    common = common_by_depth(one, other)
+    depth = one.shape[1]
+    length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
+    overlap = common[:, -1] / length
+    weights = PERSISTENCE ** np.arange(depth)
+    biased = (common / np.arange(1, depth + 1)) @ weights / weights.sum()
+    order = np.argsort(overlap, kind="stable")[:changed]
+    return Difference(
+        depth=depth,
+        overlap=float(overlap.mean()),
+        rank_biased_overlap=float(biased.mean()),
+        same_order=float((one == other).all(axis=1).mean()),
+        most_changed=[(int(row if rows is None else rows[row]), float(overlap[row])) for row in order],
+    )
+
+
+def common_by_depth(
+    one: Int64[np.ndarray, "anchors depth"] | np.ndarray, other: np.ndarray
+) -> Int64[np.ndarray, "anchors depth"]:
+    """How many ids the first d places of both lists share, for every d."""
+    anchors, depth = one.shape
+    found = []
+    for lists in (one, other):
+        rows, places = np.nonzero(lists >= 0)
+        found.append((rows * (1 << 32) + lists[rows, places], places))
+    keys, left, right = np.intersect1d(found[0][0], found[1][0], assume_unique=True, return_indices=True)
+    counts = np.zeros((anchors, depth), dtype=np.int64)
+    np.add.at(counts, (keys >> 32, np.maximum(found[0][1][left], found[1][1][right])), 1)
+    return counts.cumsum(axis=1)
+
+
+def _quantiles(values: Float[np.ndarray, " rows"]) -> list[float] | None:
+    finite = values[np.isfinite(values)]
+    return [round(float(value), 6) for value in np.quantile(finite, QUANTILES)] if len(finite) else None

@@ -1,0 +1,315 @@
+"""Experiments: every shipped one loads, and every mistake is one clear error."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from pydantic import ValidationError
+
+from aoq.models import MODELS
+from aoq.models.base import EmbeddingModel
+from aoq.pipeline.config.combinations import Ensemble
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.training.sampler import STRATEGIES
+
+TEXT = """
+[dataset.demo]
+images = 100
+
+[model]
+name = "vsepp"
+
+[first_round]
+epochs = 3
+loss.name = "online"
+
+[mining]
+h_captions = 30
+h_images = 6
+
+[second_round]
+epochs = 3
+warmup = ["sum"]
+loss.name = "adapoffquin"
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_text(text=TEXT, override=""):
+        (tmp_path / "trial.toml").write_text(text)
+        return load_experiment("trial", override, configs=tmp_path)
+
+    return load_text
+
+
+@pytest.mark.parametrize("name", names_in())
+def test_shipped_experiments_load(name):
+    assert load_experiment(name).name == name
+
+
+def test_defaults_are_the_papers(load):
+    experiment = load()
+    loss = experiment.second_round.loss
+    assert (loss.margin_online, loss.margin_offline, loss.alpha, loss.beta) == (0.2, 0.0, 0.3, 1.5)
+    assert (experiment.second_round.batch_size, experiment.second_round.gradient_clip) == (128, 2.0)
+    assert (experiment.sampling.strategy, experiment.sampling.resample) == ("uniform", True)
+
+
+def test_overrides_change_values_and_replace_named_sections(load):
+    changed = load(override='seed=4, second_round.loss={name="online", margin=0.3}, mining.h_images=9')
+    assert (changed.seed, changed.mining.h_images, changed.mining.h_captions) == (4, 9, 30)
+    assert (changed.second_round.loss.name, changed.second_round.loss.margin) == ("online", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "h_images = 6",
+            "top_g = 6",
+            r"\[mining\] has unknown keys \['top_g'\]; allowed keys are \['h_captions', 'h_im",
+        ),
+        ('name = "vsepp"', 'name = "vsepp"\nsize = 3', r"\[model\] has unknown keys \['size'\].*'embedding_size'"),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name="adapoffquin", alfa=1}',
+            r"\[second_round.loss\] .*'alfa'.*'alpha'",
+        ),
+        ("[dataset.demo]", "speed = 1\n[dataset.demo]", r"the top level has unknown keys \['speed'\]"),
+        ("epochs = 3\nloss", 'epochs = "3"\nloss', r"first_round.epochs: .*integer \(got '3'\)"),
+        ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
+        ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
+        ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
+        (
+            'warmup = ["sum"]',
+            'warmup = ["sum", "sum"]\nstart_up = "protected"',
+            "3 start-up and warm-up epochs leave none of 3 for 'adapoffquin'",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors", mask_positives = false}',
+            'companions = "anchors" needs mask_positives',
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors"}\nbatch_size = 5',
+            "batch_size = 5 has no two of them, so no online negative; give at least 6",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "offtri", companions = "anchors"}\n[sampling]\nresample = false',
+            r'loss.companions = "anchors" needs \[sampling\] resample',
+        ),
+        ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
+        ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
+        ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
+        ('name = "vsepp"', 'name = "scan"', "name a `teacher`"),
+        ("[dataset.demo]\nimages = 100", "[dataset]", "name either `folder`"),
+        ("[model]", "[model", "not TOML"),
+        ("[first_round]", 'teacher = "x"\n[first_round]', "unknown keys"),
+        ("[dataset.demo]", 'sampling.strategy = "weighted"\n[dataset.demo]', "sampling: .*which needs both"),
+        ("[dataset.demo]", "sampling.gap = 0.1\n[dataset.demo]", "sampling: .*belong to strategy"),
+        (
+            "[dataset.demo]",
+            "sampling.windows = [[0.5, 0.2]]\n[dataset.demo]",
+            r"a window is \[start, stop\] .*got \[0.5, 0.2\]",
+        ),
+        ("[dataset.demo]", "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` goes with `harder`"),
+        ("[dataset.demo]", "sampling = {harder = 9.0, h_images = 5}\n[dataset.demo]", r"take out \['h_images'\]"),
+        ("[dataset.demo]", "sampling = {harder = 9.0, hardest = 9.0}\n[dataset.demo]", "leaves nothing"),
+        ("[dataset.demo]", "sampling.windows = []\n[dataset.demo]", "`windows` is empty"),
+        ("[dataset.demo]", "screen.same_words = true\n[dataset.demo]", r"\[screen\] has unknown keys \['same_words'\]"),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 1.0, margin = 0.1}",
+            r"\[second_round.constraints\] is about attention, and \[model\] vsepp has none",
+        ),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 1.0}",
+            r"second_round.constraints.ccr.margin: Field required",
+        ),
+        ("[second_round]", "[second_round]\nconstraints = {}", "second_round.constraints: no constraint is set; give"),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.ccr = {weight = 0.0, margin = 0.1}",
+            r"second_round.constraints.ccr.weight: .*greater than 0 \(got 0.0\)",
+        ),
+        (
+            "[second_round]",
+            "[second_round]\nconstraints.crr = {weight = 1.0, margin = 0.1}",
+            r"\[second_round.constraints\] has unknown keys \['crr'\]; allowed keys are \['ccr', 'ccs'\]",
+        ),
+        (
+            "[dataset.demo]",
+            "co_teaching = {warmup_epochs = 1, epochs = 2}\n[dataset.demo]",
+            r"stands in place of the rounds and needs no table; take out \['first_round', 'mining', 'second_round'\]",
+        ),
+        (
+            "images = 100",
+            "images = 100\n[dataset.noise]\nratio = 1.5",
+            "dataset.noise.ratio: .*less than or equal",
+        ),
+        ("images = 100", "images = 100\n[dataset.noise]\nseed = 1", "dataset.noise: give `ratio`"),
+        ("[dataset.demo]", 'screen.suspected = "drop"\n[dataset.demo]', "screen: .*no rule is set"),
+    ],
+)
+def test_mistakes_are_named(load, old, new, message):
+    assert old in TEXT
+    with pytest.raises(ValueError, match=message) as raised:
+        load(TEXT.replace(old, new, 1))
+    assert "trial.toml" in str(raised.value)
+
+
+CO_TAUGHT = """
+[dataset.demo]
+[model]
+name = "sgr"
+[co_teaching]
+warmup_epochs = 5
+epochs = 40
+"""
+
+
+def test_co_teaching_stands_alone_and_has_the_papers_defaults(load):
+    section = load(CO_TAUGHT).co_teaching
+    assert (section.margin, section.threshold) == (0.2, 0.5)
+    assert (section.soft_margin, section.soft_labels) == ("exponential", "pair")
+    assert (section.batch_size, section.learning_rate, section.first_rectified) == (128, 2e-4, 20)
+    assert load(CO_TAUGHT, "co_teaching.rectify_from=0").co_teaching.first_rectified == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("screen={mutual_rank=3}", r"take out \['screen'\]"),
+        ('weights="x.safetensors"', r"take out \['weights'\]"),
+        ('sampling={strategy="normal"}', r"take out \['sampling'\]"),
+        ("co_teaching.threshold=1.0", "less than 1"),
+        ("co_teaching.margin=0.0", "greater than 0"),
+        ('co_teaching.soft_margin="cubic"', "'exponential', 'linear' or 'sin'"),
+        ("co_teaching.warm=1", r"\[co_teaching\] has unknown keys \['warm'\]; allowed keys are \['batch_size'"),
+    ],
+)
+def test_a_wrong_co_teaching_is_refused(load, override, message):
+    with pytest.raises(ValueError, match=message):
+        load(CO_TAUGHT, override)
+
+
+def test_two_sources_of_the_table_are_refused(load):
+    with pytest.raises(ValueError, match=r"exactly one of .* got \['teacher', 'first_round'\]"):
+        load('teacher = "demo"\n' + TEXT)
+
+
+def test_an_unknown_experiment_lists_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown experiment 'demmo'; known are \[.*'demo'"):
+        load_experiment("demmo")
+
+
+def test_a_bad_override_shows_a_good_one(load):
+    with pytest.raises(ValueError, match=r"override 'seed' is not .* such as `seed=1"):
+        load(override="seed")
+
+
+def options_of(section):
+    kinds = {}
+    for kind in section:
+        kinds[kind.model_fields["name"].annotation.__args__[0]] = set(kind.model_fields) - {"name"}
+    return kinds
+
+
+def sections(owner, field):
+    annotation = owner.model_fields[field]
+    return annotation.annotation.__args__
+
+
+def keywords_of(model):
+    """The keywords a constructor takes, and through its `**options` those of its base classes."""
+    found = {}
+    for kind in model.__mro__:
+        parameters = inspect.signature(kind.__init__).parameters
+        found = {name: parameter.default for name, parameter in parameters.items()} | found
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return {name: default for name, default in found.items() if default is not inspect.Parameter.empty}
+    raise AssertionError(model)
+
+
+def test_every_model_has_a_section_with_its_options_and_defaults():
+    kinds = sections(Experiment, "model")
+    assert options_of(kinds).keys() == MODELS.keys()
+    for kind in kinds:
+        name = kind.model_fields["name"].annotation.__args__[0]
+        section = kind(name=name).model_dump(exclude={"name"})
+        keywords = keywords_of(MODELS[name])
+        from_elsewhere = {"regions", "word_dropout"}  # the data says, and the model itself
+        assert section.keys() == keywords.keys() - from_elsewhere, name
+        assert section == {key: keywords[key] for key in section}, name
+
+
+def test_sections_know_which_models_can_be_searched_and_which_attend():
+    for kind in sections(Experiment, "model"):
+        name = kind.model_fields["name"].annotation.__args__[0]
+        assert kind.makes_embeddings == issubclass(MODELS[name], EmbeddingModel), name
+        assert kind.attends == MODELS[name].attends, name
+
+
+ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'
+
+
+def test_an_ensemble_is_an_experiment_of_its_own(load):
+    loaded = load(ENSEMBLE + "weights = [1.0, 3.0]")
+    assert isinstance(loaded, Ensemble)
+    assert loaded.ensemble.weights == (1.0, 3.0)
+    assert load(ENSEMBLE, 'evaluation.split = "test"').evaluation.split == "test"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("weights = [1.0]", "1 weights for 2 members"),
+        ("weights = [1.0, 0.0]", r"ensemble.weights.1: .*greater than 0"),
+        (
+            "model.name = 'scan'",
+            r"\[ensemble\] has unknown keys \['model'\]; allowed keys are \['members', 'weights'\]",
+        ),
+        (
+            "[model]",
+            r"the top level has unknown keys \['model'\]; allowed keys are \['ensemble', 'evaluation', 'name'\]",
+        ),
+    ],
+)
+def test_a_wrong_ensemble_is_refused(load, more, message):
+    with pytest.raises(ValueError, match=message):
+        load(ENSEMBLE + more)
+
+
+def test_an_ensemble_has_several_different_members(load):
+    for members in ('["demo"]', '["demo", "demo"]'):
+        with pytest.raises(ValueError, match=r"at least 2 items|stands twice"):
+            load(f"[ensemble]\nmembers = {members}")
+
+
+def test_every_loss_has_a_section_with_its_numbers():
+    configured = options_of(sections(Training, "loss"))
+    assert configured.keys() == LOSSES.keys()
+    for name, kind in LOSSES.items():
+        numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
+        assert configured[name] - {"mask_positives", "companions"} == numbers, name
+
+
+def test_searches_and_strategies_are_those_of_the_config():
+    mining = Experiment.model_fields["mining"].annotation.__args__[0]
+    for search in ("auto", "onepass", "faiss-flat", "faiss:Flat"):
+        assert mining(search=search).search == search
+        choose_backend(search)
+    for search in ("exact", "faiss:"):
+        with pytest.raises(ValidationError, match=r"search\n.*pattern"):
+            mining(search=search)
+    sampling = Experiment.model_fields["sampling"].annotation
+    assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()

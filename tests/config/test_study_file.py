@@ -1,0 +1,227 @@
+"""Study files: the shipped ones load, and every mistake is one clear error before anything is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.study import STUDIES, load_study
+from aoq.pipeline.planning.chain import split_member
+from aoq.pipeline.planning.fields import control_training
+from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.study import plan_study
+from aoq.tasks import Ablation
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
+TEXT = f"""
+baseline = "online"
+seeds = [0, 1]
+
+[models]
+small = "{TINY}"
+large = "{TINY}@model.embedding_size=32, second_round.loss={{name='adapoffquin', margin_online=0.3, alpha=0.5}}"
+
+[arms.quin]
+says = "AdapOffQuin"
+
+[arms.online]
+change.second_round.loss.name = "online"
+
+[arms.quintuplet]
+change.second_round.loss.name = "offquin"
+change_for.large.second_round.learning_rate = 5e-3
+
+[arms.short]
+change.sampling.h_captions = 5
+models = ["small"]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path):
+    def of(text=TEXT):
+        path = tmp_path / "trial.toml"
+        path.write_text(text)
+        return plan_study(str(path), data_root=tmp_path / "nowhere", artifact_root=tmp_path / "artifacts")
+
+    return of
+
+
+@pytest.mark.parametrize("name", names_in(STUDIES))
+def test_shipped_studies_are_of_known_experiments(name):
+    study = load_study(name)
+    for experiment in study.models.values():
+        assert load_experiment(experiment.partition("@")[0], experiment.partition("@")[2])
+    assert study.baseline in study.arms
+
+
+@pytest.mark.parametrize("model", ["vsepp", "sgr"])
+def test_the_noise_study_compares_ncr_with_the_same_schedule(model):
+    models = load_study("noise").models
+    ncr, plain = (load_experiment(*split_member(models[name])) for name in (f"ncr_{model}", model))
+    assert ncr.model == plain.model
+    assert ncr.dataset.max_regions == plain.dataset.max_regions
+    assert control_training(ncr.student) == control_training(plain.student)
+
+
+def test_the_demo_study_can_be_planned(tmp_path):
+    assert len(plan_study("demo", data_root=tmp_path, artifact_root=tmp_path).cells) == 6
+
+
+def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
+    cells = planned().cells
+    named = [(cell.seed, cell.model, cell.arm) for cell in cells]
+    of_seed = [("small", "online"), ("small", "quin"), ("small", "quintuplet"), ("small", "short")]
+    of_seed += [("large", "online"), ("large", "quin"), ("large", "quintuplet")]
+    assert named == [(seed, *rest) for seed in (0, 1) for rest in of_seed]
+    assert len({cell.evaluation.key for cell in cells}) == len(cells)
+    small = [cell.chain for cell in cells if cell.seed == 0 and cell.model == "small"]
+    for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
+        assert len({chain[stage].key for chain in small}) == 1
+    assert small[0]["second_round"].key == small[1]["control"].key  # the online arm is the control
+
+
+def test_a_cell_is_an_experiment_that_luigi_plans_alike(planned):
+    for cell in planned().cells:
+        alone = plan(cell.experiment, override=cell.override, data_root=Path(), artifact_root=Path())
+        assert alone["evaluation"].key == cell.evaluation.key
+
+
+def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
+    rounds = {(c.model, c.arm): c.chain.experiment.second_round for c in planned().cells}
+    assert rounds["large", "quintuplet"].loss.margin_online == 0.3
+    assert rounds["large", "online"].loss.margin == 0.3
+    assert rounds["small", "online"].loss.margin == 0.2
+    assert (rounds["large", "quintuplet"].learning_rate, rounds["small", "quintuplet"].learning_rate) == (5e-3, 1e-2)
+
+
+def test_any_change_is_a_line_of_toml():
+    change = {"seed": 3, "a": {"b": {"c": 'x "y" é', "d": [0.5, True]}, "e": 1e-05}}
+    from aoq.pipeline.config.load import override_text, parse_override
+
+    assert parse_override(override_text(change)) == change
+
+
+def test_the_studys_key_follows_its_cells(planned):
+    key = planned().artifact.key
+    assert planned().artifact.key == key
+    for old, new in (("[0, 1]", "[0, 2]"), ('says = "Adap', 'says = "adap'), ("= 5\n", "= 6\n")):
+        assert planned(TEXT.replace(old, new)).artifact.key != key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('baseline = "online"', 'baseline = "onlin"', r"baseline 'onlin' is no arm; \[arms\] has \['quin', 'online', "),
+        (
+            'models = ["small"]',
+            'models = ["smal"]',
+            r"\[arms.short\] names the models \['smal'\]; .* has \['small'",
+        ),
+        ("change_for.large", "change_for.larg", r"\[arms.quintuplet\] names the models \['larg'\]"),
+        (f'small = "{TINY}"', 'small = "tinny"', r"\[models\] small: unknown experiment 'tinny'; known are \['coco"),
+        (
+            f'small = "{TINY}"',
+            'small = "f8k_fusion"',
+            r"\[models\] small: experiment 'f8k_fusion' trains nothing",
+        ),
+        ("[0, 1]", "[0, 1, 0]", r"a seed stands twice among \[0, 1, 0\]"),
+        ("[0, 1]", "[]", r"seeds: .*at least 1 item"),
+        ("seeds =", 'columns = ["rsum", "map"]\nseeds =', r"columns: there are no metrics \['map'\]; known are"),
+        ("[0, 1]", "[-1]", r"trial.toml: seeds.0: .*greater than or equal to 0 \(got -1\)$"),
+        ("[0, 1]", "3", r"seeds: Input should be a valid array \(got 3\)"),
+        ('models = ["small"]', "models = []", r"arms.short.models: .*at least 1 item"),
+        ("seeds", "sedes", r"the top level has unknown keys \['sedes'\]; allowed keys are \['arms', 'baseline'"),
+        ("change.sampling.h_captions", "changes.sampling", r"unknown keys \['changes'\]; allowed keys are \['change'"),
+        (
+            "sampling.h_captions = 5",
+            "sampling.h_captions = 50",
+            r"model 'small' .* cannot run arm 'short': .* h_captions = 50, and the table keeps 20; .* `models`",
+        ),
+        (
+            'name = "offquin"',
+            'name = "offquim"',
+            r"model 'small' .* cannot run arm 'quintuplet': .*second_round.loss.*'offquim'",
+        ),
+        ("sampling.h_captions = 5", "seed = 5", r"\[arms.short\] changes the seed"),
+        ("sampling.h_captions = 5", "evaluation.folds = 2", r"arm 'short' of model 'small' is evaluated on other data"),
+        (
+            'change.second_round.loss.name = "online"',
+            'models = ["small"]',
+            r"baseline 'online' runs on all models but \['large'\]",
+        ),
+        ("[models]", "[models", "not TOML"),
+        (
+            "change_for.large.second_round.learning_rate = 5e-3",
+            "change_for.large.seed = 5",
+            r"\[arms.quintuplet\] changes",
+        ),
+        (
+            f'small = "{TINY}"',
+            f'small = "{TINY}@seed=7"',
+            r"\[models\] small sets a seed, which is what `seeds` are for",
+        ),
+        (f'small = "{TINY}"', 'small = "none.toml"', r"\[models\] small: there is no experiment file /.*none.toml"),
+        (
+            'change.second_round.loss.name = "online"',
+            'change.second_round.loss = "online"',
+            r"cannot run arm 'online': .*second_round.loss: .*got 'online'",
+        ),
+        (
+            'change.second_round.loss.name = "online"',
+            'change.second_round = "control"',
+            r"second_round: .*got 'control'",
+        ),
+        (
+            "change.sampling.h_captions = 5",
+            "change.dataset.folder = 1979-05-27",
+            r"folder = 1979-05-27 is no value that",
+        ),
+        ("h_captions = 5", "gap = inf", "sampling.gap = inf is no value that an experiment has"),
+        ("change.sampling.h_captions = 5", "change.screen = {}", r"'short': .*no rule is set"),
+        (
+            "change.sampling.h_captions = 5",
+            'change.dataset.noise.file = "none.npy"',
+            r"cannot run arm 'short': \[dataset.noise\] file: .*none.npy does not exist",
+        ),
+    ],
+)
+def test_mistakes_are_named(planned, tmp_path, old, new, message):
+    assert old in TEXT
+    with pytest.raises(ValueError, match=message) as raised:
+        planned(TEXT.replace(old, new, 1))
+    assert "trial" in str(raised.value)
+    assert not (tmp_path / "artifacts").exists()
+
+
+@pytest.mark.parametrize("section", ["models", "arms"])
+def test_a_study_of_nothing_is_refused(planned, section):
+    text = (
+        'baseline = "online"\nseeds = [0]\n'
+        + {
+            "models": "models = {}\narms.online = {}",
+            "arms": f'models.small = "{TINY}"\narms = {{}}',
+        }[section]
+    )
+    with pytest.raises(ValueError, match=f"{section}: .*at least 1 item"):
+        planned(text)
+
+
+def test_arms_that_are_one_training_are_named(planned, caplog):
+    planned()
+    assert caplog.text == ""
+    planned(TEXT.replace("sampling.h_captions = 5", "second_round.batch_size = 16"))  # as it is in the file
+    assert [record.getMessage() for record in caplog.records] == [
+        "study 'trial': arms 'quin' and 'short' of model 'small' are the same training"
+    ]
+
+
+def test_an_unknown_study_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown study ''; known are \['aoq', "):
+        Ablation()
+    with pytest.raises(ValueError, match=r"there is no study file /.*/none.toml"):
+        load_study("none.toml")
+    with pytest.raises(ValueError, match=r"unknown study 'aok'; known are \['aoq', .* or give the path"):
+        load_study("aok")

@@ -1,0 +1,201 @@
+"""Every exact backend finds the lists of the definition, in loops; one that only comes near says how near."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search import backends, onepass
+from aoq.pipeline.search.backends import EXACT, choose_backend
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.products import choice
+from aoq.pipeline.search.products.int8 import int8_works
+from aoq.pipeline.search.products.int16_kernel import int16_works
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
+
+
+def mined(problem, folder, search, **options):
+    mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "work", output=folder / "table", **options)
+    return read_table(folder / "table")
+
+
+def definition(problem, direction):
+    """Every candidate but the anchor's own, by the exact dot product rounded to float32, then by id."""
+    side = problem[direction]
+    ids, scores = [], []
+    for row, anchor in enumerate(side.anchors.tolist()):
+        image_of = problem.image_of.tolist()
+        ranked = []
+        for number, candidate in enumerate(side.candidates.tolist()):
+            own = image_of[number] == row if direction == "i2t" else image_of[row] == number
+            exact = sum((Fraction(a) * Fraction(b) for a, b in zip(anchor, candidate, strict=True)), Fraction(0))
+            if not own:
+                ranked.append((-np.float32(float(exact)), number))
+        best = sorted(ranked)[: side.h]
+        ids.append([number for _, number in best])
+        scores.append([-score for score, _ in best])
+    return np.array(ids), np.array(scores, dtype=np.float32)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    images=st.integers(6, 14),
+    kinds=st.integers(1, 20),
+    nudge=st.sampled_from([0.0, 2.0**-22, 1e-3]),
+    precision=st.sampled_from(
+        ["float32", "bfloat16", *(["int16"] if int16_works() else []), *(["int8"] if int8_works() else [])]
+    ),
+)
+@example(seed=11, images=6, kinds=1, nudge=2.0**-22, precision="float32")  # bounds a hair below the last scores
+def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kinds, nudge, precision):
+    """Few distinct vectors stand many times, some a hair apart; one caption in eight belongs to no image."""
+    rng = np.random.default_rng(seed)
+    distinct = rng.normal(size=(kinds, 5))
+    draw = lambda count: (  # noqa: E731
+        distinct[rng.integers(0, kinds, count)] * (1 + nudge * rng.integers(-1, 2, (count, 5)))
+    ).astype(np.float32)
+    image_of = np.where(rng.random(3 * images) < 0.125, -1, rng.integers(0, images, 3 * images)).astype(np.int32)
+    most = int(np.bincount(image_of[image_of >= 0], minlength=1).max())
+    h_captions = int(rng.integers(1, 3 * images - most + 1))
+    problem = Problem(draw(images), draw(3 * images), image_of, h_captions, int(rng.integers(1, images)))
+    hashes = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "fastest_precision", lambda: precision)
+        patch.setattr(onepass, "TILE_IMAGES", int(rng.integers(4, 16)))
+        patch.setattr(onepass, "TILE_CAPTIONS", int(rng.integers(8, 40)))
+        for search in EXACT:
+            table = mined(replace(problem), tmp_path_factory.mktemp(search), search)
+            for direction in DIRECTIONS:
+                ids, scores = definition(problem, direction)
+                np.testing.assert_array_equal(table[direction].negative_ids, ids)
+                np.testing.assert_array_equal(table[direction].scores, scores)
+                assert table.manifest["directions"][direction]["certified_share"] == 1
+            hashes.add(tuple(table.manifest["directions"][direction]["sha256"] for direction in DIRECTIONS))
+    assert len(hashes) == 1
+
+
+@pytest.fixture
+def problem():
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(400, 12)).astype(np.float32)
+    captions = np.repeat(images, 2, axis=0) + rng.normal(size=(800, 12)).astype(np.float32)
+    return Problem(images, captions, np.repeat(np.arange(400, dtype=np.int32), 2), 20, 10)
+
+
+def test_recall_is_that_of_the_definition(problem, tmp_path):
+    """512 anchors are sampled: all 400 images, and of 800 captions too few to be sure, so only images are compared."""
+    near = mined(problem, tmp_path / "near", "faiss:IVF16,Flat|nprobe=4", recall_floor=0.1)
+    exact = mined(problem, tmp_path / "exact", "onepass")
+    about = near.manifest["directions"]["i2t"]
+    found = [len(set(a) & set(b)) / 20 for a, b in zip(near.i2t.negative_ids, exact.i2t.negative_ids, strict=True)]
+    assert about["recall"] == pytest.approx(np.mean(found), abs=1e-6)
+    assert 0.5 < about["recall"] < 1
+    assert (about["search"], about["guarantee"], about["recall_anchors"]) == (
+        "faiss:IVF16,Flat|nprobe=4",
+        "approximate",
+        400,
+    )
+    assert about["certified_share"] == 0
+
+
+def test_an_index_that_looks_everywhere_finds_everything(problem, tmp_path):
+    near = mined(problem, tmp_path / "near", "faiss:IVF16,Flat|nprobe=16")
+    exact = mined(problem, tmp_path / "exact", "onepass")
+    for direction in DIRECTIONS:
+        about = near.manifest["directions"][direction]
+        assert about["recall"] == 1
+        assert about["sha256"] == exact.manifest["directions"][direction]["sha256"]
+
+
+def test_rows_that_an_index_cannot_fill_are_short(problem, tmp_path):
+    """One of 64 clusters holds fewer images than are asked for."""
+    near = mined(problem, tmp_path, "faiss:IVF64,Flat|nprobe=1", recall_floor=0.01)
+    short = near.t2i.negative_ids < 0
+    assert short.any()
+    assert np.isnan(near.t2i.scores[short]).all()
+    assert not (np.diff(short.astype(int), axis=1) < 0).any()  # padding stands at the end
+
+
+def test_an_index_that_misses_too_much_is_refused(problem, tmp_path):
+    with pytest.raises(ValueError, match=r"finds \d+\.\d% of the i2t lists, and mining.recall_floor is 95.0%"):
+        mined(problem, tmp_path, "faiss:IVF64,Flat|nprobe=1")
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("faiss:Nonsense", r"FAISS makes no index of 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
+        ("faiss:IVF16,Flat|probes=4", r"FAISS makes no index of 'IVF16,Flat\|probes=4'"),
+        ("faiss:IVF4096,Flat", r"cannot train 'IVF4096,Flat' on 800 vectors .*; ask for fewer clusters"),
+        ("exact", "no search 'exact'; known are auto, onepass, faiss-flat and faiss:FACTORY"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
+    with pytest.raises(ValueError, match=message):
+        mined(problem, tmp_path, search)
+
+
+def test_units_of_another_precision_are_not_used(problem, tmp_path, monkeypatch):
+    """A run that is cut short on a machine with bfloat16 units and goes on on one without."""
+
+    def stop(done, total):
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(choice, "fastest_precision", lambda: "bfloat16")
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path, "onepass", progress=stop)
+    begun = {path.name for path in (tmp_path / "work").iterdir()}
+    monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path, "onepass", progress=stop)
+    new = {path.name for path in (tmp_path / "work").iterdir()} - begun
+    assert {name.split("-")[0] for name in new} == {"limits", "kept"}
+    mined(problem, tmp_path, "onepass")
+    assert audit(tmp_path / "table") == []
+
+
+def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    for count, name in ((0, "onepass"), (2, "faiss-flat")):
+        monkeypatch.setattr(backends, "gpus", lambda count=count: count)
+        assert choose_backend("auto") is EXACT[name]
+    assert "searching with onepass" in caplog.messages[0]
+    assert "FAISS sees 2 GPUs" in caplog.messages[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"captions": np.ones((800, 13), np.float32)}, "images have 12 dimensions and captions 13"),
+        ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
+        ({"image_of": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
+        (
+            {"image_of": np.full(800, 400, np.int32)},
+            "caption 0 is paired with image 400, and there are images 0 to 399",
+        ),
+        ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
+        ({"h_images": 400}, "lower `mining.h_images` to at most 399"),
+    ],
+)
+def test_a_problem_that_cannot_be_is_refused(problem, change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(problem, **change)
+
+
+def test_vectors_that_are_not_finite_are_named(problem, tmp_path):
+    for value in (np.nan, np.inf):
+        captions = problem.captions.copy()
+        captions[7, 3] = value
+        for search in EXACT:
+            with pytest.raises(ValueError, match="row 7 of the captions is not finite"):
+                mined(replace(problem, captions=captions), tmp_path, search)

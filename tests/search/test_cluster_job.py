@@ -1,0 +1,37 @@
+"""What every node must have in common: changed code is noticed wherever in aoq it stands."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import aoq
+from aoq.pipeline.search.cluster.job import code_sha256, versions_here
+
+HERE = Path(aoq.__file__).parent
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for folder in ("models", "pipeline"):
+        shutil.copytree(HERE / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_a_copy_has_the_code_of_the_original(copy):
+    assert code_sha256(copy) == code_sha256(HERE)
+    assert dict(versions_here())["aoq's code"] == code_sha256(HERE)[:12]
+
+
+@pytest.mark.parametrize("file", ["pipeline/search/products/int16_kernel.py", "models/vsepp.py"])
+def test_a_changed_file_is_noticed(copy, file):
+    with (copy / file).open("a") as changed:
+        changed.write("\n")
+    assert code_sha256(copy) != code_sha256(HERE)
+
+
+def test_a_renamed_file_is_noticed(copy):
+    (copy / "pipeline/search/tiles.py").rename(copy / "pipeline/search/tile.py")
+    assert code_sha256(copy) != code_sha256(HERE)

@@ -1,0 +1,198 @@
+"""Mining on a Ray cluster of two nodes: the same table, whatever is lost on the way; nodes that do not fit are named.
+
+Run by `make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.cluster import connection, nodes, units
+from aoq.pipeline.search.cluster.job import problems_here
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.runners import run_in_process
+from aoq.pipeline.search.tiles import TILE_IMAGES
+from aoq.pipeline.search.units import Unit
+from aoq.pipeline.tables.table import read_table
+
+pytestmark = pytest.mark.cluster
+
+IMAGES, EACH = 2 * TILE_IMAGES + 100, 1
+MEMORY = 50_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head and one more node, of one processor each; a lost node is noticed within a few seconds."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(connection.DEFAULTS)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    node = {"num_cpus": 1, "object_store_memory": 80_000_000, "memory": 2 * MEMORY}
+    started = Cluster()
+    try:
+        started.add_node(**node, include_dashboard=False, _system_config=checks)
+        started.second = started.add_node(**node)
+        ray.init(started.address, log_to_driver=False)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Mapped vectors, for three units of images."""
+    rng = np.random.default_rng(3)
+    for name, count in (("images", IMAGES), ("captions", IMAGES * EACH)):
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=(count, 6)).astype(np.float32))
+    vectors = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "captions"))
+    return Problem(*vectors, np.repeat(np.arange(IMAGES, dtype=np.int32), EACH), 7, 5, MEMORY)
+
+
+def mined(problem, folder, run=run_in_process, **options):
+    given = {"search": "onepass", "provenance": {"dataset": "d"}, "run": run, **options}
+    mine(problem, work=folder / "work", output=folder / "table", **given)
+    return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+
+
+def on(cluster, change=lambda unit: unit):
+    """A runner on the cluster, where the units of the pass over the tiles, three, are changed in some way."""
+    run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+
+    def changed(steps, problem, work, progress):
+        first, tiles, last = steps
+        run([first, [replace(unit, run=change(unit.run)) for unit in tiles], last], problem, work, progress)
+
+    return changed
+
+
+def once(marker):
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def dying(marker, unit, problem, work):
+    if once(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return unit(problem, work)
+
+
+def stuck_on(node, marker, unit, problem, work):
+    """On this node a unit never ends; on others none ends before that."""
+    import ray
+
+    if ray.get_runtime_context().get_node_id() == node:
+        marker.touch()
+        time.sleep(3600)
+    wait_for(marker.exists)
+    return unit(problem, work)
+
+
+def wait_for(there):
+    while not there():
+        time.sleep(0.05)
+
+
+def test_the_table_is_the_same_though_a_process_dies(cluster, world, tmp_path):
+    marker = tmp_path / "died"
+    whole = mined(world, tmp_path / "here")
+    assert mined(world, tmp_path / "there", on(cluster, lambda unit: partial(dying, marker, unit))) == whole
+    assert marker.exists()
+
+
+def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
+    import ray
+
+    third, marker = cluster.add_node(num_cpus=1, object_store_memory=80_000_000, memory=MEMORY), tmp_path / "stuck"
+
+    def lose_it():
+        wait_for(marker.exists)
+        cluster.remove_node(third, allow_graceful=False)
+
+    losing = threading.Thread(target=lose_it, daemon=True)
+    losing.start()
+    run = on(cluster, lambda unit: partial(stuck_on, third.node_id, marker, unit))
+    assert mined(world, tmp_path / "there", run) == mined(world, tmp_path / "here")
+    losing.join()
+    wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
+
+
+def failing(problem, work):
+    raise ValueError("this unit cannot be")
+
+
+def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
+    def second_step(steps, problem, work, progress):
+        run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+        run([steps[0], [Unit(("never",), failing)]], problem, work, progress)
+
+    with pytest.raises(ValueError, match=r"^this unit cannot be$"):
+        mined(world, tmp_path, second_step)
+    limits = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("limits-*.parquet")}
+    assert len(limits) == 2
+    seen = {}
+    mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in limits}))
+    assert seen == limits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"versions": "1.0"}, r"has numpy {numpy}, not 1\.0"),
+        (
+            {"work": "elsewhere"},
+            r"cannot read and write in .*elsewhere .*: that folder must be one that all nodes share",
+        ),
+        ({"images": "other.npy"}, r"reads another .*other\.npy \(sha256"),
+        ({"captions": "none.npy"}, r"cannot read .*none\.npy"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
+    cluster, world, tmp_path, monkeypatch, change, message
+):
+    second = cluster.second.node_id
+    np.save(tmp_path / "other.npy", np.zeros((IMAGES, 6), np.float32))
+
+    def differs_there(job, token):
+        import ray
+
+        if ray.get_runtime_context().get_node_id() == second:
+            job = replace(job, **{name: changed(job, name) for name in change})
+        return problems_here(job, token)
+
+    def changed(job, name):
+        value = getattr(job, name)
+        if name in ("images", "captions"):
+            return replace(value, path=value.path.with_name(change[name]))
+        return value / change[name] if name == "work" else tuple({**dict(value), "numpy": change[name]}.items())
+
+    monkeypatch.setattr(nodes, "problems_here", differs_there)
+    expected = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*" + message.replace(
+        "{numpy}", np.__version__.replace(".", r"\.")
+    )
+    with pytest.raises(ValueError, match=expected):
+        mined(world, tmp_path, on(cluster))
+    assert not list((tmp_path / "work").glob("*.parquet"))
+    assert not list((tmp_path / "work").glob("token*"))
+
+
+def test_a_unit_that_no_node_has_room_for_is_refused(cluster, world, tmp_path):
+    with pytest.raises(ValueError, match=r"no node .* room for a unit of 1 threads and 900 MB; there are 2 nodes"):
+        mined(replace(world, memory=900_000_000), tmp_path, on(cluster))

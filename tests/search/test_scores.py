@@ -1,0 +1,55 @@
+"""Scores against the exact sum of exact products, rounded once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.search.scores import exact_scores
+
+
+def rounded(fraction: Fraction) -> np.float32:
+    """The float32 number nearest to a fraction, of two equally near the even one."""
+    near = np.float32(float(fraction))
+    choices = [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
+    distance = {float(choice): abs(Fraction(float(choice)) - fraction) for choice in choices}
+    least = min(distance.values())
+    best = [choice for choice in choices if distance[float(choice)] == least]
+    return best[0] if len(best) == 1 else next(choice for choice in best if int(choice.view(np.uint32)) % 2 == 0)
+
+
+def all_pairs(anchors, candidates):
+    offsets = np.arange(len(anchors) + 1) * len(candidates)
+    ids = np.tile(np.arange(len(candidates), dtype=np.int32), len(anchors))
+    return exact_scores(anchors, candidates, offsets, ids).reshape(len(anchors), len(candidates))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 70), spread=st.sampled_from([0, 3, 20]))
+def test_a_score_is_the_exact_product_rounded_once(seed, size, spread):
+    """Also where the sum cancels, or its terms differ by many magnitudes."""
+    rng = np.random.default_rng(seed)
+    vectors = (rng.normal(size=(4, size)) * 2.0 ** rng.integers(-spread, spread + 1, (4, size))).astype(np.float32)
+    vectors[3] = -vectors[2]
+    vectors[3, -1] *= np.float32(1 + 2**-23)
+    found = all_pairs(vectors, vectors)
+    for row in range(4):
+        for column in range(4):
+            products = zip(vectors[row].tolist(), vectors[column].tolist(), strict=True)
+            expected = rounded(sum((Fraction(a) * Fraction(b) for a, b in products), Fraction(0)))
+            assert found[row, column] == expected
+
+
+def test_halfway_between_two_numbers_it_is_added_up_exactly():
+    """1 + 2**-24 lies halfway between two float32 numbers; 2**-60 decides, and float64 does not see it."""
+    anchors = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)], [1, 2**-24, 0]])
+    found = all_pairs(anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
+    assert found.tolist() == [1 + 2**-23, 1, 1]
+
+
+def test_zero_has_no_sign():
+    found = all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
+    assert not np.signbit(found).any()

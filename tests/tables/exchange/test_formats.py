@@ -1,0 +1,185 @@
+"""Every format, against loops over its definition, both directions, whole lists and short ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.exchange import written
+from aoq.pipeline.tables.exchange.formats import FORMATS
+from aoq.pipeline.tables.exchange.outgoing import Names
+
+
+def shorten(ids, scores):
+    """The first negative of anchor 1 is gone, all but one of anchor 2's, and all of anchor 3's."""
+    ids[1, 0] = ids[2, 1:] = ids[3] = -1
+
+
+@pytest.fixture(params=DIRECTIONS)
+def direction(request):
+    return request.param
+
+
+@pytest.fixture
+def texts(world, direction):
+    anchors, candidates = (world.ids, world.texts) if direction == "i2t" else (world.texts, world.ids)
+    return anchors, candidates
+
+
+def triplets(groups, depth):
+    for anchor, positives, negatives in groups:
+        for positive in positives:
+            for negative in negatives:
+                yield {"anchor": anchor, "positive": positive, "negative": negative}, [positive, negative]
+
+
+def tuples(groups, depth):
+    for anchor, positives, negatives in groups:
+        for positive in positives:
+            if len(negatives) == depth:
+                named = {f"negative_{place}": negative for place, negative in enumerate(negatives, start=1)}
+                yield {"anchor": anchor, "positive": positive, **named}, [positive, *negatives]
+
+
+def labeled_pairs(groups, depth):
+    for anchor, positives, negatives in groups:
+        for label, documents in ((1, positives), (0, negatives if positives else [])):
+            for document in documents:
+                yield {"anchor": anchor, "positive": document, "label": label}, document
+
+
+def labeled_lists(groups, depth):
+    for anchor, positives, negatives in groups:
+        for positive in positives:
+            if negatives:
+                documents = [positive, *negatives]
+                yield {"anchor": anchor, "positive": documents, "labels": [1] + [0] * len(negatives)}, documents
+
+
+SLOW = {
+    "triplet": (triplets, "scores"),
+    "n-tuple": (tuples, "scores"),
+    "labeled-pair": (labeled_pairs, "score"),
+    "labeled-list": (labeled_lists, "scores"),
+}
+
+
+def said(value, anchors, candidates):
+    """Texts in place of rows."""
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return [candidates[row] for row, _ in value]
+    return candidates[value[0]] if isinstance(value, tuple) else value
+
+
+def scores_of(value):
+    return [score for _, score in value] if isinstance(value, list) else value[1]
+
+
+@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("name", SLOW)
+def test_sentence_transformers(name, scored, change, direction, outgoing, groups, texts, tmp_path):
+    build, score_column = SLOW[name]
+    rows = []
+    for row, documents in build(groups(direction, 4, change), 4):
+        row = {key: texts[0][value] if key == "anchor" else said(value, *texts) for key, value in row.items()}
+        if scored:
+            row = {key: value for key, value in row.items() if not key.startswith("label")}
+            row[score_column] = scores_of(documents)
+        rows.append(row)
+    written = FORMATS[name].write(outgoing(direction, scored=scored, change=change), tmp_path / "out")
+    found = pq.read_table(tmp_path / "out")
+    assert found.to_pylist() == rows
+    assert found.column_names == list(rows[0])
+    kept = {row["anchor"] for row in rows}
+    assert (written.rows, written.anchors_left_out) == (len(rows), len(texts[0]) - len(kept))
+
+
+def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, monkeypatch):
+    FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "one")
+    monkeypatch.setattr(written, "GROUP_BYTES", 1)
+    FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "many")
+    assert pq.ParquetFile(tmp_path / "one").num_row_groups == 1
+    assert pq.ParquetFile(tmp_path / "many").num_row_groups == 4
+    assert pq.read_table(tmp_path / "one").equals(pq.read_table(tmp_path / "many"))
+
+
+@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
+def test_pylate(change, direction, world, outgoing, groups, tmp_path):
+    ids = {"i2t": world.ids, "t2i": [str(row) for row in range(len(world.texts))]}
+    anchors, candidates = (ids["i2t"], ids["t2i"]) if direction == "i2t" else (ids["t2i"], ids["i2t"])
+    rows = [
+        {"query_id": anchors[row["anchor"]], "document_ids": said(documents, None, candidates), "scores": scores}
+        for row, documents in tuples(groups(direction, 4, change), 4)
+        for scores in [scores_of(documents)]
+    ]
+    written = FORMATS["pylate"].write(outgoing(direction, scored=True, change=change), tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / "train.parquet").to_pylist() == rows
+    assert written.rows == len(rows)
+    assert written.anchors_left_out == len(anchors) - len({row["query_id"] for row in rows})
+    texts = {"queries": ("query_id", direction), "documents": ("document_id", "t2i" if direction == "i2t" else "i2t")}
+    for table, (column, side) in texts.items():
+        names = world.names[side]
+        expected = [{column: name, "text": text} for name, text in zip(names.ids, names.texts, strict=True)]
+        assert pq.read_table(tmp_path / "out" / f"{table}.parquet").to_pylist() == expected
+
+
+@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
+def test_flagembedding_and_tevatron(change, direction, world, outgoing, groups, texts, tmp_path):
+    anchors, candidates = texts
+    ids = [world.names[one].ids for one in (("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t"))]
+    flag, scored, tevatron = [], [], []
+    for anchor, positives, negatives in groups(direction, 4, change):
+        if positives and negatives:
+            line = {"query": anchors[anchor], "pos": said(positives, *texts), "neg": said(negatives, *texts)}
+            flag.append(line)
+            scored.append({**line, "pos_scores": scores_of(positives), "neg_scores": scores_of(negatives)})
+            passages = [
+                [{"docid": ids[1][row], "title": "", "text": candidates[row]} for row, _ in documents]
+                for documents in (positives, negatives)
+            ]
+            tevatron.append({"query_id": ids[0][anchor], "query": anchors[anchor]})
+            tevatron[-1] |= {"positive_passages": passages[0], "negative_passages": passages[1]}
+    for name, given, lines in (
+        ("flagembedding", False, flag),
+        ("flagembedding", True, scored),
+        ("tevatron", False, tevatron),
+    ):
+        written = FORMATS[name].write(outgoing(direction, scored=given, change=change), tmp_path / "out")
+        assert [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()] == lines
+        assert (written.rows, written.anchors_left_out) == (len(lines), len(anchors) - len(lines))
+
+
+@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
+def test_trec(change, direction, world, outgoing, groups, tmp_path):
+    ids = [world.names[one].ids for one in (("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t"))]
+    lines = [
+        (ids[0][anchor], "Q0", ids[1][row], str(place), score, "aoq")
+        for anchor, _, negatives in groups(direction, 4, change)
+        for place, (row, score) in enumerate(negatives, start=1)
+    ]
+    written = FORMATS["trec"].write(outgoing(direction, change=change), tmp_path / "run")
+    found = [line.split(" ") for line in (tmp_path / "run").read_text().splitlines()]
+    assert [(*fields[:4], np.float32(fields[4]), fields[5]) for fields in found] == lines
+    assert (written.rows, written.anchors_left_out) == (len(lines), 1 if change else 0)
+
+
+def test_official_lists(direction, outgoing, groups, tmp_path):
+    FORMATS["aoq"].write(outgoing(direction), tmp_path / "f30k")
+    found = np.load(tmp_path / "f30k" / f"{direction}_f30k.npy")
+    assert found.dtype == np.int32
+    assert found.tolist() == [[row for row, _ in negatives] for _, _, negatives in groups(direction)]
+    with pytest.raises(ValueError, match=r"anchor \d has \d negatives, and the official lists have no padding"):
+        FORMATS["aoq"].write(outgoing(direction, change=shorten), tmp_path / "short")
+
+
+def test_an_id_with_a_space_has_no_place_in_a_run(world, outgoing, tmp_path):
+    names = Names(["a b", *world.ids[1:]], world.ids)
+    one = replace(outgoing("i2t"), anchors=names)
+    with pytest.raises(ValueError, match="'a b' cannot be an id in a TREC run"):
+        FORMATS["trec"].write(one, tmp_path / "run")

@@ -1,0 +1,43 @@
+"""Pairs known to match, from the three kinds of files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.tables.screens.matches import read_matches
+
+
+def test_all_kinds_give_the_same_pairs(tmp_path):
+    table = pa.table({"caption_id": [5, 2, 5], "image_id": [0, 1, 3]})
+    pq.write_table(table, tmp_path / "m.parquet")
+    (tmp_path / "m.csv").write_text("image_id,caption_id,note\n0,5,x\n1,2,y\n3,5,z\n")
+    (tmp_path / "m.json").write_text('{"5": [0, 3], "2": [1]}')
+    for suffix in (".parquet", ".csv", ".json"):
+        assert read_matches(tmp_path / f"m{suffix}", images=4, captions=6).tolist() == [5, 8, 23]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("m.txt", "0 5", "one of .parquet, .csv, .json"),
+        ("m.csv", "image,caption\n0,5\n", "caption_id"),
+        ("m.csv", "caption_id,image_id\n5,zero\n", "rows are integers"),
+        ("m.csv", "caption_id,image_id\n5,\n4,1\n", "rows are empty"),
+        ("m.csv", "caption_id,image_id\n6,0\n", "pair 0 has caption 6, and there are captions 0 to 5"),
+        ("m.csv", "caption_id,image_id\n5,-1\n", "pair 0 has image -1"),
+        ("m.json", "[1, 2]", "cannot be read"),
+        ("m.json", '{"a": [1]}', "cannot be read"),
+        ("m.parquet", "no parquet", "cannot be read"),
+    ],
+)
+def test_others_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_matches(tmp_path / name, images=4, captions=6)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"m\.csv does not exist"):
+        read_matches(tmp_path / "m.csv", images=4, captions=6)

@@ -1,0 +1,252 @@
+"""Every rule against its definition in loops, and views kept beside tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.screens.view import judge, leave_out, read_view, write_view
+from aoq.pipeline.tables.table import NegativeTable
+
+WORDS = ("a", "dog", "cat", "red", "runs", "sits")
+MATCHES = [(0, 5), (3, 2), (4, 11)]
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def lists_of(scores, own, h):
+    """Best first, then lowest row; short where there are not enough."""
+    ids, values = np.full((len(scores), h), -1, np.int32), np.full((len(scores), h), np.nan, np.float32)
+    for anchor, row in enumerate(scores):
+        order = [c for c in np.lexsort((np.arange(len(row)), -row)) if c not in own[anchor]][:h]
+        ids[anchor, : len(order)], values[anchor, : len(order)] = order, row[order]
+    positives = [min((row[c] for c in mine), default=np.nan) for row, mine in zip(scores, own, strict=True)]
+    return NegativeLists(ids, values, np.array(positives, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Six images with up to four captions, two captions of no image, clustered vectors, few words."""
+    rng = np.random.default_rng(5)
+    image_of = np.array([0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, -1, -1], dtype=np.int32)
+    centres = rng.standard_normal((3, 8))
+    images = unit(centres[rng.integers(3, size=6)] + 0.4 * rng.standard_normal((6, 8)))
+    captions = unit(centres[rng.integers(3, size=14)] + 0.4 * rng.standard_normal((14, 8)))
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 4))).capitalize() for _ in image_of]
+    scores = images @ captions.T
+    own = [set(np.flatnonzero(image_of == image)) for image in range(6)]
+    i2t = lists_of(scores, own, 12)  # more than some have
+    t2i = lists_of(scores.T, [{image} - {-1} for image in image_of.tolist()], 5)
+    manifest = {"directions": {"i2t": {"sha256": "one"}, "t2i": {"sha256": "other"}}}
+    matches = np.array(sorted(image * 14 + caption for image, caption in MATCHES))
+    trust = rng.random(14).astype(np.float32)
+    return NegativeTable(i2t, t2i, manifest), Knowledge(6, image_of, texts, images, captions, matches, trust)
+
+
+def meets(rule, value, table, known, direction, anchor, place):
+    """The definition of each rule."""
+    lists = table[direction]
+    candidate, score = lists.negative_ids[anchor, place], float(lists.scores[anchor, place])
+    image, caption = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
+    own = [c for c in range(14) if known.image_of[c] == image]
+    positive = float(lists.positive_scores[anchor])
+    words = set(tokenise(known.texts[caption]))
+    others = [set(tokenise(known.texts[c])) for c in own]
+    back = table["t2i" if direction == "i2t" else "i2t"].negative_ids[candidate]
+    answers = {
+        "range_min": lambda: place < value,
+        "range_max": lambda: place >= value,
+        "min_score": lambda: score < value,
+        "max_score": lambda: score > value,
+        "positives": lambda: (image, caption) in MATCHES,
+        "same_text": lambda: any(tokenise(known.texts[c]) == tokenise(known.texts[caption]) for c in own),
+        "near_text": lambda: any(len(words & other) / len(words | other) >= value for other in others),
+        "caption_similarity": lambda: any(float(known.captions[c] @ known.captions[caption]) >= value for c in own),
+        "image_similarity": lambda: (
+            known.image_of[caption] >= 0 and float(known.images[image] @ known.images[known.image_of[caption]]) >= value
+        ),
+        "mutual_rank": lambda: place < value and anchor in back[:value],
+        "absolute_margin": lambda: score > positive - value,
+        "relative_margin": lambda: score > positive - value * abs(positive),
+        "doubtful_pair": lambda: known.image_of[caption] >= 0 and float(known.pair_probabilities[caption]) < value,
+    }
+    return answers[rule]()
+
+
+SETTINGS = {
+    "range_min": 2,
+    "range_max": 4,
+    "min_score": 0.1,
+    "max_score": 0.6,
+    "positives": "some.csv",
+    "same_text": True,
+    "near_text": 0.5,
+    "caption_similarity": 0.7,
+    "image_similarity": 0.7,
+    "mutual_rank": 3,
+    "absolute_margin": 0.2,
+    "relative_margin": 0.3,
+    "doubtful_pair": 0.4,
+}
+FILES = {"pair_probabilities": "clean_pairs.parquet"}
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_every_rule_means_what_its_definition_says(world, direction):
+    table, known = world
+    view = judge(table, Screen(**SETTINGS, **FILES), known)
+    flags, ids = view[direction].flags, table[direction].negative_ids
+    met = dict.fromkeys(SETTINGS, 0)
+    for anchor, place in np.ndindex(*ids.shape):
+        for rule, value in SETTINGS.items():
+            expected = ids[anchor, place] >= 0 and meets(rule, value, table, known, direction, anchor, place)
+            assert bool(flags[anchor, place] & bit(rule)) == expected, (rule, anchor, place)
+            met[rule] += expected
+    assert all(0 < count < (ids >= 0).sum() for rule, count in met.items()), met
+
+
+def test_a_cap_leaves_each_candidate_its_best_places(world):
+    table, known = world
+    view = judge(table, Screen(range_min=1, max_uses=2), known)
+    ids, flags = table.i2t.negative_ids, view.i2t.flags
+    for candidate in range(14):
+        places = sorted((place, anchor) for anchor, place in zip(*np.nonzero(ids == candidate), strict=True))
+        after = [(place, anchor) for place, anchor in places if place >= 1]
+        assert [bool(flags[anchor, place] & bit("max_uses")) for place, anchor in after] == [
+            number >= 2 for number in range(len(after))
+        ]
+
+
+def test_suspicion_is_the_share_of_rules_and_certain_where_people_said_so(world):
+    table, known = world
+    view = judge(table, Screen(positives="some.csv", mutual_rank=3, near_text=0.5, min_score=0.0), known)
+    judged = view.i2t
+    met = [(judged.flags & bit(rule) > 0).astype(int) for rule in ("positives", "mutual_rank", "near_text")]
+    np.testing.assert_allclose(judged.suspicion, np.where(met[0], 1.0, sum(met) / 3), rtol=1e-6)
+    assert len(np.unique(judged.suspicion)) == 4
+    excluded = judged.flags & bit("min_score") > 0
+    for suspected, left in (
+        ("drop", (judged.suspicion == 0).astype(float)),
+        ("downweight", 1 - judged.suspicion),
+        ("keep", np.ones(judged.flags.shape)),
+    ):
+        np.testing.assert_array_equal(judged.weights(suspected), np.where(excluded, 0, left).astype(np.float32))
+
+
+def test_counts_add_up_and_lists_grow_short(world):
+    table, known = world
+    view = judge(table, Screen(range_max=8, near_text=0.5, absolute_margin=0.1), known)
+    for direction, counts in view.manifest["directions"].items():
+        left = leave_out(table[direction], view[direction])
+        assert counts["listed"] == (table[direction].negative_ids >= 0).sum()
+        assert counts["left"] + sum(counts["takes"].values()) == counts["listed"]
+        assert counts["left"] == (left.negative_ids >= 0).sum()
+        assert counts["empty"] == (left.negative_ids[:, 0] < 0).sum()
+        for anchor in range(len(left)):
+            kept = (view[direction].flags[anchor] == 0) & (table[direction].negative_ids[anchor] >= 0)
+            expected = table[direction].negative_ids[anchor][kept]
+            np.testing.assert_array_equal(left.negative_ids[anchor][: len(expected)], expected)
+            np.testing.assert_array_equal(left.scores[anchor][: len(expected)], table[direction].scores[anchor][kept])
+            assert (left.negative_ids[anchor][len(expected) :] == -1).all()
+            assert np.isnan(left.scores[anchor][len(expected) :]).all()
+
+
+def test_a_view_is_read_as_it_was_written_and_of_its_table_only(world, tmp_path):
+    table, known = world
+    view = judge(table, Screen(mutual_rank=2), known)
+    write_view(view, tmp_path)
+    read = read_view(tmp_path, table.manifest)
+    assert read.manifest == view.manifest
+    for direction in ("i2t", "t2i"):
+        np.testing.assert_array_equal(read[direction].flags, view[direction].flags)
+        np.testing.assert_array_equal(read[direction].suspicion, view[direction].suspicion)
+    other = NegativeTable(table.i2t, table.t2i, {"directions": {"i2t": {"sha256": "1"}, "t2i": {"sha256": "2"}}})
+    with pytest.raises(ValueError, match="a view of another table"):
+        read_view(tmp_path, other.manifest)
+
+
+def test_a_view_from_before_a_rule_was_added_is_read(world, tmp_path):
+    table, known = world
+    view = judge(table, Screen(mutual_rank=2), known)
+    write_view(view, tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    for rules, is_read in ((manifest["rules"][:-1], True), (manifest["rules"][1:], False)):
+        (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "rules": rules}))
+        if is_read:
+            np.testing.assert_array_equal(read_view(tmp_path, table.manifest).i2t.flags, view.i2t.flags)
+        else:
+            with pytest.raises(ValueError, match="screen again"):
+                read_view(tmp_path, table.manifest)
+
+
+def test_a_recipe_has_a_hash_of_its_own(world):
+    table, known = world
+    views = [judge(table, Screen(mutual_rank=2, suspected=suspected), known) for suspected in ("drop", "keep")]
+    assert views[0].manifest["recipe_sha256"] == views[1].manifest["recipe_sha256"]
+    assert judge(table, Screen(mutual_rank=3), known).manifest["recipe_sha256"] != views[0].manifest["recipe_sha256"]
+
+
+def test_what_is_no_view_is_refused(world, tmp_path):
+    table, known = world
+    with pytest.raises(FileNotFoundError, match="aoq screen"):
+        read_view(tmp_path, table.manifest)
+    (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 1, "directions": {}}))
+    with pytest.raises(ValueError, match="is no view's"):
+        read_view(tmp_path, table.manifest)
+    write_view(judge(table, Screen(mutual_rank=2), known), tmp_path)
+    data = bytearray((tmp_path / "t2i.parquet").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "t2i.parquet").write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged"):
+        read_view(tmp_path, table.manifest)
+
+
+@pytest.mark.parametrize(
+    "rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity", "doubtful_pair"]
+)
+def test_a_rule_says_what_it_lacks(world, rule):
+    table, known = world
+    screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
+    with pytest.raises(ValueError, match=f"the rule {rule} needs"):
+        judge(table, screen, Knowledge(6, known.image_of))
+
+
+def test_a_table_from_before_hashes_is_refused(world):
+    table, known = world
+    old = NegativeTable(table.i2t, table.t2i, {"directions": {"i2t": {}, "t2i": {}}})
+    with pytest.raises(ValueError, match="mine again"):
+        judge(old, Screen(mutual_rank=2), known)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "no rule is set"),
+        ({"suspected": "keep"}, "no rule is set"),
+        ({"range_min": 5, "range_max": 5}, "leaves nothing"),
+        ({"near_text": 1.5}, "less than or equal to 1"),
+        ({"mutual_rank": 0}, "greater than 0"),
+        ({"best": 1}, "Extra inputs"),
+        ({"doubtful_pair": 0.5}, "belong together"),
+        ({"mutual_rank": 5, "pair_probabilities": "x.parquet"}, "belong together"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        Screen(**settings)
+
+
+def test_every_rule_has_a_bit_and_a_test():
+    assert {*SETTINGS, "max_uses"} == set(RULES)
+    assert set(EXCLUSIONS) < set(RULES)
+    assert len(RULES) <= 16

@@ -1,0 +1,204 @@
+"""The audit is silent on what the miner makes, and names every planted defect."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.lists import to_arrow
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import ContentHash, list_writer, read_table, write_positives
+
+IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return mined(tmp_path, "onepass")
+
+
+def mined(folder, search, **options):
+    rng = np.random.default_rng(2)
+    images = rng.normal(size=(30, 6)).astype(np.float32)
+    captions = (images[IMAGE_OF] + rng.normal(size=(90, 6))).astype(np.float32)
+    captions[40:45] = captions[7]
+    mine(
+        Problem(images, captions, IMAGE_OF, 12, 5),
+        search=search,
+        provenance={"dataset": "d"},
+        work=folder / "work",
+        output=folder / "table",
+        **options,
+    )
+    return folder / "table"
+
+
+def rewrite(folder, direction, change, *, forged=True):
+    """Change the lists; with a new sha256 in the manifest, as one who makes tables with an error would."""
+    path = folder / f"{direction}.parquet"
+    footer = json.loads(pq.read_schema(path).metadata[b"aoq"])
+    lists = read_table(folder)[direction]
+    ids, scores, positive = (column.copy() for column in (lists.negative_ids, lists.scores, lists.positive_scores))
+    changed = change(ids, scores, positive)
+    ids, scores, positive = changed if changed is not None else (ids, scores, positive)
+    lists = replace(lists, negative_ids=ids, scores=scores, positive_scores=positive)
+    with list_writer(path, lists.h, footer) as writer:
+        writer.write_table(to_arrow(lists).cast(writer.schema))
+    if forged:
+        content = ContentHash()
+        content.add(lists)
+        edit(folder, lambda manifest: manifest["directions"][direction].update(sha256=content.hexdigest()))
+
+
+def edit(folder, change):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("search", ["onepass", "faiss-flat", "faiss:IVF4,Flat|nprobe=2"])
+def test_what_is_mined_is_sound(tmp_path, search):
+    assert audit(mined(tmp_path, search, recall_floor=0.1)) == []
+
+
+def swap(ids, scores, positive):
+    ids[4, [0, 1]], scores[4, [0, 1]] = ids[4, [1, 0]], scores[4, [1, 0]]
+
+
+def break_tie(ids, scores, positive):
+    scores[4, 1] = scores[4, 0]
+    ids[4, [0, 1]] = np.sort(ids[4, [0, 1]])[::-1]
+
+
+def beyond(ids, scores, positive):
+    ids[4, 3] = 90
+
+
+def repeat(ids, scores, positive):
+    ids[4, 3], scores[4, 3] = ids[4, 2], scores[4, 2]
+
+
+def not_finite(ids, scores, positive):
+    scores[4, 0] = np.inf
+
+
+def hole(ids, scores, positive):
+    ids[4, 3] = -1
+
+
+def own(ids, scores, positive):
+    ids[4, 0] = 4 * 3 + 1
+
+
+def other_score(ids, scores, positive):
+    scores[:, 0] += np.float32(1e-3)
+
+
+def forget(ids, scores, positive):
+    """The best negative of every anchor is left out, and the next best stand in its place."""
+    ids[:, :-1], scores[:, :-1] = ids[:, 1:].copy(), scores[:, 1:].copy()
+    ids[:, -1], scores[:, -1] = -1, np.nan
+
+
+def infinite(ids, scores, positive):
+    positive[4] = -np.inf
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (swap, r"i2t.parquet: not in order .* \(1 rows, the first is 4\)"),
+        (break_tie, r"i2t.parquet: not in order"),
+        (beyond, r"ids beyond the other side's rows"),
+        (repeat, r"the same id twice"),
+        (not_finite, r"scores that are not finite"),
+        (hole, r"real ids after padding"),
+        (own, r"an own positive among the negatives \(1 rows, the first is 4\)"),
+        (other_score, r"a score that the other direction gives otherwise"),
+        (forget, r"t2i.parquet: a pair that the other direction should list, and it does not"),
+        (infinite, r"a positive score that is infinite"),
+    ],
+)
+def test_planted_defects_of_lists_are_named(folder, defect, message):
+    rewrite(folder, "i2t", defect)
+    assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
+
+
+def test_a_table_that_says_it_has_no_scores_has_none(folder):
+    def import_without_scores(manifest):
+        for about in manifest["directions"].values():
+            about.update(scores="none")
+
+    edit(folder, import_without_scores)
+    found = [str(finding) for finding in audit(folder)]
+    assert any(
+        re.search(r"i2t.parquet: a score, and the manifest says that there are none \(30 rows", f) for f in found
+    )
+
+
+def drop_certificate(folder):
+    path = folder / "t2i.certificates.parquet"
+    rows = pq.read_table(path)
+    bound = rows["bound"].to_numpy().copy()
+    bound[3] = rows["last_score"][3].as_py()
+    pq.write_table(rows.set_column(2, "bound", pa.array(bound)), path)
+
+
+def another_last_score(folder):
+    path = folder / "i2t.certificates.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.set_column(1, "last_score", pa.array(rows["last_score"].to_numpy() + 1)), path)
+
+
+def more_positives(folder):
+    best = read_table(folder).i2t.negative_ids[4, 0]
+    image_of = IMAGE_OF.copy()
+    image_of[best] = 4
+    write_positives(folder, image_of)
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        (drop_certificate, r"t2i.certificates.parquet: not certified.*\(1 rows, the first is 3\)"),
+        (another_last_score, r"i2t.certificates.parquet: a last score that is not the table's \(30 rows"),
+        (more_positives, r"i2t.parquet: an own positive among the negatives \(1 rows, the first is 4\)"),
+        (lambda folder: write_positives(folder, IMAGE_OF + np.int32(1)), "pairs with rows that the table has not"),
+        (lambda folder: rewrite(folder, "i2t", other_score, forged=False), "not those whose sha256 the manifest gives"),
+        (
+            lambda folder: edit(folder, lambda manifest: manifest.update(dataset="e")),
+            "its footer says dataset = 'd', the manifest 'e'",
+        ),
+        (
+            lambda folder: rewrite(folder, "i2t", lambda *columns: [column[:-1] for column in columns]),
+            "holds 29 lists of 12, the manifest says 30 of 12",
+        ),
+    ],
+)
+def test_planted_defects_beside_the_lists_are_named(folder, defect, message):
+    defect(folder)
+    assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
+
+
+def test_a_manifest_from_before_audits_is_said(folder):
+    edit(folder, lambda manifest: manifest["directions"]["t2i"].pop("sha256"))
+    with pytest.raises(ValueError, match=r"manifest.json does not say \['sha256'\] of t2i: .* mine again"):
+        audit(folder)
+
+
+def test_what_cannot_be_read_is_said(folder):
+    (folder / "positives.parquet").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"positives.parquet is damaged"):
+        audit(folder)
+    (folder / "i2t.certificates.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"i2t.certificates.parquet does not exist; .* mine again"):
+        audit(folder)

@@ -1,0 +1,84 @@
+"""Figures of tables, against their definitions in loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.statistics import PERSISTENCE, QUANTILES, compare, describe
+from aoq.pipeline.tables.table import NegativeTable
+
+
+def lists_of(ids, scores=None, positive=None):
+    ids = np.array(ids, dtype=np.int32)
+    scores = np.where(ids < 0, np.nan, -np.arange(ids.shape[1])) if scores is None else np.array(scores)
+    positive = np.zeros(len(ids)) if positive is None else np.array(positive)
+    return NegativeLists(ids, scores.astype(np.float32), positive.astype(np.float32))
+
+
+def draw(rng, anchors, h, candidates):
+    ids = np.stack([rng.permutation(candidates)[:h] for _ in range(anchors)])
+    for row, length in enumerate(rng.integers(0, h + 1, anchors)):
+        ids[row, length:] = -1
+    return ids
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), h=st.integers(1, 8), other_h=st.integers(1, 8))
+def test_differences_equal_the_definition(seed, h, other_h):
+    rng = np.random.default_rng(seed)
+    one, other = draw(rng, 6, h, 9), draw(rng, 6, other_h, 9)
+    one[0], other[0] = -1, -1
+    depth = min(h, other_h)
+    tables = [NegativeTable(lists_of(ids), lists_of(ids), {}) for ids in (one, other)]
+    found = compare(*tables)["i2t"]
+    overlaps, biased, same = [], [], []
+    for a, b in zip(one[:, :depth].tolist(), other[:, :depth].tolist(), strict=True):
+        shared = [len((set(a[:d]) & set(b[:d])) - {-1}) for d in range(1, depth + 1)]
+        longest = max(len(set(a) - {-1}), len(set(b) - {-1}), 1)
+        overlaps.append(shared[-1] / longest)
+        weights = [PERSISTENCE**d for d in range(depth)]
+        biased.append(sum(w * s / (d + 1) for d, (w, s) in enumerate(zip(weights, shared, strict=True))) / sum(weights))
+        same.append(a == b)
+    assert found.overlap == pytest.approx(np.mean(overlaps))
+    assert found.rank_biased_overlap == pytest.approx(np.mean(biased))
+    assert found.same_order == pytest.approx(np.mean(same))
+    ranked = sorted(range(6), key=lambda row: (overlaps[row], row))[:5]
+    assert found.most_changed == [(row, pytest.approx(overlaps[row])) for row in ranked]
+
+
+def test_a_table_equals_itself():
+    lists = lists_of([[3, 1, 2], [0, 2, 1]])
+    for found in compare(*[NegativeTable(lists, lists, {})] * 2).values():
+        assert (found.overlap, found.same_order) == (1, 1)
+        assert found.rank_biased_overlap == pytest.approx(1)
+
+
+def test_tables_of_different_data_or_too_deep_are_refused():
+    two, three = lists_of([[1], [0]]), lists_of([[1], [0], [2]])
+    with pytest.raises(ValueError, match=r"2 and 3 i2t lists; they are of different data"):
+        compare(NegativeTable(two, two, {}), NegativeTable(three, three, {}))
+    for depth in (0, 2):
+        with pytest.raises(ValueError, match=rf"a depth of {depth} is asked for, and both i2t lists go to 1"):
+            compare(*[NegativeTable(two, two, {})] * 2, depth=depth)
+
+
+def test_a_description_is_what_one_would_count():
+    ids = [[4, 2, 0], [4, 0, -1], [4, 1, 2]]
+    scores = [[0.9, 0.5, 0.4], [0.8, 0.7, np.nan], [0.3, 0.2, 0.1]]
+    found = describe(lists_of(ids, scores, [0.5, 0.9, np.nan]), candidates=6, hubs=2)
+    assert (found.anchors, found.h, found.full) == (3, 3, pytest.approx(2 / 3))
+    assert found.first_score == pytest.approx(np.quantile(np.float32([0.9, 0.8, 0.3]), QUANTILES), abs=1e-6)
+    assert found.last_score == pytest.approx(np.quantile(np.float32([0.4, 0.1]), QUANTILES), abs=1e-6)
+    assert found.positive_rank == pytest.approx(np.quantile([3, 1], QUANTILES), abs=1e-6)
+    assert found.above_positive == pytest.approx(2 / 5)
+    assert found.never_listed == pytest.approx(2 / 6)
+    assert found.most_listed == [(4, 3), (0, 2)]
+
+
+def test_without_positives_nothing_is_said_of_them():
+    found = describe(lists_of([[1], [0]], positive=[np.nan, np.nan]), candidates=2)
+    assert (found.positive_score, found.positive_rank, found.above_positive) == (None, None, None)
