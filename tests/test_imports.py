@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ROWS = [
-    ["aoq.pipeline.config", "aoq.pipeline.artifact", "aoq.pipeline.engine", "aoq.pipeline.progress"],
+    ["aoq.pipeline.artifact", "aoq.pipeline.engine", "aoq.pipeline.progress"],
     ["aoq.models"],
     ["aoq.pipeline.losses"],
-    ["aoq.pipeline.data", "aoq.pipeline.official"],
     ["aoq.pipeline.search"],
+    ["aoq.pipeline.config"],
+    ["aoq.pipeline.data", "aoq.pipeline.official"],
     ["aoq.pipeline.embedding"],
     ["aoq.pipeline.tables"],
     ["aoq.pipeline.mining"],
