@@ -27,7 +27,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two runs on the same queries: the difference in rsum, its 95 % interval, and how surprising it is.
+    """Two runs on the same queries: the difference in rsum, its 95 % interval, and how surprising it is.
 
     `p` is two-sided: how often the difference would be as large if, image by image, the runs were interchangeable.
     """
