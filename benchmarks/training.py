@@ -34,7 +34,7 @@ from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.stages import plan
 from aoq.pipeline.produce.inputs import model_options, open_pairs
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
@@ -77,7 +77,7 @@ def main(
     device: str,
 ) -> None:
     """Print one table for all experiments."""
-    read_project_settings()
+    read_shipped_settings()
     if threads:
         torch.set_num_threads(threads)
     folders = {"data_root": data_root, "artifact_root": artifact_root}

@@ -1,6 +1,6 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
-from aoq.pipeline.settings import log_to_console, read_project_settings
+from aoq.pipeline.settings import log_to_console, read_shipped_settings
 from aoq.tasks.reports import Report
 from aoq.tasks.stages import (
     Control,
@@ -15,7 +15,7 @@ from aoq.tasks.stages import (
 )
 from aoq.tasks.studies import Ablation
 
-read_project_settings()
+read_shipped_settings()
 log_to_console()
 
 __all__ = [

@@ -20,7 +20,8 @@ from aoq.pipeline.cli.report import report
 from aoq.pipeline.cli.results import results
 from aoq.pipeline.cli.screen import screen
 from aoq.pipeline.cli.table import audit, diff, stats
-from aoq.pipeline.settings import log_to_console, read_project_settings
+from aoq.pipeline.cli.version import show_versions
+from aoq.pipeline.settings import log_to_console, read_shipped_settings
 
 
 class _Group(click.Group):
@@ -35,13 +36,20 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aoq")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_versions,
+    help="Show the versions and devices of aoq, Python, torch and FAISS.",
+)
 def main() -> None:
     """Offline hard negatives for image-text retrieval: look at what the pipeline made.
 
     Things are made by Luigi: luigi --module tasks SecondRound --experiment NAME
     """
-    read_project_settings()
+    read_shipped_settings()
     log_to_console()
 
 

@@ -19,20 +19,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-CONFIGS = Path(aoq.__file__).parent / "configs"
-
+CONFIGS = (Path("configs"), Path(aoq.__file__).parent / "configs")
+"""Where experiments are looked for: those of the current directory go before the shipped ones of the same name."""
 
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """What a file with such a section is, in place of an experiment with rounds."""
 
 
-def names_in(folder: Path = CONFIGS) -> list[str]:
-    """Of the experiments in the folder, or of the studies in theirs."""
-    return sorted(path.stem for path in folder.glob("*.toml"))
+def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
+    """The names of the experiments in the folders, or of the studies in theirs."""
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
 
 
-def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> Experiment | Combination:
+def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
     """The experiment in `configs/<name>.toml`, or in the TOML file `name`, of the kind that its sections tell.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
@@ -47,13 +47,14 @@ def load_experiment(name: str, override: str = "", configs: Path = CONFIGS) -> E
         raise ValueError(f"{path}: {explain(kind, error)}") from None
 
 
-def read_named(what: str, name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The TOML file `<name>.toml` in the folder, or the file `name`, and what it says."""
-    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
-    if not path.is_file() and name.endswith(".toml"):
-        raise ValueError(f"there is no {what} file {path.absolute()}.")
-    if not path.is_file():
-        raise ValueError(f"unknown {what} {name!r}; known are {names_in(folder)}, or give the path of a .toml file.")
+def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, dict[str, Any]]:
+    """The first TOML file `<name>.toml` in the folders, or the file `name`, and what it says."""
+    named = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
+    path = next((path for path in named if path.is_file()), None)
+    if path is None and name.endswith(".toml"):
+        raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
+    if path is None:
+        raise ValueError(f"unknown {what} {name!r}; known are {names_in(folders)}, or give the path of a .toml file.")
     try:
         return path, tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -22,7 +22,7 @@ def load_faiss() -> Any:
     except ImportError as error:
         raise ImportError(
             "mining needs FAISS, which is not installed; install one of the two extras: "
-            '`pip install -e ".[cpu]"` (faiss-cpu) or `pip install -e ".[gpu]"` (faiss-gpu).'
+            '`pip install "aoq[cpu]"` (faiss-cpu) or `pip install "aoq[gpu]"` (faiss-gpu).'
         ) from error
     return faiss
 

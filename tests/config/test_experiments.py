@@ -43,7 +43,7 @@ loss.name = "adapoffquin"
 def load(tmp_path):
     def load_text(text=TEXT, override=""):
         (tmp_path / "trial.toml").write_text(text)
-        return load_experiment("trial", override, configs=tmp_path)
+        return load_experiment("trial", override, configs=(tmp_path,))
 
     return load_text
 
