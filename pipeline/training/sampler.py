@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int32, Int64
 
 from aoq.pipeline.data.pairs import captions_of
 
@@ -100,8 +100,8 @@ class Sampler:
         t2i: Int32[np.ndarray, "anchors g"],
         image_of: Int32[np.ndarray, " captions"],
         *,
-        i2t_weights: Float32[np.ndarray, "images h"] | None = None,
-        t2i_weights: Float32[np.ndarray, "anchors g"] | None = None,
+        i2t_weights: Float[np.ndarray, "images h"] | None = None,
+        t2i_weights: Float[np.ndarray, "anchors g"] | None = None,
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
@@ -182,7 +182,7 @@ class _Lists:
     """The lists of one direction, every one with something to draw."""
 
     def __init__(
-        self, direction: str, ids: Int32[np.ndarray, "anchors h"], weights: Float32[np.ndarray, "anchors h"] | None
+        self, direction: str, ids: Int32[np.ndarray, "anchors h"], weights: Float[np.ndarray, "anchors h"] | None
     ) -> None:
         drawable = ids >= 0 if weights is None else (ids >= 0) & (weights > 0)
         if len(empty := np.flatnonzero(~drawable.any(axis=1))):
