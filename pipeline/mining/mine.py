@@ -37,6 +37,9 @@ def mine(
     if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
         shutil.rmtree(work, ignore_errors=True)
         return
+    if len(problem.directions) < len(DIRECTIONS):
+        raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
+    image_of = problem.image_of
     backend = choose_backend(search) if isinstance(search, str) else search
     work.mkdir(parents=True, exist_ok=True)
     steps = backend.plan(problem)
@@ -55,7 +58,7 @@ def mine(
         )
         for direction in DIRECTIONS
     }
-    write_table(output, provenance, made, problem.image_of)
+    write_table(output, provenance, made, image_of)
     shutil.rmtree(work)
 
 

@@ -56,7 +56,7 @@ def reading_seconds(shape: Shape, pool: Problem) -> float:
         for vectors in (pool.images, pool.captions):
             sha256(vectors.tobytes())
             check_vectors(vectors, "", unit=False)
-        _ = Problem(pool.images, pool.captions, pool.image_of, 1, 1).longest
+        _ = Problem(pool.images, pool.captions, pool.positives, 1, 1).longest
 
     rows = len(pool.images) + len(pool.captions)
     return _timed(look_through) * (shape.images + shape.captions) / rows

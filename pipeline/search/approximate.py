@@ -15,7 +15,7 @@ from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.faiss_flat import load_faiss
 from aoq.pipeline.search.faiss_index import build_index, empty_index, search_index
 from aoq.pipeline.search.lists import from_arrow, lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
+from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
@@ -34,12 +34,12 @@ def approximate_steps(problem: Problem, description: str) -> Steps:
             Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
             for rows in blocks(len(problem[direction].anchors), BLOCK)
         ]
-        for direction in DIRECTIONS
+        for direction in problem.directions
     }
     return [
-        [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in DIRECTIONS],
-        [unit for direction in DIRECTIONS for unit in searches[direction]],
-        [Unit((f"recall-{direction}",), partial(_recall, direction)) for direction in DIRECTIONS],
+        [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in problem.directions],
+        [unit for units in searches.values() for unit in units],
+        [Unit((f"recall-{direction}",), partial(_recall, direction)) for direction in problem.directions],
     ]
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.problem import Direction, Problem, blocks
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
 BLOCK = 4096
@@ -21,7 +21,7 @@ def flat_steps(problem: Problem) -> Steps:
     return [
         [
             Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))
-            for direction in DIRECTIONS
+            for direction in problem.directions
             for start, stop in blocks(len(problem[direction].anchors), BLOCK)
         ]
     ]

@@ -178,13 +178,18 @@ def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):
     [
         ({"captions": np.ones((800, 13), np.float32)}, "images have 12 dimensions and captions 13"),
         ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
-        ({"image_of": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
+        ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
         (
-            {"image_of": np.full(800, 400, np.int32)},
+            {"positives": np.full(800, 400, np.int32)},
             "caption 0 is paired with image 400, and there are images 0 to 399",
         ),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         ({"h_images": 400}, "lower `mining.h_images` to at most 399"),
+        ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, and there are images 0 to 399"),
+        ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, and there are captions 0 to 799"),
+        ({"positives": np.zeros((3, 3), np.int32)}, r"positives have shape \(3, 3\); give \(n, 2\) rows"),
+        ({"h_images": 0, "h_captions": 0}, "one must be at least 1, the other may be 0"),
+        ({"h_images": -1}, "h_images -1; one must be at least 1"),
     ],
 )
 def test_a_problem_that_cannot_be_is_refused(problem, change, message):

@@ -61,11 +61,11 @@ def run_on_ray(
 
 
 def write_job(problem: Problem, work: Path, fetched: Mapping[Path, str]) -> Job:
-    """The problem as files: its vectors are mapped ones, the pairs are written into the work folder."""
-    temporary = work / f"pairs.tmp-{os.getpid()}"
+    """The problem as files: its vectors are mapped ones, its positives are written into the work folder."""
+    temporary = work / f"positives.tmp-{os.getpid()}"
     with temporary.open("wb") as file:
-        np.save(file, problem.image_of)
-    os.replace(temporary, work / "pairs.npy")
+        np.save(file, problem.positives)
+    os.replace(temporary, work / "positives.npy")
     images, captions = _file_of(problem.images, fetched), _file_of(problem.captions, fetched)
     depths = problem.h_captions, problem.h_images
     return Job(images, captions, work.absolute(), *depths, problem.memory, versions_here())
