@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import Direction, Problem, blocks
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
 BLOCK = 4096
@@ -27,6 +27,6 @@ def flat_steps(problem: Problem) -> Steps:
     ]
 
 
-def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
+def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
     return [lists_table(side, exact_heads(side), start)]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from aoq.pipeline.search.exact import PROPOSAL_BYTES, mend
 from aoq.pipeline.search.grouping import group
@@ -16,6 +14,7 @@ from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
 from aoq.pipeline.search.products.choice import Product, near_product
 from aoq.pipeline.search.proposals import Proposals, heads
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
@@ -25,7 +24,7 @@ GIVEN_UP = -1
 def one_pass_steps(problem: Problem) -> Steps:
     product = near_product(problem)
     images = blocks(len(problem.images), TILE_IMAGES)
-    most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem["t2i"].wanted))
+    most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * max(1, problem["t2i"].wanted)))
     captions = blocks(len(problem.captions), most) if "t2i" in problem.directions else []
     limits = [
         Unit((_limits_name(direction, product),), partial(_limits, direction, product))
@@ -49,16 +48,16 @@ def _kept_name(start: int, stop: int, product: Product) -> str:
     return unit_name(f"kept-{product.precision}", start, stop)
 
 
-def _limits(direction: Direction, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     return [pa.table({"limit": sampled_limits(problem[direction], product)})]
 
 
-def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some images, and what all captions keep of these images."""
     side, t2i = problem["i2t"].rows(np.arange(start, stop)), problem["t2i"]
     limits = {d: np.full(len(problem[d].anchors), np.inf, np.float32) for d in DIRECTIONS}  # nothing reaches these
     for direction in problem.directions:
-        limits[direction] = pq.read_table(work / f"{_limits_name(direction, product)}.parquet")["limit"].to_numpy()
+        limits[direction] = store.read(_limits_name(direction, product))["limit"].to_numpy()
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
     captions = Keeper(limits["t2i"], TOO_MANY * t2i.wanted)
     block, keeper = product.prepare(side.anchors), TileKeeper(images, captions)
@@ -87,14 +86,13 @@ def _kept(captions: Keeper, first_image: int) -> pa.Table:
     return pa.table({name: values[order] for name, values in kept.items()})
 
 
-def _merge(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some captions, from what they kept of every block of images."""
     side = problem["t2i"].rows(np.arange(start, stop))
-    within = [("caption", ">=", start), ("caption", "<", stop)]
-    kept = [work / f"{_kept_name(*rows, product)}.parquet" for rows in blocks(len(problem.images), TILE_IMAGES)]
-    parts = [pq.read_table(path, filters=within) for path in kept]
+    kept = [_kept_name(*rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
+    parts = [store.read(name, within=("caption", start, stop)) for name in kept]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    limits = pq.read_table(work / f"{_limits_name('t2i', product)}.parquet")["limit"].to_numpy()[start:stop].copy()
+    limits = store.read(_limits_name("t2i", product))["limit"].to_numpy()[start:stop].copy()
     limits[caption[image == GIVEN_UP] - start] = np.inf
     there = image != GIVEN_UP
     offsets, images, near = group(caption[there] - np.int32(start), stop - start, image[there], score[there])

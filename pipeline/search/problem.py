@@ -84,7 +84,7 @@ class Problem:
 
     images: Float32[np.ndarray, "images D"]
     captions: Float32[np.ndarray, "captions E"]
-    positives: Integer[np.ndarray, "..."]
+    positives: Integer[np.ndarray, "*shape"]
     h_captions: int
     h_images: int
     memory: int = DEFAULT_MEMORY

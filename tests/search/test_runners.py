@@ -12,6 +12,7 @@ from aoq.pipeline.search.cluster import units as cluster_units
 from aoq.pipeline.search.cluster.connection import connected
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.store import Memory
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,18 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
         problem = Problem(images, mapped, np.full(3, -1, np.int32), 1, 1)
         with pytest.raises(ValueError, match=r"one whole memory-mapped \.npy file"):
             cluster_units.write_job(problem, tmp_path, {})
+
+
+def test_a_cluster_gets_every_pair(tmp_path):
+    for name in ("images", "captions"):
+        np.save(tmp_path / f"{name}.npy", np.eye(4, dtype=np.float32))
+    sides = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "captions")]
+    problem = Problem(*sides, np.array([[3, 1], [0, 1], [3, 0]]), 2, 0)
+    job = cluster_units.write_job(problem, tmp_path, {})
+    assert job.open().positives.tolist() == problem.positives.tolist() == [[3, 0], [0, 1], [3, 1]]
+    assert job.open().directions == ("i2t",)
+    with pytest.raises(ValueError, match="needs a folder that all nodes share"):
+        cluster_units.run_on_ray([], problem, Memory(), print, address="", cpus=1, fetched={})
 
 
 def test_an_unknown_backend_is_refused():
