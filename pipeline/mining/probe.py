@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.search.brute_force import search
 from aoq.pipeline.search.exact import SLACK
-from aoq.pipeline.search.faiss_flat import search
 from aoq.pipeline.search.grouping import group
 from aoq.pipeline.search.limits import sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import lists_table

@@ -8,11 +8,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Integer
+from jaxtyping import Float, Int64, Integer, UInt8
 
+from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
-from aoq.pipeline.search.faiss_flat import load_faiss
-from aoq.pipeline.search.faiss_index import build_index, empty_index, search_index
 from aoq.pipeline.search.lists import from_arrow, lists_table
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
@@ -20,6 +19,9 @@ from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
 BLOCK = 4096
+"""Anchors a unit."""
+ADDED = 65536
+"""Vectors that an index takes at a time."""
 SLACK = 32
 """How many candidates beyond h and the positives are asked for: those that an index misjudges."""
 SAMPLED = 512
@@ -92,3 +94,46 @@ def _recall(direction: Direction, problem: Problem, store: Store) -> list[pa.Tab
         lists = from_arrow(store.read(unit_name(direction, start, stop)))
         found.append(lists.scores[rows[(rows >= start) & (rows < stop)] - start])
     return [pa.table({"anchor_id": rows, "recall": (np.concatenate(found) >= last).mean(axis=1)})]
+
+
+def empty_index(description: str, dimensions: int) -> Any:
+    """Make an untrained index; after `|` stand search parameters as FAISS's ParameterSpace names them."""
+    faiss = load_faiss()
+    factory, _, parameters = description.partition("|")
+    try:
+        index = faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
+        if parameters:
+            faiss.ParameterSpace().set_index_parameters(index, parameters)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rpartition("Error: ")[2]
+        raise ValueError(
+            f"FAISS makes no index of {description!r} in {dimensions} dimensions ({reason}); "
+            'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32".'
+        ) from None
+    return index
+
+
+def build_index(description: str, vectors: Float[np.ndarray, "items D"]) -> UInt8[np.ndarray, " bytes"]:
+    """Train an index on all vectors, add all of them, and serialise it."""
+    index = empty_index(description, vectors.shape[1])
+    if not index.is_trained:
+        try:
+            index.train(np.ascontiguousarray(vectors, dtype=np.float32))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0].rpartition("Error: ")[2]
+            raise ValueError(
+                f"FAISS cannot train {description!r} on {len(vectors)} vectors ({reason}); ask for fewer clusters."
+            ) from None
+    for start in range(0, len(vectors), ADDED):
+        index.add(np.ascontiguousarray(vectors[start : start + ADDED], dtype=np.float32))
+    return load_faiss().serialize_index(index)
+
+
+def search_index(
+    index: Any, description: str, anchors: Float[np.ndarray, "anchors D"], k: int
+) -> tuple[Float[np.ndarray, "anchors k"], Int64[np.ndarray, "anchors k"]]:
+    """Find up to k near candidates of each anchor; where an index finds fewer, ids of -1 fill the row."""
+    parameters = description.partition("|")[2]
+    if parameters:
+        load_faiss().ParameterSpace().set_index_parameters(index, parameters)
+    return index.search(np.ascontiguousarray(anchors, dtype=np.float32), k)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from aoq.pipeline.search.approximate import approximate_steps, measured_recall
-from aoq.pipeline.search.faiss_flat import gpus
+from aoq.pipeline.search.brute_force import gpus
 from aoq.pipeline.search.flat import flat_steps
 from aoq.pipeline.search.onepass import one_pass_steps
 from aoq.pipeline.search.problem import Direction, Problem

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import Direction, Problem, blocks
@@ -18,6 +19,7 @@ BLOCK = 4096
 
 
 def flat_steps(problem: Problem) -> Steps:
+    load_faiss()  # without it a search ends here, before anything is read
     return [
         [
             Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))

@@ -28,7 +28,7 @@ def load_ray() -> Any:
         import ray
     except ImportError as error:
         raise ImportError(
-            'the backend ray needs Ray, which is not installed: `pip install -e ".[ray]"`; or mine with inprocess.'
+            'the backend ray needs Ray, which is not installed: `pip install "aoq[ray]"`; or mine with inprocess.'
         ) from error
     return ray
 
