@@ -15,7 +15,7 @@ EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
 def cross_retrieval_ranks(
     similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"]
 ) -> Float64[np.ndarray, " captions"]:
-    """Of each caption with its image: max(w (r_i - 1) + 1, r_t), from 1.
+    """The rank of each caption with its image: max(w (r_i - 1) + 1, r_t), from 1.
 
     r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
     w = (C - n) / (I - 1) says how many more of the latter there are, n being the captions of the image. With five

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.search.brute_force import search
 from aoq.pipeline.search.exact import SLACK
-from aoq.pipeline.search.faiss_flat import search
 from aoq.pipeline.search.grouping import group
 from aoq.pipeline.search.limits import sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import lists_table
@@ -56,7 +56,7 @@ def reading_seconds(shape: Shape, pool: Problem) -> float:
         for vectors in (pool.images, pool.captions):
             sha256(vectors.tobytes())
             check_vectors(vectors, "", unit=False)
-        _ = Problem(pool.images, pool.captions, pool.image_of, 1, 1).longest
+        _ = Problem(pool.images, pool.captions, pool.positives, 1, 1).longest
 
     rows = len(pool.images) + len(pool.captions)
     return _timed(look_through) * (shape.images + shape.captions) / rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from aoq.pipeline.embedding import reserved_file, similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.annotated import measure_annotations
 from aoq.pipeline.evaluation.attended import find_phrases, measure_attention
-from aoq.pipeline.evaluation.attention import AttentionCurve
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.produce.inputs import open_named_pairs
@@ -47,7 +47,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.notes["member_metrics"] = metrics if chain.members else []
     if not chain.members and len(models) == 1 and models[0].attends:
         curve = _attention(models[0], pairs, chain.folder, device)
-        build.notes |= {"attention": curve.summary()} if curve else {}
+        build.notes |= {"attention": curve} if curve else {}
     np.save(build.directory / "similarity.npy", similarity)
     shutil.rmtree(parts)
 
@@ -59,6 +59,6 @@ def _mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, file: Pat
     return ensemble(scores, weights, reserved_file(file, (len(scores[0]), scores[0].shape[1])))
 
 
-def _attention(model: MatchingModel, pairs: PairData, folder: Path, device: torch.device) -> AttentionCurve | None:
+def _attention(model: MatchingModel, pairs: PairData, folder: Path, device: torch.device) -> dict[str, Any] | None:
     phrases = find_phrases(folder, pairs.split)
     return measure_attention(model, pairs, phrases, device) if phrases is not None else None

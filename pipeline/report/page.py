@@ -14,7 +14,7 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
-from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.evaluation.significance import METRICS
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.report.collect import (
     Run,
@@ -29,7 +29,6 @@ from aoq.pipeline.report.pictures import attended_captions, examples, listed_anc
 from aoq.pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
 from aoq.pipeline.search.problem import Direction
 
-METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 COURSE = {
     "dev_rsum": "dev rsum",
     "dev_i2t_r1": "dev i2t@1",

@@ -14,15 +14,15 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.search.approximate import approximate_steps, measured_recall
-from aoq.pipeline.search.faiss_flat import gpus
+from aoq.pipeline.search.brute_force import gpus
 from aoq.pipeline.search.flat import flat_steps
 from aoq.pipeline.search.onepass import one_pass_steps
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.products.choice import fastest_precision
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Steps
 
 logger = logging.getLogger(__name__)
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 FACTORY = "faiss:"
 
 
-def _exact(work: Path, direction: Direction) -> Mapping[str, Any]:
+def _exact(store: Store, direction: Direction) -> Mapping[str, Any]:
     return {"guarantee": "exact"}
 
 
-def _sampled(work: Path, direction: Direction) -> Mapping[str, Any]:
-    return {"guarantee": "approximate", **measured_recall(work, direction)}
+def _sampled(store: Store, direction: Direction) -> Mapping[str, Any]:
+    return {"guarantee": "approximate", **measured_recall(store, direction)}
 
 
 @dataclass(frozen=True)
 class Backend:
     name: str
     plan: Callable[[Problem], Steps]
-    guarantee: Callable[[Path, Direction], Mapping[str, Any]] = _exact
+    guarantee: Callable[[Store, Direction], Mapping[str, Any]] = _exact
     """Of a direction's lists, once all units are done."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.search.faiss_flat import search
+from aoq.pipeline.search.brute_force import search
 from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
 from aoq.pipeline.search.scores import exact_scores

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.problem import Direction, Problem, blocks
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Steps, Unit, unit_name
 
 BLOCK = 4096
@@ -18,15 +19,16 @@ BLOCK = 4096
 
 
 def flat_steps(problem: Problem) -> Steps:
+    load_faiss()  # without it a search ends here, before anything is read
     return [
         [
             Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))
-            for direction in DIRECTIONS
+            for direction in problem.directions
             for start, stop in blocks(len(problem[direction].anchors), BLOCK)
         ]
     ]
 
 
-def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
+def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
     return [lists_table(side, exact_heads(side), start)]

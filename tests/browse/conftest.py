@@ -11,11 +11,9 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline import produce
-from aoq.pipeline.browse.app import create_app
+from aoq.pipeline.browse.app import create_app, open_port, server_on
 from aoq.pipeline.browse.matches import Matches
-from aoq.pipeline.browse.opening import open_source
-from aoq.pipeline.browse.server import open_port, server_on
-from aoq.pipeline.browse.source import Source
+from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.stages import plan

@@ -43,7 +43,7 @@ class VectorsFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A problem in files and numbers; the pairs stand in the work folder."""
+    """A problem in files and numbers; its positives stand in the work folder."""
 
     images: VectorsFile
     captions: VectorsFile
@@ -55,8 +55,8 @@ class Job:
 
     def open(self) -> Problem:
         images, captions = (np.load(side.here(), mmap_mode="c") for side in (self.images, self.captions))
-        pairs = np.load(self.work / "pairs.npy")
-        return Problem(images, captions, pairs, self.h_captions, self.h_images, self.memory)
+        positives = np.load(self.work / "positives.npy")
+        return Problem(images, captions, positives, self.h_captions, self.h_images, self.memory)
 
 
 @cache

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.tiles import TileKeeper
 
@@ -24,8 +25,7 @@ class FloatProduct:
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
-        """Without a copy where the vectors may be written to: torch does not take others."""
-        tensor = torch.from_numpy(vectors) if vectors.flags.writeable else torch.tensor(vectors)
+        tensor = tensor_of(vectors)
         return tensor.bfloat16() if self.precision == "bfloat16" else tensor
 
     def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:

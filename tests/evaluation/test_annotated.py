@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.annotations import Judgements
-from aoq.pipeline.evaluation.judgements import agreement
+from aoq.pipeline.evaluation.annotated import agreement
 
 
 def test_correlations_and_errors_that_are_none():
