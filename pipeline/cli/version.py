@@ -24,12 +24,12 @@ def _torch() -> str:
 
 
 def _faiss() -> str:
-    try:
-        import faiss
-    except ImportError:
+    from aoq.pipeline.search.brute_force import gpus, has_faiss, load_faiss
+
+    if not has_faiss():
         return 'is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
-    gpus = faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0
-    return f"{faiss.__version__} on CPU" + (f", {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "")
+    seen = gpus()
+    return f"{load_faiss().__version__} on CPU" + (f", {seen} GPU{'s' if seen > 1 else ''}" if seen else "")
 
 
 def _processor() -> str:

@@ -37,7 +37,7 @@ def gpus() -> int:
     if not has_faiss():
         return 0
     faiss = load_faiss()
-    return int(faiss.get_numgpus()) if hasattr(faiss, "StandardGpuResources") else 0
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
 def search(

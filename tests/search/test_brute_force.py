@@ -61,3 +61,10 @@ def test_exact_lists_are_the_same(request, problem):
 def test_searches_by_faiss_name_the_extras(without_faiss, problem, name):
     with pytest.raises(ImportError, match=r'pip install "aoq\[cpu\]".*pip install "aoq\[gpu\]"'):
         search_problem(problem, search=name)
+
+
+def test_a_faiss_build_for_gpus_is_asked_how_many_it_sees(monkeypatch):
+    faiss = brute_force.load_faiss()
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
+    assert brute_force.gpus() == 2
