@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,3 +117,13 @@ def installed(request, tmp_path_factory) -> Environment:
         what = ["--no-build-isolation", "--editable", request.getfixturevalue("checkout")]
     environment.install("--no-deps", "--no-index", *what)
     return environment
+
+
+@pytest.fixture(scope="module")
+def core(wheels, tmp_path_factory) -> Iterator[Environment]:
+    """An environment that pip alone has filled, without an extra: over a GB, so it goes when the tests are through."""
+    folder = tmp_path_factory.mktemp("core")
+    environment = make_environment(folder, linked=False)
+    environment.install("--constraint", ROOT / "constraints.txt", wheels["checkout"])
+    yield environment
+    shutil.rmtree(folder)

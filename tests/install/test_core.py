@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, make_environment
 
 pytestmark = pytest.mark.install
 
@@ -27,16 +26,6 @@ epochs = 2
 batch_size = 16
 learning_rate = 1e-2
 """
-
-
-@pytest.fixture(scope="module")
-def core(wheels, tmp_path_factory):
-    """An environment that pip alone has filled: over a GB, so it goes when the tests are through."""
-    folder = tmp_path_factory.mktemp("core")
-    environment = make_environment(folder, linked=False)
-    environment.install("--constraint", ROOT / "constraints.txt", wheels["checkout"])
-    yield environment
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

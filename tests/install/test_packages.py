@@ -18,8 +18,8 @@ def content(wheel):
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, checkout):
     expected = {"tasks/__init__.py": (checkout / "aoq" / "_top" / "tasks" / "__init__.py").read_bytes()}
-    expected |= {f"aoq/{name}": (checkout / "aoq" / name).read_bytes() for name in ("__init__.py", "py.typed")}
-    expected["aoq/luigi.cfg"] = (checkout / "luigi.cfg").read_bytes()
+    expected |= {f"aoq/{path.name}": path.read_bytes() for path in (checkout / "aoq").iterdir() if path.is_file()}
+    assert {"aoq/__init__.py", "aoq/luigi.cfg", "aoq/py.typed"} <= set(expected)
     for folder in ("configs", "models", "pipeline", "tasks"):
         files = [path for path in (checkout / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
         expected |= {f"aoq/{path.relative_to(checkout)}": path.read_bytes() for path in files}
