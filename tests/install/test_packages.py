@@ -21,7 +21,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, che
     expected |= {f"aoq/{path.name}": path.read_bytes() for path in (checkout / "aoq").iterdir() if path.is_file()}
     assert {"aoq/__init__.py", "aoq/luigi.cfg", "aoq/py.typed"} <= set(expected)
     for folder in ("configs", "models", "pipeline", "tasks"):
-        files = [path for path in (checkout / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        files = [path for path in (checkout / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         expected |= {f"aoq/{path.relative_to(checkout)}": path.read_bytes() for path in files}
     assert content(wheels["checkout"]) == expected
 
