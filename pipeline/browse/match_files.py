@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aoq.pipeline.tables.table import PAIRS
+from aoq.pipeline.tables.files import PAIRS
 
 CAPTION, IMAGE = PAIRS.names
 

@@ -59,7 +59,7 @@ class Matches:
 
     def _read(self) -> frozenset[tuple[int, int]]:
         try:
-            keys = read_matches(self.path, self._images, self._captions)
+            pairs = read_matches(self.path, self._images, self._captions)
         except FileNotFoundError:
             return frozenset()
-        return frozenset(divmod(key, self._captions) for key in keys.tolist())
+        return frozenset((image, caption) for image, caption in pairs.tolist())

@@ -13,7 +13,8 @@ from aoq.pipeline.search.backends import Backend, choose_backend
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem
 from aoq.pipeline.search.runners import Progress, Runner, run_in_process
 from aoq.pipeline.search.units import Steps
-from aoq.pipeline.tables.table import MANIFEST
+from aoq.pipeline.tables.files import MANIFEST
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -55,7 +56,7 @@ def mine(
         )
         for direction in DIRECTIONS
     }
-    write_table(output, provenance, made, problem.image_of)
+    write_table(output, provenance, made, paired(problem.image_of))
     shutil.rmtree(work)
 
 
