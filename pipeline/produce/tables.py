@@ -26,11 +26,14 @@ from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
-from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.view import judge, write_view
-from aoq.pipeline.tables.table import read_lists, read_manifest, read_table, table_hashes
+from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.view import write_view
+from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)
@@ -159,7 +162,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        image_of=open_train_split(chain).image_of,
+        positives=paired(open_train_split(chain).image_of),
         output=build.directory / "table",
     )
 
@@ -189,8 +192,6 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
-        split.image_count,
-        split.image_of,
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,

@@ -84,4 +84,4 @@ def test_every_home_is_in_the_package():
 
 
 if __name__ == "__main__":
-    print(signatures(), end="")
+    sys.stdout.write(signatures())
