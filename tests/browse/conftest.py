@@ -18,7 +18,7 @@ from aoq.pipeline.browse.server import open_port, server_on
 from aoq.pipeline.browse.source import Source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
