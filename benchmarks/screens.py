@@ -24,7 +24,7 @@ from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks

@@ -75,7 +75,7 @@ def test_what_is_not_used_is_not_loaded(code, allowed):
 
 
 def test_an_unknown_name_is_told_which_there_are():
-    with pytest.raises(AttributeError, match="aoq has no 'hard_negative'; its public names are .*build_model"):
+    with pytest.raises(AttributeError, match=r"aoq has no 'hard_negative'; its public names are .*build_model"):
         _ = aoq.hard_negative
 
 
