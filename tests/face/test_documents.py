@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aoq.pipeline.tables.audit import audit
@@ -24,6 +25,15 @@ def test_each_loop_runs(number, tmp_path, monkeypatch, capsys):
         assert names["loss"].isfinite()
     if (tmp_path / "negatives").exists():
         assert audit(tmp_path / "negatives") == []
+
+
+def test_the_readmes_lines_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    images, captions, image_of = rng.normal(size=(100, 8)), rng.normal(size=(300, 8)), np.arange(300) // 3
+    (block,) = BLOCKS.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(compile(block, "README.md", "exec"), {"images": images, "captions": captions, "image_of": image_of})
+    assert audit(tmp_path / "negatives") == []
 
 
 def test_there_are_three_short_loops():
