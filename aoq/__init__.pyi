@@ -24,6 +24,15 @@ from aoq.pipeline.losses.similarities import Similarities as Similarities
 from aoq.pipeline.losses.similarities import positive_pairs as positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet as online_triplet
 from aoq.pipeline.losses.triplet import sum_triplet as sum_triplet
+from aoq.pipeline.mining.in_memory import hard_negatives as hard_negatives
+from aoq.pipeline.search.lists import NegativeLists as NegativeLists
+from aoq.pipeline.tables.audit import audit as audit
+from aoq.pipeline.tables.statistics import compare as compare
+from aoq.pipeline.tables.statistics import describe as describe
+from aoq.pipeline.tables.table import NegativeTable as NegativeTable
+from aoq.pipeline.tables.table import read_table as read_table
+from aoq.pipeline.training.batch_sampler import BatchSampler as BatchSampler
+from aoq.pipeline.training.batch_sampler import offline_similarities as offline_similarities
 from aoq.pipeline.training.checkpoint import load_model as load_model
 
 __version__: str

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 
 console = Console()

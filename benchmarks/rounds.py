@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 
 COLUMNS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]

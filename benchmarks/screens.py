@@ -24,11 +24,11 @@ from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
-from aoq.pipeline.tables.screens.entries import Knowledge, entry_blocks
-from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
 
 SCREENS = [
@@ -61,7 +61,7 @@ def main(artifact_root: str) -> None:
     split, scenes = open_split(chain.folder, "train"), SeenScenes.read(chain.folder, "train")
     true = np.stack([read_claim(caption).holds(scenes) for caption in split.captions], axis=1)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
-    known = Knowledge(split.image_count, split.image_of, split.captions, store.images, store.captions)
+    known = Knowledge(split.captions, store.images, store.captions)
     false = {}
     for direction in DIRECTIONS:
         false[direction] = np.zeros(table[direction].negative_ids.shape, dtype=bool)

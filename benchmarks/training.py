@@ -31,7 +31,7 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.inputs import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.training.sampler import Sampler

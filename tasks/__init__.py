@@ -1,7 +1,7 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
 from aoq.pipeline.settings import log_to_console, read_shipped_settings
-from aoq.tasks.reports import Report
+from aoq.tasks.comparisons import Ablation, Report
 from aoq.tasks.stages import (
     Control,
     Dataset,
@@ -13,7 +13,6 @@ from aoq.tasks.stages import (
     Screen,
     SecondRound,
 )
-from aoq.tasks.studies import Ablation
 
 read_shipped_settings()
 log_to_console()

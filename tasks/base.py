@@ -15,9 +15,9 @@ import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.planning.chain import Chain, run_name
-from aoq.pipeline.planning.report import ReportPlan
-from aoq.pipeline.planning.stages import plan
-from aoq.pipeline.planning.study import StudyPlan
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.planning.report import PlannedReport
+from aoq.pipeline.planning.study import PlannedStudy
 from aoq.pipeline.settings import configured_path, engine, runs_root
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class MakingTask(luigi.Task):
 
     @property
     @abstractmethod
-    def source(self) -> Chain | StudyPlan | ReportPlan:
+    def source(self) -> Chain | PlannedReport | PlannedStudy:
         """What the stage's function reads its experiment from."""
 
     def process_resources(self) -> dict[str, int]:

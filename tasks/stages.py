@@ -92,7 +92,7 @@ class SecondRound(ArtifactTask):
 
     def requires(self) -> Iterator[luigi.Task]:
         yield self.stage_task(Dataset)
-        if self.artifact.upstream[1:]:
+        if self.chain.trains_on_table:
             yield self.stage_task(HardNegatives)
             if "screen" in self.chain.stages:
                 yield self.stage_task(Screen)
@@ -116,7 +116,7 @@ class Evaluation(ArtifactTask):
 
 
 def _of_members(task: ArtifactTask, chain: Chain) -> Iterator[luigi.Task]:
-    stages: dict[str, type[ArtifactTask]] = {"hard_negatives": HardNegatives, "second_round": SecondRound}
-    for asked, stage in zip(chain.asked, chain.uses, strict=True):
-        experiment, override = split_member(asked)
-        yield task.stage_task(stages[stage], experiment=experiment, override=override)
+    for member in chain.members:
+        experiment, override = split_member(member.asked)
+        kind = HardNegatives if member.stage == HardNegatives.stage else SecondRound
+        yield task.stage_task(kind, experiment=experiment, override=override)

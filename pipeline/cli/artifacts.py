@@ -17,7 +17,7 @@ from aoq.pipeline.artifact import MANIFEST, Artifact, file_sha256
 from aoq.pipeline.cli.experiment import all_stages, experiment_chain
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, runs_root
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path
 
 
@@ -47,9 +47,7 @@ def roots(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def all_stages(chain: Chain) -> dict[str, Any]:
     """The chain's artefacts with those of its teacher and members before them, by a name that says whose they are."""
-    stages: dict[str, Any] = {
-        f"{name} {stage}": m[stage] for name, stage, m in zip(chain.asked, chain.uses, chain.members, strict=True)
-    }
+    stages: dict[str, Any] = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
     if chain.teacher:
         stages |= {f"{chain.teacher.experiment.name} {stage}": a for stage, a in _table_stages(chain.teacher).items()}
     return stages | dict(chain.stages)

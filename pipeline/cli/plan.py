@@ -14,7 +14,7 @@ from rich.table import Table
 
 from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan as plan_chain
+from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.settings import configured_path, engine
 
 if TYPE_CHECKING:
@@ -114,8 +114,9 @@ def _of_experiment(chain: Chain) -> tuple[Shape, Estimate, dict[str, int]]:
     miner = chain.owner("hard_negatives")
     mining, data = miner.experiment.mining, miner.experiment.dataset
     if mining is None or miner.table is not None:
+        makers = " and ".join(member.asked for member in miner.members)
         raise ValueError(
-            f"the table of {chain.experiment.name!r} is made by {' and '.join(miner.asked)}, and no first round is "
+            f"the table of {chain.experiment.name!r} is made by {makers}, and no first round is "
             "searched for it; plan an experiment with [mining]."
         )
     if data.demo is not None:

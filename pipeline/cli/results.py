@@ -16,8 +16,8 @@ from aoq.pipeline.cli.study import show_study
 from aoq.pipeline.config.evaluation import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.chain import Chain, run_name, split_member
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.planning.study import plan_study
 
 _MISSING = [""] * (2 * len(K) + 2) + ["missing"]
@@ -66,14 +66,13 @@ def _show_rounds(chain: Chain) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("model", no_wrap=True)
     table.add_column("loss", no_wrap=True)
-    is_ensemble = "evaluation" in chain.stages and bool(chain.members)
-    last = chain["evaluation" if is_ensemble else "second_round"]
-    rows = _ensemble_rows(chain) if is_ensemble else _round_rows(chain)
+    last = chain["evaluation" if chain.is_ensemble else "second_round"]
+    rows = _ensemble_rows(chain) if chain.is_ensemble else _round_rows(chain)
     for row in rows:
         table.add_row(*row)
     console = Console(markup=False, emoji=False)
     console.print(table)
-    if not is_ensemble and "evaluation" in chain.stages:
+    if not chain.is_ensemble and "evaluation" in chain.stages:
         _show_attention(console, chain)
     if "evaluation" in chain.stages and chain["evaluation"].exists():
         show_annotations(console, chain["evaluation"].manifest(), chain.experiment.evaluation.split)
@@ -110,10 +109,9 @@ def _ensemble_rows(chain: Chain) -> list[list[str]]:
     if not evaluation.exists():
         return [[chain.experiment.name, *_MISSING]]
     manifest = evaluation.manifest()
-    members = zip(chain.asked, chain.members, manifest["member_metrics"], strict=True)
     rows = [
-        [run_name(*split_member(name)), *_recalls(metrics), *_how(member["second_round"])]
-        for name, member, metrics in members
+        [member.run, *_recalls(metrics), *_how(member.artifact)]
+        for member, metrics in zip(chain.members, manifest["member_metrics"], strict=True)
     ]
     return [*rows, [chain.experiment.name, *_recalls(manifest["metrics"]), "ensemble", ""]]
 

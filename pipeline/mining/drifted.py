@@ -17,8 +17,8 @@ from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.tables.files import read_lists
 from aoq.pipeline.tables.statistics import common_by_depth
-from aoq.pipeline.tables.table import read_lists
 
 BLOCK = 4096
 

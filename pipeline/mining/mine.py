@@ -11,7 +11,7 @@ from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import RECALL_FLOOR, Progress, Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder
-from aoq.pipeline.tables.table import MANIFEST
+from aoq.pipeline.tables.files import MANIFEST
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -36,7 +36,6 @@ def mine(
         return
     if len(problem.directions) < len(DIRECTIONS):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
-    image_of = problem.image_of
     work.mkdir(parents=True, exist_ok=True)
     store = Folder(work)
     found = run_search(problem, search, store, recall_floor=recall_floor, run=run, progress=progress)
@@ -47,5 +46,5 @@ def mine(
         )
         for direction in DIRECTIONS
     }
-    write_table(output, provenance, made, image_of)
+    write_table(output, provenance, made, problem.positives)
     shutil.rmtree(work)

@@ -22,7 +22,7 @@ from aoq.pipeline.search.products.choice import Product, near_product
 from aoq.pipeline.search.proposals import Proposals, heads
 from aoq.pipeline.search.tiles import TILE_CAPTIONS, TILE_IMAGES, Keeper, TileKeeper
 from aoq.pipeline.search.vectors import check_vectors
-from aoq.pipeline.tables.table import list_writer
+from aoq.pipeline.tables.files import list_writer
 from aoq.pipeline.tables.writing import Summary
 
 SECONDS = 0.2

@@ -20,17 +20,20 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.rerank import rerank
 from aoq.pipeline.mining.rescore import Rescoring
 from aoq.pipeline.mining.shortlist import Shortlist
-from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
-from aoq.pipeline.tables.screens.entries import Knowledge
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.view import judge, write_view
-from aoq.pipeline.tables.table import read_lists, read_manifest, read_table, table_hashes
+from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.view import write_view
+from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model
 
 logger = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         _refresh(chain, chain.table, build, engine)
     else:
         mining = chain.experiment.mining
-        assert mining is not None  # stages.plan gave the chain this stage
+        assert mining is not None  # the planner gave the chain this stage
         engine.torch_device()
         provenance = _provenance(chain, build, _teacher(chain, "first_round"))
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
@@ -92,7 +95,8 @@ def _mine(
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
     """The student's own vectors, searched; they do not stay."""
-    (student,), device, vectors = chain.members, engine.torch_device(), build.directory / "vectors"
+    device, vectors = engine.torch_device(), build.directory / "vectors"
+    (student,) = (member.chain for member in chain.members)
     if not vectors.is_dir():
         model = load_model(student["second_round"].path / "model.safetensors").to(device)
         assert isinstance(model, EmbeddingModel)  # a student of fragments reranks
@@ -114,7 +118,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
 
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     device = engine.torch_device()
-    shortlist, teacher = chain.members
+    shortlist, teacher = (member.chain for member in chain.members)
     pairs = open_pairs(teacher, "train")
     model = load_model(teacher["second_round"].path / "model.safetensors")
     check_inputs(type(model), pairs)
@@ -145,21 +149,21 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
 
 def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
     build.clear()
-    folders = [member["hard_negatives"].path / "table" for member in chain.members]
+    folders = [member.artifact.path / "table" for member in chain.members]
     made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
     members = [
-        {"experiment": name, "teacher": about["teacher"], "tables": table_hashes(about)}
-        for name, about in zip(chain.asked, made, strict=True)
+        {"experiment": member.asked, "teacher": about["teacher"], "tables": table_hashes(about)}
+        for member, about in zip(chain.members, made, strict=True)
     ]
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(
         folders,
-        [run_name(*split_member(name)) for name in chain.asked],
+        [member.run for member in chain.members],
         method=options.method,
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        image_of=open_train_split(chain).image_of,
+        positives=paired(open_train_split(chain).image_of),
         output=build.directory / "table",
     )
 
@@ -179,7 +183,7 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     engine.torch_device()
     build.clear()
     screen = chain.experiment.screen
-    assert screen is not None  # stages.plan gave the chain this stage
+    assert screen is not None  # the planner gave the chain this stage
     split = open_train_split(chain)
     matches = None
     if screen.positives is not None:
@@ -189,8 +193,6 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
-        split.image_count,
-        split.image_of,
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,

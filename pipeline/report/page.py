@@ -138,7 +138,7 @@ def _tables(runs: Sequence[Run], open_train: Callable[[Chain], Split]) -> list[d
                         "plot": hardness(
                             f"Scores, {title}, {table.owner.experiment.name}",
                             _some(table.table[direction].scores.ravel()),
-                            _some(table.table[direction].positive_scores),
+                            _some(table.table[direction].positive_score),
                         ),
                         "listed": listed_anchors(table.table, split, thumbs, direction, count=ANCHORS, top=TOP),
                     }

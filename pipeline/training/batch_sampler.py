@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int, Int32, Int64
 from torch import Tensor
 
 from aoq.pipeline.data.batches import epoch_order, step_rng
@@ -39,6 +39,9 @@ class BatchSampler:
     process `rank` gets its slice of each group; a last batch that does not fill all slices evenly is cut to one that
     does, and left out if a process would see fewer than two pairs (or no triple).
 
+    The pairs are the table's true ones, or those of `image_of` (captions,), the image row of each caption. Every
+    caption needs one image.
+
     `i2t_weights` and `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
     others of its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
     """
@@ -46,9 +49,9 @@ class BatchSampler:
     def __init__(
         self,
         table: NegativeTable,
-        image_of: Int[np.ndarray, " captions"],
         *,
         batch_size: int,
+        image_of: Int[np.ndarray, " captions"] | Int[Tensor, " captions"] | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -67,7 +70,7 @@ class BatchSampler:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
-        self._image_of = np.asarray(image_of, dtype=np.int32)
+        self._image_of = _pairing(table) if image_of is None else np.asarray(image_of, dtype=np.int32)
         i2t = _head("i2t", table, h_captions, i2t_weights)
         t2i = _head("t2i", table, h_images, t2i_weights)
         self._sampler = Sampler(
@@ -182,6 +185,21 @@ def offline_similarities(
     return OfflineSimilarities(
         (anchor_images * offline_captions).sum(dim=1), (offline_images * anchor_captions).sum(dim=1), *derived
     )
+
+
+def _pairing(table: NegativeTable) -> Int32[np.ndarray, " captions"]:
+    """The image of each caption, by the table's true pairs."""
+    if table.positives is None:
+        raise ValueError("the table does not say which pairs are true; give image_of, the image row of each caption.")
+    counts = np.bincount(table.positives[:, 1], minlength=len(table.t2i))
+    if len(other := np.flatnonzero(counts != 1)):
+        raise ValueError(
+            f"caption {other[0]} belongs to {counts[other[0]]} images; a batch is made of captions with one image "
+            "each: mine a table of these."
+        )
+    image_of = np.empty(len(counts), dtype=np.int32)
+    image_of[table.positives[:, 1]] = table.positives[:, 0]
+    return image_of
 
 
 def _head(

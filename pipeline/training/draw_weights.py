@@ -58,12 +58,12 @@ class GapWeights:
     sharpness: float
 
     def logarithms(self, lists: NegativeLists) -> Float64[np.ndarray, "anchors h"]:
-        if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_scores))):
+        if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
             raise ValueError(
                 f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
                 f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
             )
-        below = lists.positive_scores[:, None].astype(np.float64) - lists.scores
+        below = lists.positive_score[:, None].astype(np.float64) - lists.scores
         return -self.sharpness * np.square(below - self.gap)
 
 

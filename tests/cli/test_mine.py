@@ -108,7 +108,7 @@ def test_without_pairs_everything_may_be_a_negative(run, files):
     assert run("--unpaired", "--h-captions", IMAGES * EACH, "--h-images", IMAGES).exit_code == 0
     table = read_table(files / "table")
     assert all(sorted(ids) == list(range(IMAGES * EACH)) for ids in table.i2t.negative_ids.tolist())
-    assert np.isnan(table.t2i.positive_scores).all()
+    assert np.isnan(table.t2i.positive_score).all()
     assert audit(files / "table") == []
 
 

@@ -87,7 +87,7 @@ def test_own_positives_never_appear_and_order_is_canonical(world, tmp_path):
     for anchor, ids in enumerate(table.t2i.negative_ids):
         assert image_of[anchor] not in ids
     worst = (world[0][image_of] * world[1]).sum(axis=1).reshape(IMAGES, EACH).min(axis=1)
-    np.testing.assert_allclose(table.i2t.positive_scores, worst, atol=1e-6)
+    np.testing.assert_allclose(table.i2t.positive_score, worst, atol=1e-6)
 
 
 def test_the_files_depend_neither_on_the_backend_nor_on_units_tiles_and_threads(world, tmp_path, cut):

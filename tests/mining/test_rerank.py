@@ -118,7 +118,7 @@ def test_lists_are_the_shortlist_in_the_order_of_single_scores(job, cut, tmp_pat
             np.testing.assert_array_equal(lists.scores[anchor], [*(scores[row] for row in kept), *[np.nan] * padding])
             own = np.flatnonzero(image_of == anchor) if direction == "i2t" else [image_of[anchor]]
             positives = by_definition(job, direction, anchor, own)[1].values()
-            assert lists.positive_scores[anchor] == min(positives)
+            assert lists.positive_score[anchor] == min(positives)
     assert audit(tmp_path / "table") == []
     assert not (tmp_path / "work").exists()
 

@@ -7,7 +7,7 @@ import pytest
 from aoq.pipeline import produce
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 
 EXPERIMENT = """
 dataset.folder = "{folder}"

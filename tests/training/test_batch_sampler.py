@@ -49,7 +49,7 @@ def batches_of(sampler):
 @pytest.mark.parametrize("companions", [None, "anchors"])
 def test_batches_are_those_of_our_own_training(table, pairs, companions):
     """Step by step what `draw_batch` gives the training loop: groups of images and captions."""
-    found = BatchSampler(table, IMAGE_OF, batch_size=10, seed=5, companions=companions)
+    found = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=5, companions=companions)
     assert len(found) == steps_per_epoch(PAIRS, 10) == 5
     sampler = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF)
     objective = make_objective(AdapOffQuin(name="adapoffquin", companions=companions))
@@ -64,7 +64,7 @@ def test_batches_are_those_of_our_own_training(table, pairs, companions):
 
 
 def test_groups_are_anchors_negatives_and_companions(table):
-    for batch in BatchSampler(table, IMAGE_OF, batch_size=10):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10):
         anchors, offline, companions = np.split(batch, 3)
         for (i, t), (i_off, t_off), (i_own, t_own) in zip(anchors, offline, companions, strict=True):
             assert IMAGE_OF[t] == i
@@ -74,7 +74,7 @@ def test_groups_are_anchors_negatives_and_companions(table):
 
 
 def test_triples_are_matched_pairs(table):
-    for batch in BatchSampler(table, IMAGE_OF, batch_size=9, companions="anchors"):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=9, companions="anchors"):
         np.testing.assert_array_equal(IMAGE_OF[batch[:, 1]], batch[:, 0])
         size = len(batch) // 3
         for (i, t), (_, t_off), (i_off, _) in zip(batch[:size], batch[size : 2 * size], batch[2 * size :], strict=True):
@@ -83,13 +83,13 @@ def test_triples_are_matched_pairs(table):
 
 
 def test_every_pair_is_an_anchor_once_an_epoch_in_another_order(table):
-    sampler = BatchSampler(table, IMAGE_OF, batch_size=10)
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
     epochs = [[batch[: len(batch) // 3] for batch in sampler] for _ in range(2)]
     for batches in epochs:
         assert [len(anchors) for anchors in batches] == [10, 10, 10, 10, 8]
         assert sorted(np.concatenate(batches)[:, 1]) == list(range(PAIRS))
     assert epochs[0][0].tolist() != epochs[1][0].tolist()
-    assert len(BatchSampler(table, IMAGE_OF, batch_size=10, drop_last=True)) == 4
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=10, drop_last=True)) == 4
 
 
 @pytest.mark.parametrize("companions", [None, "anchors"])
@@ -97,9 +97,9 @@ def test_every_pair_is_an_anchor_once_an_epoch_in_another_order(table):
 def test_processes_share_the_batches_of_one(table, companions, world_size, batch_size):
     """Equal in number and size; together they are one process's batch, less what a last one does not fill evenly."""
     shared = {"seed": 2, "companions": companions}
-    whole = list(BatchSampler(table, IMAGE_OF, batch_size=batch_size * world_size, **shared))
+    whole = list(BatchSampler(table, image_of=IMAGE_OF, batch_size=batch_size * world_size, **shared))
     parts = [
-        list(BatchSampler(table, IMAGE_OF, batch_size=batch_size, rank=rank, world_size=world_size, **shared))
+        list(BatchSampler(table, image_of=IMAGE_OF, batch_size=batch_size, rank=rank, world_size=world_size, **shared))
         for rank in range(world_size)
     ]
     assert len({len(batches) for batches in parts}) == 1
@@ -116,14 +116,14 @@ def test_processes_share_the_batches_of_one(table, companions, world_size, batch
 
 
 def test_a_last_batch_without_negatives_is_left_out(table):
-    assert len(BatchSampler(table, IMAGE_OF, batch_size=47)) == 1
-    assert len(BatchSampler(table, IMAGE_OF, batch_size=46)) == 2
-    assert len(BatchSampler(table, IMAGE_OF, batch_size=15, world_size=3)) == 1  # three pairs left: one each
-    assert len(BatchSampler(table, IMAGE_OF, batch_size=14, world_size=3)) == 2
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=47)) == 1
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=46)) == 2
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=15, world_size=3)) == 1  # three pairs left: one each
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=14, world_size=3)) == 2
 
 
 def test_epochs_follow_each_other_or_are_set(table):
-    one, other = (BatchSampler(table, IMAGE_OF, batch_size=10, seed=7) for _ in range(2))
+    one, other = (BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=7) for _ in range(2))
     epochs = [batches_of(one) for _ in range(3)]
     assert len({str(batches) for batches in epochs}) == 3
     for epoch in (2, 0, 1):
@@ -142,7 +142,7 @@ def batches_of_epoch(sampler, epoch):
 @pytest.mark.parametrize("stop", range(11))
 @pytest.mark.parametrize("sets_epochs", [False, True])
 def test_stopped_anywhere_the_rest_is_the_same(table, stop, sets_epochs):
-    whole = BatchSampler(table, IMAGE_OF, batch_size=10, seed=3)
+    whole = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
     everything = [batch.tolist() for _ in range(3) for batch in whole]
 
     def run(sampler, epoch):
@@ -152,21 +152,21 @@ def test_stopped_anywhere_the_rest_is_the_same(table, stop, sets_epochs):
             for batch in sampler:
                 yield batch.tolist()
 
-    first = BatchSampler(table, IMAGE_OF, batch_size=10, seed=3)
+    first = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
     running = run(first, 0)
     before = [next(running) for _ in range(stop)]
-    second = BatchSampler(table, IMAGE_OF, batch_size=5, world_size=2, seed=3)  # as many pairs a step
+    second = BatchSampler(table, image_of=IMAGE_OF, batch_size=5, world_size=2, seed=3)  # as many pairs a step
     state = first.state_dict()
     second.load_state_dict(state)
-    resumed = BatchSampler(table, IMAGE_OF, batch_size=10, seed=3)
+    resumed = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
     resumed.load_state_dict(second.state_dict())
     assert before + list(run(resumed, state["epoch"])) == everything
 
 
 def test_a_state_of_other_batches_is_refused(table):
-    state = BatchSampler(table, IMAGE_OF, batch_size=10).state_dict()
+    state = BatchSampler(table, image_of=IMAGE_OF, batch_size=10).state_dict()
     with pytest.raises(ValueError, match=r"other batches: {'seed': 0, 'pairs_per_step': 10}, here {'seed': 1"):
-        BatchSampler(table, IMAGE_OF, batch_size=12, seed=1).load_state_dict(state)
+        BatchSampler(table, image_of=IMAGE_OF, batch_size=12, seed=1).load_state_dict(state)
 
 
 class Rows(Dataset):
@@ -179,7 +179,7 @@ class Rows(Dataset):
 
 @pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
 def test_a_data_loader_takes_it(table, how):
-    sampler = BatchSampler(table, IMAGE_OF, batch_size=10)
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
     loader = DataLoader(Rows(), batch_sampler=sampler, **how)
     assert len(loader) == 5
     for epoch in range(2):
@@ -190,17 +190,17 @@ def test_a_data_loader_takes_it(table, how):
 
 
 def test_a_data_loader_takes_whole_batches(table):
-    sampler = BatchSampler(table, IMAGE_OF, batch_size=10)
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
     found = [images.tolist() for images, _ in DataLoader(Rows(), sampler=sampler, batch_size=None)]
     assert found == [sampler.batch(0, step)[:, 0].tolist() for step in range(5)]
 
 
 def test_workers_run_ahead_and_a_state_can_say_where_the_training_stands(table):
-    sampler = BatchSampler(table, IMAGE_OF, batch_size=6)
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=6)
     loader = iter(DataLoader(Rows(), batch_sampler=sampler, num_workers=2, prefetch_factor=2))
     seen = [next(loader)[0].tolist() for _ in range(2)]
     assert sampler.state_dict()["step"] > 2
-    resumed = BatchSampler(table, IMAGE_OF, batch_size=6)
+    resumed = BatchSampler(table, image_of=IMAGE_OF, batch_size=6)
     resumed.load_state_dict(sampler.state_dict(step=2))
     rest = [batch[:, 0].tolist() for batch in resumed]
     assert seen + rest == [sampler.batch(0, step)[:, 0].tolist() for step in range(8)]
@@ -209,13 +209,13 @@ def test_workers_run_ahead_and_a_state_can_say_where_the_training_stands(table):
 
 def test_heads_and_weights_say_what_is_drawn(table):
     i2t, t2i = table.i2t.negative_ids, table.t2i.negative_ids
-    for batch in BatchSampler(table, IMAGE_OF, batch_size=10, h_captions=2, h_images=1, resample=False):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10, h_captions=2, h_images=1, resample=False):
         anchors, offline, _ = np.split(batch, 3)
         assert all(t_off in i2t[i, :2] for i, t_off in zip(anchors[:, 0], offline[:, 1], strict=True))
         np.testing.assert_array_equal(offline[:, 0], t2i[anchors[:, 1], 0])
     weights = np.zeros(i2t.shape)
     weights[:, 3] = 0.5
-    for batch in BatchSampler(table, IMAGE_OF, batch_size=10, i2t_weights=weights):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10, i2t_weights=weights):
         anchors, offline, _ = np.split(batch, 3)
         np.testing.assert_array_equal(offline[:, 1], i2t[anchors[:, 0], 3])
 
@@ -233,12 +233,12 @@ def test_what_cannot_be_drawn_is_refused(table):
         ({"batch_size": 10, "i2t_weights": weights[:, :2]}, r"i2t_weights are \(16, 2\), and the lists .* \(16, 8\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            BatchSampler(table, IMAGE_OF, **given)
+            BatchSampler(table, image_of=IMAGE_OF, **given)
     alone = table_of(table.i2t.negative_ids, np.where(table.t2i.negative_ids == 15, 14, table.t2i.negative_ids))
     moved = np.where(IMAGE_OF == 15, 14, IMAGE_OF).astype(np.int32)
-    BatchSampler(alone, moved, batch_size=10)
+    BatchSampler(alone, image_of=moved, batch_size=10)
     with pytest.raises(ValueError, match="1 images have no caption, the first is 15"):
-        BatchSampler(table, moved, batch_size=10)
+        BatchSampler(table, image_of=moved, batch_size=10)
 
 
 def test_offline_similarities_are_those_of_our_own_step(table, pairs):
@@ -249,7 +249,7 @@ def test_offline_similarities_are_those_of_our_own_step(table, pairs):
     captions = epoch_order(PAIRS, seed=0, epoch=0)[:10]
     drawn = draw_batch(pairs, sampler, objective, captions, step_rng(seed=0, epoch=0, step=0), 0)
     listening = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
-    images, texts = BatchSampler(table, IMAGE_OF, batch_size=10).batch(0, 0).T
+    images, texts = BatchSampler(table, image_of=IMAGE_OF, batch_size=10).batch(0, 0).T
     with torch.no_grad():
         value, _ = forward(model, read_batch(pairs, drawn), listening)
         i, t = model.encode_images(pairs.images(images)).vectors, model.encode_captions(pairs.captions(texts)).vectors
@@ -275,3 +275,21 @@ def test_it_needs_nothing_of_tasks_pages_and_plots():
     code = f"import sys, aoq.pipeline.training.batch_sampler; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_the_tables_own_pairs_are_the_default(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    given = BatchSampler(table, image_of=torch.from_numpy(np.asarray(IMAGE_OF)), batch_size=10, seed=2)
+    own = BatchSampler(replace(table, positives=pairs[::-1]), batch_size=10, seed=2)
+    for batch, same in zip(given, own, strict=True):
+        np.testing.assert_array_equal(batch, same)
+
+
+def test_captions_of_several_images_or_of_none_are_refused(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    with pytest.raises(ValueError, match="the table does not say which pairs are true; give image_of"):
+        BatchSampler(replace(table, positives=None), batch_size=10)
+    with pytest.raises(ValueError, match="caption 4 belongs to 0 images"):
+        BatchSampler(replace(table, positives=np.delete(pairs, 4, axis=0)), batch_size=10)
+    with pytest.raises(ValueError, match="caption 4 belongs to 2 images"):
+        BatchSampler(replace(table, positives=np.concatenate([pairs, [[0, 4]]]).astype(np.int32)), batch_size=10)

@@ -7,8 +7,8 @@ import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.screens.entries import Knowledge
-from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.draw_weights import GapWeights, draw_weights, drawn_ranks
 from aoq.pipeline.training.sampler import STRATEGIES, Sampler
@@ -241,14 +241,14 @@ def test_a_window_narrows_the_draw_and_nothing_else(wide):
 def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
     """Of captions 2 to 6, the first and last are left out by range, the second is half suspected."""
     table, image_of = wide
-    view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), knowledge(image_of))
+    view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view, suspected=suspected)
     np.testing.assert_allclose(shares(sampler), expected, atol=0.03)
 
 
 def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
     table, image_of = wide
-    view = judge(table, Screen(absolute_margin=0.9, mutual_rank=2), knowledge(image_of))
+    view = judge(table, Screen(absolute_margin=0.9, mutual_rank=2), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view)
     mutual = [(table.t2i.negative_ids[caption][:2] == 0).any() for caption in (2, 3)]
     assert any(mutual)
@@ -258,10 +258,6 @@ def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
 
 def test_a_view_that_leaves_nothing_is_refused(wide):
     table, image_of = wide
-    view = judge(table, Screen(max_score=0.0), knowledge(image_of))
+    view = judge(table, Screen(max_score=0.0), Knowledge())
     with pytest.raises(ValueError, match="leaves 4 anchors of i2t no negative to draw, the first is 0"):
         sampler_of(table, image_of, view=view)
-
-
-def knowledge(image_of):
-    return Knowledge(4, image_of)

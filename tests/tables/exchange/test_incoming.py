@@ -96,7 +96,7 @@ def test_vectors_score_every_pair_and_order_the_lists(raw, vectors, tmp_path, di
         assert table[direction].scores[anchor][: len(rows)].tolist() == products[anchor, expected].tolist()
     own = both[IMAGE_OF, np.arange(len(IMAGE_OF))]
     lowest = own.reshape(IMAGES, EACH).min(axis=1) if direction == "i2t" else own
-    assert table[direction].positive_scores.tolist() == lowest.tolist()
+    assert table[direction].positive_score.tolist() == lowest.tolist()
     assert audit(tmp_path / "table") == []
 
 

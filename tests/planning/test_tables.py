@@ -15,7 +15,7 @@ from aoq.pipeline import produce
 from aoq.pipeline.cli import main
 from aoq.pipeline.config.models import SCAN
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model

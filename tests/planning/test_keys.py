@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.planning.chain import run_name
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 

@@ -1,0 +1,77 @@
+"""Tables that are made of other experiments: reranked, searched anew by a student, fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.mining.shortlist import TILES
+from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, data_stages, table_depths
+from aoq.pipeline.planning.keys import Recipes
+
+
+def reranked(
+    recipes: Recipes, name: str, rerank: Rerank, shortlist: Member, teacher: Member, *, section: str = "[rerank]"
+) -> Chain:
+    """The shortlist's candidates in the order of the teacher's scores, as `section` asks for them."""
+    if "second_round" not in teacher.chain.stages:
+        raise ValueError(
+            f"{section} {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
+            "pairs; name an experiment with [second_round] or imported `weights`."
+        )
+    check_same_data(name, teacher.chain, shortlist.chain)
+    there, kept = table_depths(shortlist.chain), Depths.of(rerank)
+    scored = Depths(rerank.depth_captions or there.captions, rerank.depth_images or there.images)
+    for option, depths in (("h", kept), ("depth", scored)):
+        where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
+        depths.check_within(there, where, keeps, option=option)
+    ingredients = {
+        **kept.named("h"),
+        **scored.named("depth"),
+        "checked_anchors": rerank.checked_anchors,
+        "tiles": TILES,
+    }
+    table = recipes.table("rerank", ingredients, shortlist.artifact, teacher.artifact)
+    return _chain(name, table, rerank, teacher.chain, shortlist, teacher)
+
+
+def refreshed(recipes: Recipes, name: str, refresh: Refresh, student: Member) -> Chain:
+    """The table that the student finds, searching anew for all anchors or for those whose lists drifted."""
+    ingredients: dict[str, Any] = Depths.of(refresh).named("h")
+    upstream = [student.artifact]
+    if refresh.drifted_below is not None:
+        upstream.append(student.chain["hard_negatives"])
+        ingredients["drifted_below"] = refresh.drifted_below
+        keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
+        Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
+    table = recipes.table("refresh", ingredients, *upstream)
+    return _chain(name, table, refresh, student.chain, student)
+
+
+def fused(recipes: Recipes, name: str, fusion: Fusion, *members: Member) -> Chain:
+    """One table of the lists of several."""
+    first = members[0].chain.owner("hard_negatives")
+    seen: dict[str, str] = {}
+    for member in members:
+        check_same_data(name, first, member.chain)
+        other = seen.setdefault(member.artifact.key, member.asked)
+        if other != member.asked:
+            raise ValueError(
+                f"fusion {name!r}: {other!r} and {member.asked!r} have the same table; give it a larger weight instead."
+            )
+    depths = [table_depths(member.chain) for member in members]
+    there = Depths(sum(each.captions for each in depths), sum(each.images for each in depths))
+    Depths.of(fusion).check_within(there, f"fusion {name!r}:", "all members together keep", "lower it")
+    weights = list(fusion.weights) if fusion.weights else None
+    ingredients = {"method": fusion.method, "weights": weights, **Depths.of(fusion).named("h")}
+    table = recipes.table("fusion", ingredients, *(member.artifact for member in members))
+    return _chain(name, table, fusion, first, *members)
+
+
+def _chain(name: str, table: Artifact, made: Rerank | Fusion | Refresh, data: Chain, *members: Member) -> Chain:
+    """The table and what the data are made by, which are those of `data`."""
+    experiment = data.experiment.model_copy(update={"name": name})
+    stages = {**data_stages(data), "hard_negatives": table}
+    return Chain(experiment, data.data_root, data.folder, stages, members=members, table=made)
