@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,10 +44,15 @@ def test_every_module_is_imported_from_the_installation(installed, folder, check
 
 
 def test_both_rounds_by_the_script_and_what_was_made_is_found(installed, folder):
+    git = ["git", "-C", installed.folder, "-c", "user.name=me", "-c", "user.email=me"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "My own"], check=True)
     run = installed.run("luigi", "--module", "tasks", "SecondRound", "--experiment", "mine", cwd=folder)
     assert run.returncode == 0, run.stderr
     assert made(folder) == {"world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round"}
-    assert (folder / "runs" / "mine" / "second_round" / "MANIFEST.json").is_file()
+    manifest = json.loads((folder / "runs" / "mine" / "second_round" / "MANIFEST.json").read_text())
+    assert manifest["packages"]["aoq"]
+    assert manifest["git"] is None  # not the commit of the repository that the environment lies in
     for arguments in (["results", "mine"], ["inspect", "mine", "--image", "7"], ["verify", "mine"]):
         shown = installed.run("aoq", *arguments, cwd=folder, PYTHONPATH=".")
         assert shown.returncode == 0, shown.stderr
