@@ -101,7 +101,7 @@ def show_counts(view: View) -> None:
 
 
 def _lines(path: Path, count: int) -> list[str]:
-    from aoq.pipeline.data.lines import read_lines
+    from aoq.pipeline.data.files import read_lines
 
     lines = read_lines(path)
     if len(lines) != count:

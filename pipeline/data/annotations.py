@@ -11,20 +11,22 @@ does not name are not asked. A generated world knows the first two by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float64, Int64
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from jaxtyping import Bool, Float64, Int64, Shaped
 
-from aoq.pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
-from aoq.pipeline.data.features import open_array
+from aoq.pipeline.data.demo import SeenScenes, labels_path, read_claim
+from aoq.pipeline.data.files import open_array
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.rows import SUFFIXES, read_rows
 
 KINDS = ("relevance", "judgements")
+SUFFIXES = (".parquet", ".csv")
 RELEVANCE = {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}
 JUDGEMENTS = {"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}
 Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
@@ -89,7 +91,7 @@ def _files(folder: Path, split: Split, kind: str) -> dict[str, Path]:
 
 def _directions(path: Path, split: Split) -> dict[str, Pairs]:
     sizes = {"caption_id": split.caption_count, "image_id": split.image_count}
-    rows = read_rows(path, RELEVANCE, sizes=sizes, optional="direction")
+    rows = _read_rows(path, RELEVANCE, sizes=sizes, optional="direction")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
     said = rows.get("direction")
@@ -113,12 +115,36 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
 
 
 def _judgements(path: Path, split: Split) -> Judgements:
-    rows = read_rows(path, JUDGEMENTS, sizes={"image_id": split.image_count, "caption_id": split.caption_count})
+    rows = _read_rows(path, JUDGEMENTS, sizes={"image_id": split.image_count, "caption_id": split.caption_count})
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
     if len(np.unique(rows["score"])) < 2:
         raise ValueError(f"{path}: people gave every pair the same score, which says nothing.")
     return Judgements(rows["image_id"], rows["caption_id"], rows["score"])
+
+
+def _read_rows(
+    path: Path, columns: Mapping[str, pa.DataType], *, sizes: Mapping[str, int], optional: str = ""
+) -> dict[str, Shaped[np.ndarray, " rows"]]:
+    """The columns of a .parquet or .csv file; those in `sizes` are rows of the split, 0 to size - 1.
+
+    A column named `optional` may be missing, and is then missing here.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a .csv or .parquet with columns {', '.join(columns)}.")
+    try:
+        table = pq.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+        there = [name for name in columns if name != optional or name in table.column_names]
+        if empty := [name for name in there if table[name].null_count]:
+            raise ValueError(f"column {empty[0]} is empty in some rows")
+        found = {name: table[name].cast(columns[name]).to_numpy() for name in there}
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: {error}; it needs columns {', '.join(columns)}, in every row.") from None
+    for name, size in sizes.items():
+        rows = found[name]
+        if len(rows) and not 0 <= rows.min() <= rows.max() < size:
+            raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, and the split has 0 to {size - 1}.")
+    return found
 
 
 READERS: dict[str, Callable[[Path, Split], object]] = {

@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
-from aoq.pipeline.data.features import open_boxes, open_features, read_mask
+from aoq.pipeline.data.files import line_problems, open_boxes, open_features, read_mask, split_lines
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split, present_files
-from aoq.pipeline.data.lines import line_problems, split_lines
 from aoq.pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
 from aoq.pipeline.data.phrases import phrase_problems, phrases_path
 

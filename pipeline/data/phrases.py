@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from aoq.pipeline.data.demo_truth import labels_path
-from aoq.pipeline.data.lines import read_lines
+from aoq.pipeline.data.demo import labels_path
+from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.vocabulary import tokenise
 
 

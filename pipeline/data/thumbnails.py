@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from aoq.pipeline.data.demo import labels_path
 from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
-from aoq.pipeline.data.demo_truth import labels_path
 from aoq.pipeline.data.folder import Split
 
 WIDTH = 200
