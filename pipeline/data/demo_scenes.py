@@ -21,8 +21,15 @@ OBJECT, COLOUR, SIZE, COUNT = range(4)
 GROUPS, SIDE, FAMILY, MOST = 3, 3, 6, 3
 EXCHANGED, GROUND_SLOT = GROUPS * 4, GROUPS * 4 + 1
 NONE = -1
-LABELS = {"object": (len(OBJECTS),), "colour": (len(COLOURS),), "size": (len(SIZES),), "ground": (len(GROUNDS),)}
-LABELS |= {"coloured": (len(OBJECTS), len(COLOURS)), "side": (4,)}
+LABELS: dict[str, tuple[int, ...]] = {
+    "object": (len(OBJECTS),),
+    "colour": (len(COLOURS),),
+    "size": (len(SIZES),),
+    "ground": (len(GROUNDS),),
+    "coloured": (len(OBJECTS), len(COLOURS)),
+    "side": (4,),
+}
+"""What looks like something, in the order drawn: a coloured object has a look of its own, and so has a box's side."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from aoq.pipeline.data.demo import labels_path
 from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.extras import import_extra
 
 WIDTH = 200
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
@@ -34,7 +34,7 @@ class Picture:
 
 
 class Thumbnails:
-    """Pictures of a split's images: of `thumbs/<id>` beside it, drawn for the demo world, or none."""
+    """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         self._folder, self._split = folder, split
@@ -76,11 +76,12 @@ class Thumbnails:
 
 
 def _small(path: Path) -> Picture | None:
+    pillow = import_extra("PIL.Image", "report", "showing pictures")
     try:
-        with Image.open(path) as opened:
+        with pillow.open(path) as opened:
             picture = opened.convert("RGB")
             picture.thumbnail((WIDTH, WIDTH))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+    except (OSError, pillow.DecompressionBombError):
         return None
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=72)

@@ -6,15 +6,16 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from aoq.pipeline.evaluation.cross_retrieval import EDGES
+from aoq.pipeline.extras import import_extra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
 """Okabe and Ito's, which people tell apart whatever colours they see."""
@@ -113,7 +114,10 @@ def hardness(
 
 def _svg(title: str, draw: Any) -> str:
     """An <svg> that takes its colours from the page, and its title for those who hear it."""
-    with mpl.rc_context(STYLE):
+    matplotlib = import_extra("matplotlib", "report", "a report")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.1), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
