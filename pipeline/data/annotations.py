@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,7 @@ class Judgements:
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
-    """Those that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
+    """The files that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
     found: dict[str, Path] = {}
     for kind in KINDS:
         for suffix in SUFFIXES:
@@ -57,8 +58,8 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def read_relevance(folder: Path, split: Split) -> dict[str, dict[str, Pairs]]:
-    """By the name of the file and by direction: pairs that are right. Of a generated world: what is true of what."""
-    found = {name: _directions(path, split) for name, path in _files(folder, split, "relevance").items()}
+    """The pairs that are right, by the name of the file and by direction; in a generated world, those that are true."""
+    found: dict[str, dict[str, Pairs]] = _read_kind(folder, split, "relevance")
     if not found and labels_path(folder, split.name).is_file():
         scenes = SeenScenes.read(folder, split.name)
         images, captions = np.nonzero(np.stack([read_claim(text).holds(scenes) for text in split.captions], axis=1))
@@ -67,9 +68,9 @@ def read_relevance(folder: Path, split: Split) -> dict[str, dict[str, Pairs]]:
 
 
 def read_classes(folder: Path, split: Split) -> Bool[np.ndarray, "images classes"] | None:
-    """What each image shows; of a generated world the objects in it. None where nobody says."""
-    for path in _files(folder, split, "classes").values():
-        return _classes(path, split)
+    """What each image shows; in a generated world its objects. None where nobody says."""
+    if found := _read_kind(folder, split, "classes"):
+        return found["classes"]
     if not labels_path(folder, split.name).is_file():
         return None
     groups = SeenScenes.read(folder, split.name).groups
@@ -80,13 +81,18 @@ def read_classes(folder: Path, split: Split) -> Bool[np.ndarray, "images classes
 
 
 def read_judgements(folder: Path, split: Split) -> dict[str, Judgements]:
-    """By the name of the file."""
-    return {name: _judgements(path, split) for name, path in _files(folder, split, "judgements").items()}
+    """What people said, by the name of the file."""
+    return _read_kind(folder, split, "judgements")
 
 
-def _files(folder: Path, split: Split, kind: str) -> dict[str, Path]:
+def _read_kind(folder: Path, split: Split, kind: str) -> dict[str, Any]:
     files = annotation_files(folder, split.name)
-    return {name: path for name, path in files.items() if name.split("_")[0] == kind}
+    return {name: read_annotation(path, split) for name, path in files.items() if name.split("_")[0] == kind}
+
+
+def read_annotation(path: Path, split: Split) -> Any:
+    """One of `annotation_files`; refuses what does not fit the split."""
+    return READERS[path.stem.removeprefix(f"{split.name}_").split("_")[0]](path, split)
 
 
 def _directions(path: Path, split: Split) -> dict[str, Pairs]:
@@ -147,14 +153,8 @@ def _read_rows(
     return found
 
 
-READERS: dict[str, Callable[[Path, Split], object]] = {
+READERS: dict[str, Callable[[Path, Split], Any]] = {
     "relevance": _directions,
     "classes": _classes,
     "judgements": _judgements,
 }
-
-
-def read_annotation(path: Path, split: Split) -> object:
-    """One of `annotation_files`; refuses what does not fit the split."""
-    kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
-    return READERS[kind](path, split)

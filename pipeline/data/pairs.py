@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int, Int32, Int64
 
 from aoq.pipeline.data.files import open_array
+from aoq.pipeline.search.problem import own_captions
 
 BLOCKS = 16
 """Of repeated rows, how many are compared."""
@@ -32,10 +33,8 @@ def captions_of(image_of: Int[np.ndarray, " captions"], images: int) -> Captions
     >>> captions_of(np.array([1, 0, 1]), images=2)[1]
     array([0, 2], dtype=int32)
     """
-    order = np.argsort(image_of, kind="stable").astype(np.int32)
-    offsets = np.zeros(images + 1, dtype=np.int64)
-    np.cumsum(np.bincount(image_of, minlength=images), out=offsets[1:])
-    return CaptionsOf(order, offsets)
+    found = own_captions(image_of.astype(np.int32), images)
+    return CaptionsOf(found.ids, found.offsets)
 
 
 def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "bla
 SHADES |= {"pink": "#f8a", "brown": "#853"}
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A file's content and its media type."""
 
     media_type: str
@@ -42,12 +41,12 @@ class Thumbnails:
         self._labels = json.loads(labels.read_text(encoding="utf-8"))["regions"] if labels.is_file() else None
 
     def __getitem__(self, image: int) -> str | None:
-        """As an address; None where there is no picture or it cannot be read."""
+        """An address that is the picture; None where there is none or it cannot be read."""
         picture = self.read(image)
-        return None if picture is None else picture.uri
+        return picture and picture.uri
 
     def read(self, image: int) -> Picture | None:
-        """As a file."""
+        """The picture as a file."""
         thumbs = (self._folder / "thumbs").resolve()
         try:
             path = (thumbs / self._split.ids[image]).resolve()

@@ -36,12 +36,7 @@ def tokenise(caption: str) -> list[str]:
         if PLAIN.fullmatch(sentence):
             tokens += sentence.replace(",", " , ").replace(".", " . ").split()
         else:
-            tokens += _cut(sentence)
-    return tokens
-
-
-def _cut(sentence: str) -> list[str]:
-    tokens: list[str] = _word_tokeniser().tokenize(sentence)
+            tokens += _word_tokeniser().tokenize(sentence)
     return tokens
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,8 @@ def collect_stages(runs: Sequence[Run]) -> list[dict[str, Any]]:
     found: dict[str, tuple[list[str], Artifact]] = {}
     for run in runs:
         stages = run.chain.stages.items()
-        for artifact in _all_upstream([made for stage, made in stages if made.exists() or stage == "evaluation"]):
+        made = [artifact for stage, artifact in stages if artifact.exists() or stage == "evaluation"]
+        for artifact in (each for one in made for each in _lineage(one)):
             names = found.setdefault(f"{artifact.stage}/{artifact.key}", ([], artifact))[0]
             if run.name not in names:
                 names.append(run.name)
@@ -110,13 +111,11 @@ def collect_stages(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _all_upstream(artifacts: Sequence[Artifact]) -> list[Artifact]:
-    """These, each after what it was made of."""
-    found: dict[str, Artifact] = {}
-    for artifact in artifacts:
-        for each in [*_all_upstream(artifact.upstream), artifact]:
-            found.setdefault(f"{each.stage}/{each.key}", each)
-    return list(found.values())
+def _lineage(artifact: Artifact) -> Iterator[Artifact]:
+    """What it was made of, and then itself."""
+    for upstream in artifact.upstream:
+        yield from _lineage(upstream)
+    yield artifact
 
 
 def collect_tables(runs: Sequence[Run]) -> list[tuple[list[str], Chain, dict[str, Any] | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -130,8 +131,4 @@ def _svg(title: str, draw: Any) -> str:
     prefix = re.sub(r"\W+", "-", title)
     drawn = re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match.group(1)}{prefix}-", drawn)
     drawn = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", re.sub(r' height="[^"]*pt"', "", drawn, count=1), count=1)
-    return drawn.replace("<svg ", f'<svg role="img" aria-label="{_escaped(title)}" ', 1)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
