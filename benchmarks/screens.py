@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
+from aoq.pipeline.data.demo import SeenScenes, read_claim
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.planner import plan

@@ -1,4 +1,4 @@
-"""What is annotated of COCO's test images, which go by their own ids, as files beside a split."""
+"""Annotations of COCO's test images, which go by their own ids, as files beside a split."""
 
 from __future__ import annotations
 

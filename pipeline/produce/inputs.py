@@ -11,7 +11,7 @@ import numpy as np
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.features import open_features
+from aoq.pipeline.data.files import open_features
 from aoq.pipeline.data.folder import Split, first_images, open_split, split_paths
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary

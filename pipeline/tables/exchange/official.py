@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from aoq.pipeline.data.features import open_array
+from aoq.pipeline.data.files import open_array
 from aoq.pipeline.tables.exchange.outgoing import Outgoing
 from aoq.pipeline.tables.exchange.raw import RawLists
 from aoq.pipeline.tables.exchange.written import Written
