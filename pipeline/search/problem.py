@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64, Integer
@@ -43,6 +43,16 @@ class Positives:
     @property
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
+
+
+class Size(NamedTuple):
+    """How large one direction of a problem is."""
+
+    anchors: int
+    candidates: int
+    h: int
+    wanted: int
+    """How many of the best candidates are sure to hold h negatives."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +116,11 @@ class Problem:
                 "be 0, which leaves its direction out."
             )
         for direction in self.directions:
-            side, option = self[direction], "h_captions" if direction == "i2t" else "h_images"
-            if side.wanted > len(side.candidates):
-                most, count = side.positives.most, len(side.candidates)
+            _, count, h, wanted = self.size(direction)
+            if wanted > count:
+                option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
                 raise ValueError(
-                    f"h={side.h} needs at least {side.wanted} candidates (each anchor has up to {most} positives), "
+                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
                     f"got {count}; lower `mining.{option}` to at most {count - most}."
                 )
 
@@ -118,6 +128,13 @@ class Problem:
         if direction == "t2i":
             return Side(self.captions, self.images, self._images_of, self.h_images, self.longest, self.memory)
         return Side(self.images, self.captions, self._captions_of, self.h_captions, self.longest, self.memory)
+
+    def size(self, direction: Direction) -> Size:
+        """Count one direction without reading a vector."""
+        images, captions = len(self.images), len(self.captions)
+        if direction == "t2i":
+            return Size(captions, images, self.h_images, self.h_images + self._images_of.most)
+        return Size(images, captions, self.h_captions, self.h_captions + self._captions_of.most)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
