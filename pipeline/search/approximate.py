@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import from_arrow, lists_table
-from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.problem import Direction, Problem, Side, blocks, offsets_of
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
@@ -81,7 +81,7 @@ def _search(
 def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     """Exact scores and order of what was found; no bound on what was not."""
     found = ids >= 0
-    offsets = np.concatenate([[0], np.cumsum(found.sum(1))])
+    offsets = offsets_of(found.sum(1))
     none_better = np.zeros(found.sum(), dtype=np.float32)  # an index may compress: of what it found, all is scored
     return heads(side, Proposals(offsets, ids[found], none_better, np.full(len(ids), np.inf), error=0.0))
 

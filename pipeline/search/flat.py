@@ -1,4 +1,4 @@
-"""The backend faiss-flat: each direction by itself, block by block of anchors."""
+"""The backend faiss-flat: one brute-force search a direction, block by block of anchors."""
 
 from __future__ import annotations
 

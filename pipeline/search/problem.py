@@ -125,21 +125,29 @@ class Problem:
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
-        if direction == "t2i":
-            return Side(self.captions, self.images, self._images_of, self.h_images, self.longest, self.memory)
-        return Side(self.images, self.captions, self._captions_of, self.h_captions, self.longest, self.memory)
+        anchors, candidates, h = self._sides(direction)
+        return Side(anchors, candidates, self._own[direction], h, self.longest, self.memory)
 
     def size(self, direction: Direction) -> Size:
         """Count one direction without reading a vector."""
-        images, captions = len(self.images), len(self.captions)
+        anchors, candidates, h = self._sides(direction)
+        return Size(len(anchors), len(candidates), h, h + self._own[direction].most)
+
+    def _sides(self, direction: Direction) -> tuple[np.ndarray, np.ndarray, int]:
         if direction == "t2i":
-            return Size(captions, images, self.h_images, self.h_images + self._images_of.most)
-        return Size(images, captions, self.h_captions, self.h_captions + self._captions_of.most)
+            return self.captions, self.images, self.h_images
+        return self.images, self.captions, self.h_captions
+
+    @cached_property
+    def _own(self) -> Mapping[Direction, Positives]:
+        images, captions = self.positives.T
+        i2t = Positives.of_pairs(images, captions, len(self.images))
+        return {"i2t": i2t, "t2i": Positives.of_pairs(captions, images, len(self.captions))}
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """Those that are searched."""
-        return tuple(d for d, h in zip(DIRECTIONS, (self.h_captions, self.h_images), strict=True) if h > 0)
+        return tuple(direction for direction in DIRECTIONS if self._sides(direction)[2] > 0)
 
     @property
     def image_of(self) -> Int32[np.ndarray, " captions"]:
@@ -161,14 +169,6 @@ class Problem:
     @property
     def longest(self) -> float:
         return math.prod(self.norms)
-
-    @cached_property
-    def _images_of(self) -> Positives:
-        return Positives.of_pairs(self.positives[:, 1], self.positives[:, 0], len(self.captions))
-
-    @cached_property
-    def _captions_of(self) -> Positives:
-        return Positives.of_pairs(self.positives[:, 0], self.positives[:, 1], len(self.images))
 
 
 def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:

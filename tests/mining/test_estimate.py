@@ -15,7 +15,7 @@ from aoq.pipeline.search import proposals
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products import choice
-from aoq.pipeline.search.products.floats import FloatProduct
+from aoq.pipeline.search.products.choice import FloatProduct
 
 IMAGES, CAPTIONS, DIMENSIONS = 1100, 3300, 8
 

@@ -42,7 +42,7 @@ class Rounded:
 @dataclass
 class Int8Product:
     error: float
-    """Of a float32 product."""
+    """How far a float32 product can be from the exact one."""
     precision: Literal["int8"] = "int8"
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
