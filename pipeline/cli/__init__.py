@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 
 import click
 
@@ -11,11 +12,11 @@ from aoq.pipeline.cli.browse import browse
 from aoq.pipeline.cli.checkpoint import import_checkpoint
 from aoq.pipeline.cli.data import data
 from aoq.pipeline.cli.drift import drift
+from aoq.pipeline.cli.estimate import estimate
 from aoq.pipeline.cli.export import export
 from aoq.pipeline.cli.import_table import import_table
 from aoq.pipeline.cli.inspect import inspect
 from aoq.pipeline.cli.mine import mine
-from aoq.pipeline.cli.plan import plan
 from aoq.pipeline.cli.report import report
 from aoq.pipeline.cli.results import results
 from aoq.pipeline.cli.screen import screen
@@ -53,7 +54,11 @@ def main() -> None:
     log_to_console()
 
 
-TABLES = (plan, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
+TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
 PIPELINE = (results, report, status, explain, verify, gc, data, import_checkpoint)
 for command in (*TABLES, *PIPELINE):
     main.add_command(command)
+
+plan = copy(estimate)  # the command's old name
+plan.hidden = True
+main.add_command(plan, "plan")

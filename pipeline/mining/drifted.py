@@ -11,12 +11,11 @@ import pyarrow as pa
 from jaxtyping import Float64, Int32
 
 from aoq.pipeline.search.approximate import near_heads
-from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
 from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 from aoq.pipeline.tables.files import read_lists
 from aoq.pipeline.tables.statistics import common_by_depth
 
@@ -29,7 +28,7 @@ def drifted(earlier: Path, below: float) -> Backend:
     The others keep theirs, with the new scores, and in their order. Kept lists are not certified: nothing beside them
     was looked at.
     """
-    return Backend("drifted", partial(_steps, earlier, below), _guarantee)
+    return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
 
 def agreement(

@@ -23,9 +23,9 @@ from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
 from aoq.pipeline.tables.pairs import paired

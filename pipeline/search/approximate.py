@@ -1,4 +1,4 @@
-"""The units of a backend that asks a FAISS index of any kind: near lists, whose recall is measured on a sample."""
+"""The backends faiss:FACTORY: an index of FAISS of any kind; recall is measured on a sample."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import from_arrow, lists_table
-from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.problem import Direction, Problem, Side, blocks, offsets_of
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
 from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 
+FACTORY = "faiss:"
 BLOCK = 4096
 """Anchors a unit."""
 ADDED = 65536
@@ -30,12 +31,22 @@ PIECE = 2**26
 _LOADED: WeakKeyDictionary[Store, dict[str, Any]] = WeakKeyDictionary()
 
 
-def approximate_steps(problem: Problem, description: str) -> Steps:
+def faiss_index(description: str) -> Backend:
+    """The backend that asks an index of FAISS; `description` is a factory string, after "|" search parameters."""
+    return Backend(
+        f"{FACTORY}{description}",
+        'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", recall measured on a sample',
+        partial(approximate_steps, description),
+        guarantee=measured_recall,
+    )
+
+
+def approximate_steps(description: str, problem: Problem) -> Steps:
     empty_index(description, problem.images.shape[1])  # a wrong description ends here
     searches = {
         direction: [
             Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
-            for rows in blocks(len(problem[direction].anchors), BLOCK)
+            for rows in blocks(problem.size(direction).anchors, BLOCK)
         ]
         for direction in problem.directions
     }
@@ -47,9 +58,9 @@ def approximate_steps(problem: Problem, description: str) -> Steps:
 
 
 def measured_recall(store: Store, direction: Direction) -> dict[str, Any]:
-    """The share of the h best negatives that the lists of sampled anchors have, and how many anchors these are."""
+    """The fraction of the h best negatives that the lists of sampled anchors have, and how many anchors these are."""
     recall = store.read(f"recall-{direction}")["recall"].to_numpy()
-    return {"recall": round(float(recall.mean()), 6), "recall_anchors": len(recall)}
+    return {"guarantee": "approximate", "recall": round(float(recall.mean()), 6), "recall_anchors": len(recall)}
 
 
 def _index(direction: Direction, description: str, problem: Problem, store: Store) -> list[pa.Table]:
@@ -70,7 +81,7 @@ def _search(
 def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     """Exact scores and order of what was found; no bound on what was not."""
     found = ids >= 0
-    offsets = np.concatenate([[0], np.cumsum(found.sum(1))])
+    offsets = offsets_of(found.sum(1))
     none_better = np.zeros(found.sum(), dtype=np.float32)  # an index may compress: of what it found, all is scored
     return heads(side, Proposals(offsets, ids[found], none_better, np.full(len(ids), np.inf), error=0.0))
 

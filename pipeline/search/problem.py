@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64, Integer
@@ -43,6 +43,16 @@ class Positives:
     @property
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
+
+
+class Size(NamedTuple):
+    """How large one direction of a problem is."""
+
+    anchors: int
+    candidates: int
+    h: int
+    wanted: int
+    """How many of the best candidates are sure to hold h negatives."""
 
 
 @dataclass(frozen=True)
@@ -106,23 +116,38 @@ class Problem:
                 "be 0, which leaves its direction out."
             )
         for direction in self.directions:
-            side, option = self[direction], "h_captions" if direction == "i2t" else "h_images"
-            if side.wanted > len(side.candidates):
-                most, count = side.positives.most, len(side.candidates)
+            _, count, h, wanted = self.size(direction)
+            if wanted > count:
+                option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
                 raise ValueError(
-                    f"h={side.h} needs at least {side.wanted} candidates (each anchor has up to {most} positives), "
+                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
                     f"got {count}; lower `mining.{option}` to at most {count - most}."
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
+        anchors, candidates, h = self._sides(direction)
+        return Side(anchors, candidates, self._own[direction], h, self.longest, self.memory)
+
+    def size(self, direction: Direction) -> Size:
+        """Count one direction without reading a vector."""
+        anchors, candidates, h = self._sides(direction)
+        return Size(len(anchors), len(candidates), h, h + self._own[direction].most)
+
+    def _sides(self, direction: Direction) -> tuple[np.ndarray, np.ndarray, int]:
         if direction == "t2i":
-            return Side(self.captions, self.images, self._images_of, self.h_images, self.longest, self.memory)
-        return Side(self.images, self.captions, self._captions_of, self.h_captions, self.longest, self.memory)
+            return self.captions, self.images, self.h_images
+        return self.images, self.captions, self.h_captions
+
+    @cached_property
+    def _own(self) -> Mapping[Direction, Positives]:
+        images, captions = self.positives.T
+        i2t = Positives.of_pairs(images, captions, len(self.images))
+        return {"i2t": i2t, "t2i": Positives.of_pairs(captions, images, len(self.captions))}
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """Those that are searched."""
-        return tuple(d for d, h in zip(DIRECTIONS, (self.h_captions, self.h_images), strict=True) if h > 0)
+        return tuple(direction for direction in DIRECTIONS if self._sides(direction)[2] > 0)
 
     @property
     def image_of(self) -> Int32[np.ndarray, " captions"]:
@@ -144,14 +169,6 @@ class Problem:
     @property
     def longest(self) -> float:
         return math.prod(self.norms)
-
-    @cached_property
-    def _images_of(self) -> Positives:
-        return Positives.of_pairs(self.positives[:, 1], self.positives[:, 0], len(self.captions))
-
-    @cached_property
-    def _captions_of(self) -> Positives:
-        return Positives.of_pairs(self.positives[:, 0], self.positives[:, 1], len(self.images))
 
 
 def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:

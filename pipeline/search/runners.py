@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.backends import Backend, choose_backend
+from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Steps
+from aoq.pipeline.search.units import Backend, Steps
 
 RECALL_FLOOR = 0.95
 

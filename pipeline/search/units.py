@@ -1,14 +1,14 @@
-"""A search as units of work: each reads the vectors and the tables of earlier units, and writes its own."""
+"""A search as units of work, and a backend as what plans them and describes itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
@@ -30,9 +30,45 @@ class Unit(Generic[Job]):
 
 
 def unit_name(kind: str, start: int, stop: int) -> str:
-    """Name what concerns the rows from `start` to before `stop`; names sort as rows do."""
+    """Name what concerns the rows from `start` to before `stop`; names sort as rows do.
+
+    The lists of a direction (`lists_table`) are of the kind "i2t" or "t2i".
+    """
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
 Steps = Sequence[Sequence[Unit[Problem]]]
 """The units of one step need those of the steps before it, but not each other."""
+
+
+def exact(store: Store, direction: Direction) -> Mapping[str, Any]:
+    return {"guarantee": "exact"}
+
+
+def list_bytes(problem: Problem) -> float:
+    """Count the bytes of all lists as units write them."""
+    sizes = (problem.size(direction) for direction in problem.directions)
+    return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to search.
+
+    It reads and writes nothing but its units' tables, so it runs in memory, in a folder and on a cluster alike.
+    """
+
+    name: str
+    about: str
+    """One line for those who choose."""
+    plan: Callable[[Problem], Steps]
+    guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
+    """What a direction's lists are worth, once all units are done."""
+    costs: Callable[[Problem], Mapping[str, float]] | None = None
+    """Floating-point operations of each step, by the step's name, in order; None where they are not known."""
+    work_bytes: Callable[[Problem], float] = list_bytes
+    """What the units write while the search runs; beyond that and the vectors it may use `problem.memory` bytes."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.guarantee is exact

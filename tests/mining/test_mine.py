@@ -13,12 +13,13 @@ import torch
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import flat, onepass, units
-from aoq.pipeline.search.backends import EXACT
+from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 30, 3
+EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
 
 
 @pytest.fixture

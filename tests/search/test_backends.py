@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import approximate, backends, onepass
-from aoq.pipeline.search.backends import EXACT, choose_backend
+from aoq.pipeline.search.backends import BACKENDS, choose_backend
 from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
@@ -21,6 +21,7 @@ from aoq.pipeline.search.products.int16_kernel import int16_works
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
+EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
 PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
 
 
@@ -217,7 +218,7 @@ def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):
     caplog.set_level("INFO")
     for count, name in ((0, "onepass"), (2, "faiss-flat")):
         monkeypatch.setattr(backends, "gpus", lambda count=count: count)
-        assert choose_backend("auto") is EXACT[name]
+        assert choose_backend("auto") is BACKENDS[name]
     assert "searching with onepass" in caplog.messages[0]
     assert "FAISS sees 2 GPUs" in caplog.messages[1]
 

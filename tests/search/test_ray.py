@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.cluster import connection, nodes, units
+from aoq.pipeline.search.cluster import connection, units
+from aoq.pipeline.search.cluster import job as jobs
 from aoq.pipeline.search.cluster.job import problems_here
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
@@ -183,7 +184,7 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
             return replace(value, path=value.path.with_name(change[name]))
         return value / change[name] if name == "work" else tuple({**dict(value), "numpy": change[name]}.items())
 
-    monkeypatch.setattr(nodes, "problems_here", differs_there)
+    monkeypatch.setattr(jobs, "problems_here", differs_there)
     expected = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*" + message.replace(
         "{numpy}", np.__version__.replace(".", r"\.")
     )

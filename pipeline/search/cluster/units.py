@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.search.cluster.connection import connected, usable_nodes
-from aoq.pipeline.search.cluster.job import Job, VectorsFile, differing_versions, versions_here
-from aoq.pipeline.search.cluster.nodes import check_nodes
+from aoq.pipeline.search.cluster.job import Job, VectorsFile, check_nodes, differing_versions, versions_here
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import Progress
 from aoq.pipeline.search.store import Folder, Store
@@ -24,7 +23,7 @@ from aoq.pipeline.search.threads import use_threads
 from aoq.pipeline.search.units import Steps, Unit
 
 RETRIES = 10
-"""So many times may the process or node that does a unit be lost."""
+"""How often the process or node that does a unit may be lost."""
 PATIENCE = 60.0
 """Seconds without a finished unit after which it is asked whether any node is left."""
 

@@ -1,4 +1,4 @@
-"""`aoq plan`: what mining will take, in words and for programs."""
+"""`aoq estimate`: what mining will take, in words and for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
-from aoq.pipeline.mining import probe
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 
@@ -18,11 +17,10 @@ TINY = str(Path(__file__).parent.parent / "tiny.toml")
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probe, "SECONDS", 0)
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(20, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(40, 7)).astype(np.float16))
-    return lambda *arguments: CliRunner().invoke(main, ["plan", *map(str, arguments)])
+    return lambda *arguments: CliRunner().invoke(main, ["estimate", *map(str, arguments)])
 
 
 VECTORS = ("images.npy", "captions.npy", "--per-image", 2, "--h-captions", 6, "--h-images", 4)
@@ -59,6 +57,13 @@ def test_an_experiments_training_is_counted_in_steps(run):
     assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19}
 
 
+def test_the_old_name_still_answers(run):
+    help_ = CliRunner().invoke(main, ["--help"]).stdout
+    assert "Estimate what mining will take." in help_
+    assert "\n  plan" not in help_
+    assert CliRunner().invoke(main, ["plan", *map(str, VECTORS), "--json"]).stdout.startswith("{")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -72,7 +77,7 @@ def test_an_experiments_training_is_counted_in_steps(run):
         (("--experiment", TINY, "--override", "refresh.rounds=1, refresh.h_captions=5"), "no first round is searched"),
     ],
 )
-def test_what_cannot_be_mined_cannot_be_planned(run, arguments, message):
+def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
     result = run(*arguments)
     assert result.exit_code != 0
     assert message in result.stderr
