@@ -13,7 +13,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.annotations import show_annotations
 from aoq.pipeline.cli.experiment import override, roots
 from aoq.pipeline.cli.study import show_study
-from aoq.pipeline.config.evaluation import Evaluation
+from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.planning.chain import Chain

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aoq.pipeline.artifact import Artifact, digest
-from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.mining import Mining
-from aoq.pipeline.config.refresh import Refresh
 
 LONGEST_NAME = 200
 """Of a folder, in characters: file systems take 255 bytes."""

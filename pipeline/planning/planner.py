@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.combinations import Ensemble, Fusing, Rerank, Reranking
+from aoq.pipeline.config.combinations import Ensemble, Fusing, Refresh, Rerank, Reranking
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merge, override_text, parse_override
-from aoq.pipeline.config.refresh import Refresh
 from aoq.pipeline.planning.chain import (
     Chain,
     Depths,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.combinations import Fusion, Rerank
-from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.mining.shortlist import TILES
 from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, data_stages, table_depths
 from aoq.pipeline.planning.keys import Recipes

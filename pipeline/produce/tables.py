@@ -9,9 +9,8 @@ from typing import Any
 
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.artifact import Build
-from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.config.mining import Mining
-from aoq.pipeline.config.refresh import Refresh
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
 from aoq.pipeline.engine import Engine
