@@ -89,15 +89,15 @@ class MakingTask(luigi.Task):
 
     def _make(self) -> None:
         from aoq.pipeline.engine import Engine
+        from aoq.pipeline.produce import PRODUCERS
 
-        produce = getattr(importlib.import_module("aoq.pipeline.produce"), f"produce_{self.stage}")
         settings = engine()
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    produce(self.source, build, Engine(**settings.param_kwargs))
+                    PRODUCERS[self.stage](self.source, build, Engine(**settings.param_kwargs))
         except Exception:
             self._keep_traceback()
             raise

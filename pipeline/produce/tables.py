@@ -36,15 +36,21 @@ logger = logging.getLogger(__name__)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    _embed(chain, "first_round", build.directory, engine)
+
+
+def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> None:
+    """Write the vectors that the stage's model makes of the training split."""
     device = engine.torch_device()
-    model = load_model(chain["first_round"].path / "model.safetensors").to(device)
-    assert isinstance(model, EmbeddingModel)  # the config refuses to mine with any other
+    model = load_model(chain[stage].path / "model.safetensors").to(device)
+    assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
     with show_progress("embeddings") as report:
-        write_embeddings(model, open_pairs(chain, "train"), build.directory, device, report)
+        write_embeddings(model, open_pairs(chain, "train"), folder, device, report)
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """The table: mined from embeddings, or made of other experiments' tables, or by the student itself."""
+    engine.torch_device()
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
@@ -54,7 +60,6 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     else:
         mining = chain.experiment.mining
         assert mining is not None  # the planner gave the chain this stage
-        engine.torch_device()
         provenance = _provenance(chain, build, _teacher(chain, "first_round"))
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
         _mine(chain, chain["embeddings"].path, mining, provenance, build, engine, **how)
@@ -90,16 +95,12 @@ def _mine(
 
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
-    """The student's own vectors, searched; they do not stay."""
-    device, vectors = engine.torch_device(), build.directory / "vectors"
-    (student,) = (member.chain for member in chain.members)
+    """Search the student's own vectors; they do not stay."""
+    (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     if not vectors.is_dir():
-        model = load_model(student["second_round"].path / "model.safetensors").to(device)
-        assert isinstance(model, EmbeddingModel)  # a student of fragments reranks
         begun = build.directory / "vectors.begun"
         begun.mkdir(exist_ok=True)
-        with show_progress("embeddings") as report:
-            write_embeddings(model, open_pairs(student, "train"), begun, device, report)
+        _embed(student, "second_round", begun, engine)
         begun.rename(vectors)
     provenance = _provenance(chain, build, _teacher(student, "second_round"))
     search: str | Backend = "auto"
@@ -180,22 +181,18 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     screen = chain.experiment.screen
     assert screen is not None  # the planner gave the chain this stage
-    split = open_train_split(chain)
-    matches = None
-    if screen.positives is not None:
-        matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
-    probabilities = None
-    if screen.pair_probabilities is not None:
-        probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
+    split, root = open_train_split(chain), chain.data_root
+    images, captions, file = split.image_count, split.caption_count, screen.pair_probabilities
+    matches = None if screen.positives is None else read_matches(root / screen.positives, images, captions)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
-        split.image_count,
+        images,
         split.image_of,
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
         matches=matches,
-        pair_probabilities=probabilities,
+        pair_probabilities=None if file is None else read_clean_pairs(root / file, captions),
     )
     view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")
