@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -40,12 +41,12 @@ def results(
     arms: tuple[str, ...],
     folders: dict[str, Path],
 ) -> None:
-    """Dev recalls of EXPERIMENT's rounds; the control is the same student and steps on the online loss alone.
+    """Recalls of EXPERIMENT's rounds, or a study.
 
-    After an evaluation on another split (or in folds) its recalls, and what else is known of the split: how well the
-    student attends, metrics of many right answers, agreement with people (docs/evaluation.md). Of an ensemble: the
-    recalls of its members and of their mean similarity, on its evaluation split. Of a --study: its table, or what
-    there is of it.
+    They are of the dev split; the control is the same student and steps on the online loss alone. After an evaluation
+    on another split (or in folds) its recalls follow, and what else is known of the split: how well the student
+    attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble has the recalls of
+    its members and of their mean similarity, on its evaluation split; a --study its table, or what there is of it.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -66,29 +67,26 @@ def _show_rounds(chain: Chain) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("model", no_wrap=True)
     table.add_column("loss", no_wrap=True)
-    last = chain["evaluation" if chain.is_ensemble else "second_round"]
-    rows = _ensemble_rows(chain) if chain.is_ensemble else _round_rows(chain)
-    for row in rows:
+    for row in _ensemble_rows(chain) if chain.is_ensemble else _round_rows(chain):
         table.add_row(*row)
     console = Console(markup=False, emoji=False)
     console.print(table)
-    if not chain.is_ensemble and "evaluation" in chain.stages:
-        _show_attention(console, chain)
-    if "evaluation" in chain.stages and chain["evaluation"].exists():
-        show_annotations(console, chain["evaluation"].manifest(), chain.experiment.evaluation.split)
+    if evaluation := _evaluation(chain):
+        split, attention = chain.experiment.evaluation.split, evaluation.get("attention")
+        if attention and not chain.is_ensemble:
+            scores = "  ".join(f"{name} {attention[name]:.1f}" for name in SCORES)
+            where = f"{attention['phrases']} phrases of {split}, weights over {attention['threshold']:.2f}"
+            console.print(f"\nattention of round two: {scores}  ({where})", highlight=False, soft_wrap=True)
+        show_annotations(console, evaluation, split)
+    last = chain["evaluation" if chain.is_ensemble else "second_round"]
     if last.exists():
         console.print(f"\nartefacts: {last.root}", highlight=False, soft_wrap=True)
 
 
-def _show_attention(console: Console, chain: Chain) -> None:
-    """Attention precision, recall and F1, if there is an evaluation that could tell."""
-    evaluation = chain["evaluation"]
-    found = evaluation.manifest().get("attention") if evaluation.exists() else None
-    if found:
-        scores = "  ".join(f"{name} {found[name]:.1f}" for name in SCORES)
-        split = chain.experiment.evaluation.split
-        where = f"{found['phrases']} phrases of {split}, weights over {found['threshold']:.2f}"
-        console.print(f"\nattention of round two: {scores}  ({where})", highlight=False, soft_wrap=True)
+def _evaluation(chain: Chain) -> dict[str, Any]:
+    """Its manifest; empty where nothing is evaluated."""
+    made = chain.stages.get("evaluation")
+    return made.manifest() if made and made.exists() else {}
 
 
 def _round_rows(chain: Chain) -> list[list[str]]:
@@ -96,24 +94,22 @@ def _round_rows(chain: Chain) -> list[list[str]]:
     if chain.experiment.weights is not None:
         rounds = {"second_round": "imported"}
     rows = [_row(title, chain[stage]) for stage, title in rounds.items()]
-    options = chain.experiment.evaluation
-    if "evaluation" in chain.stages and chain["evaluation"].exists() and options != Evaluation():
+    options, evaluation = chain.experiment.evaluation, _evaluation(chain)
+    if evaluation and options != Evaluation():
         folds = f", {options.folds} folds" if options.folds > 1 else ""
-        recalls = _recalls(chain["evaluation"].manifest()["metrics"])
-        rows.append([f"{rounds['second_round']}, {options.split}{folds}", *recalls, *_how(chain["second_round"])])
+        title = f"{rounds['second_round']}, {options.split}{folds}"
+        rows.append([title, *_recalls(evaluation["metrics"]), *_how(chain["second_round"])])
     return rows
 
 
 def _ensemble_rows(chain: Chain) -> list[list[str]]:
-    evaluation = chain["evaluation"]
-    if not evaluation.exists():
+    if not (evaluation := _evaluation(chain)):
         return [[chain.experiment.name, *_MISSING]]
-    manifest = evaluation.manifest()
     rows = [
         [member.run, *_recalls(metrics), *_how(member.artifact)]
-        for member, metrics in zip(chain.members, manifest["member_metrics"], strict=True)
+        for member, metrics in zip(chain.members, evaluation["member_metrics"], strict=True)
     ]
-    return [*rows, [chain.experiment.name, *_recalls(manifest["metrics"]), "ensemble", ""]]
+    return [*rows, [chain.experiment.name, *_recalls(evaluation["metrics"]), "ensemble", ""]]
 
 
 def _row(title: str, artifact: Artifact) -> list[str]:
