@@ -148,19 +148,15 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
         )
 
 
-def queries_of(chain: Chain) -> list[Any]:
-    """What identifies the images and captions it is evaluated on, and how they are counted."""
-    dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
-    return [
-        dataset.ingredients["splits"]["dev"],
-        *(world.key for world in dataset.upstream),
-        *(evaluation[option] for option in ("split", "folds", "content")),
-    ]
-
-
 def same_queries(one: Chain, other: Chain) -> bool:
     """Whether both are evaluated on the same images and captions, counted alike."""
-    return queries_of(one) == queries_of(other)
+
+    def asked(chain: Chain) -> list[Any]:
+        dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
+        worlds = [world.key for world in dataset.upstream]
+        return [dataset.ingredients["splits"]["dev"], worlds, *(evaluation[k] for k in ("split", "folds", "content"))]
+
+    return asked(one) == asked(other)
 
 
 def split_member(member: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.artifact import Build
 from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
-from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
 from aoq.pipeline.engine import Engine
@@ -19,7 +18,7 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.rerank import rerank
 from aoq.pipeline.mining.rescore import Rescoring
 from aoq.pipeline.mining.shortlist import Shortlist
-from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.backends import Backend
@@ -62,30 +61,15 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         assert mining is not None  # the planner gave the chain this stage
         provenance = _provenance(chain, build, _teacher(chain, "first_round"))
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
-        _mine(chain, chain["embeddings"].path, mining, provenance, build, engine, **how)
+        _mine(chain, chain["embeddings"].path, Depths.of(mining), build, engine, provenance=provenance, **how)
 
 
-def _mine(
-    chain: Chain,
-    vectors: Path,
-    depths: Mining | Refresh,
-    provenance: dict[str, Any],
-    build: Build,
-    engine: Engine,
-    **how: Any,
-) -> None:
+def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain)
+    memory = engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
-            Problem(
-                store.images,
-                store.captions,
-                split.image_of,
-                depths.h_captions,
-                depths.h_images,
-                memory=engine.mining_memory_mb * 1_000_000,
-            ),
-            provenance=provenance,
+            Problem(store.images, store.captions, split.image_of, *depths, memory),
             work=build.directory / "shards",
             output=build.directory / "table",
             run=run,
@@ -109,7 +93,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
         kept = {"tables": table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))}
         provenance["kept"] = {**kept, "drifted_below": options.drifted_below}
         search = drifted(earlier, options.drifted_below)
-    _mine(chain, vectors, options, provenance, build, engine, search=search)
+    _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search=search)
     shutil.rmtree(vectors)
 
 
@@ -126,17 +110,10 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
     about = {"experiment": options.shortlist, "depths": depths, "tables": tables}
     provenance = _provenance(chain, build, _teacher(teacher, "second_round"), shortlist=about)
+    listed, kept = Shortlist(captions, images, pairs.split.image_of), Depths.of(options)
     with show_progress("rescoring") as report:
         rerank(
-            Rescoring(
-                model.to(device),
-                pairs,
-                Shortlist(captions, images, pairs.split.image_of),
-                options.h_captions,
-                options.h_images,
-                options.checked_anchors,
-                device,
-            ),
+            Rescoring(model.to(device), pairs, listed, *kept, options.checked_anchors, device),
             provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",
@@ -183,7 +160,6 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     assert screen is not None  # the planner gave the chain this stage
     split, root = open_train_split(chain), chain.data_root
     images, captions, file = split.image_count, split.caption_count, screen.pair_probabilities
-    matches = None if screen.positives is None else read_matches(root / screen.positives, images, captions)
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
         images,
@@ -191,7 +167,7 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
-        matches=matches,
+        matches=None if screen.positives is None else read_matches(root / screen.positives, images, captions),
         pair_probabilities=None if file is None else read_clean_pairs(root / file, captions),
     )
     view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
