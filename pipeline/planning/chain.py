@@ -125,11 +125,6 @@ def table_owner(chain: Chain) -> Chain | None:
     return table_owner(chain.teacher) if chain.teacher else None
 
 
-def data_stages(chain: Chain) -> dict[str, Artifact]:
-    """What its data are made by."""
-    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
-
-
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
     """A table's rows are those of one training split."""
     ours, theirs = (
