@@ -8,7 +8,7 @@ from functools import cached_property
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.planning.chain import Member, split_member
+from aoq.pipeline.planning.chain import Member
 from aoq.pipeline.planning.report import PlannedReport, plan_report
 from aoq.pipeline.planning.study import PlannedStudy, plan_study
 from aoq.tasks.base import MakingTask
@@ -17,24 +17,7 @@ from aoq.tasks.stages import Evaluation, SecondRound
 DEFAULT = 'demo; demo@second_round.loss.name="online"'
 
 
-class Comparison(MakingTask):
-    """What is made of runs: of their second rounds, unless they are ensembles, and of their evaluations."""
-
-    source: PlannedReport | PlannedStudy
-
-    @property
-    def artifact(self) -> Artifact:
-        return self.source.artifact
-
-    def runs_needed(self, members: Sequence[Member]) -> Iterator[luigi.Task]:
-        for member in reversed(members):  # Luigi looks at the last one first
-            experiment, override = split_member(member.asked)
-            for task in (SecondRound, Evaluation):
-                if task.stage in member.chain.stages:
-                    yield self.clone(task, experiment=experiment, override=override)  # type: ignore[no-untyped-call]
-
-
-class Report(Comparison):
+class Report(MakingTask):
     """Any number of runs side by side, on one self-contained HTML page."""
 
     stage = "report"
@@ -48,18 +31,22 @@ class Report(Comparison):
         return plan_report(self.runs, **self.roots)
 
     @property
-    def subject(self) -> str:
-        return ", ".join(member.run for member in self.source.members)
+    def artifact(self) -> Artifact:
+        return self.source.artifact
 
     @property
     def alias(self) -> str:
         return f"report_{self.artifact.key}"
 
+    @property
+    def subject(self) -> str:
+        return ", ".join(member.run for member in self.source.members)
+
     def requires(self) -> Iterator[luigi.Task]:
-        return self.runs_needed(self.source.members)
+        return _runs_of(self, self.source.members)
 
 
-class Ablation(Comparison):
+class Ablation(MakingTask):
     """Every arm of a study on every model with every seed, and the tables of it all."""
 
     stage = "study"
@@ -71,12 +58,24 @@ class Ablation(Comparison):
         return plan_study(self.study, **self.roots)
 
     @property
-    def subject(self) -> str:
-        return self.source.study.name
+    def artifact(self) -> Artifact:
+        return self.source.artifact
 
     @property
     def alias(self) -> str:
         return f"study_{self.subject}"
 
+    @property
+    def subject(self) -> str:
+        return self.source.study.name
+
     def requires(self) -> Iterator[luigi.Task]:
-        return self.runs_needed(self.source.cells)
+        return _runs_of(self, self.source.cells)
+
+
+def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
+    """The second round, which an ensemble has not, and the evaluation of each."""
+    for member in reversed(members):  # Luigi looks at the last one first
+        for needed in (SecondRound, Evaluation):
+            if needed.stage in member.chain.stages:
+                yield task.of(needed, member.asked)

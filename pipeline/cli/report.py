@@ -19,8 +19,9 @@ from aoq.pipeline.planning.report import SEPARATOR, plan_report
 )
 @roots
 def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> None:
-    """One HTML page about RUNS, each an experiment with an override after @ if need be; nothing is trained for it.
+    """Write one HTML page about RUNS.
 
+    Each is an experiment, with an override after @ if need be; nothing is trained for the page.
     `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
     """
     from aoq.pipeline.produce.report import render_report

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aoq.pipeline.artifact import Artifact, digest
-from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.mining import Mining
-from aoq.pipeline.config.refresh import Refresh
 
 LONGEST_NAME = 200
 """Of a folder, in characters: file systems take 255 bytes."""
@@ -126,11 +125,6 @@ def table_owner(chain: Chain) -> Chain | None:
     return table_owner(chain.teacher) if chain.teacher else None
 
 
-def data_stages(chain: Chain) -> dict[str, Artifact]:
-    """What its data are made by."""
-    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
-
-
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
     """A table's rows are those of one training split."""
     ours, theirs = (
@@ -149,19 +143,15 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
         )
 
 
-def queries_of(chain: Chain) -> list[Any]:
-    """What identifies the images and captions it is evaluated on, and how they are counted."""
-    dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
-    return [
-        dataset.ingredients["splits"]["dev"],
-        *(world.key for world in dataset.upstream),
-        *(evaluation[option] for option in ("split", "folds", "content")),
-    ]
-
-
 def same_queries(one: Chain, other: Chain) -> bool:
     """Whether both are evaluated on the same images and captions, counted alike."""
-    return queries_of(one) == queries_of(other)
+
+    def asked(chain: Chain) -> list[Any]:
+        dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
+        worlds = [world.key for world in dataset.upstream]
+        return [dataset.ingredients["splits"]["dev"], worlds, *(evaluation[k] for k in ("split", "folds", "content"))]
+
+    return asked(one) == asked(other)
 
 
 def split_member(member: str) -> tuple[str, str]:

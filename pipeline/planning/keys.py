@@ -20,21 +20,9 @@ from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
 
-VERSIONS = {
-    "world": 1,
-    "dataset": 1,
-    "first_round": 1,
-    "embeddings": 1,
-    "hard_negatives": 2,
-    "screen": 1,
-    "second_round": 1,
-    "evaluation": 1,
-    "rerank": 1,
-    "fusion": 1,
-    "refresh": 1,
-    "co_teaching": 1,
-}
-"""Of each stage's code, and of each other way to make a table or a student: raised when it changes results."""
+VERSIONS = {"hard_negatives": 2}
+"""Of each stage's code, and of each other way to make a table or a student (`rerank`, `fusion`, `refresh`,
+`co_teaching`): raised from 1 when it changes results."""
 LATER_SAMPLING = {"gap", "sharpness", "windows", "harder", "hardest"}
 """Options that came later: they have no part in keys while they are not used."""
 
@@ -46,8 +34,8 @@ class Recipes:
     data_root: Path
     root: Path
 
-    def artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
-        return Artifact(self.root, stage, VERSIONS[stage], ingredients, upstream)
+    def artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact, way: str = "") -> Artifact:
+        return Artifact(self.root, stage, VERSIONS.get(way or stage, 1), ingredients, upstream)
 
     def data(self, experiment: Experiment) -> tuple[Path, dict[str, Artifact]]:
         """The folder that is read, and the stages that make the data: a generated world, and the dataset."""
@@ -101,7 +89,7 @@ class Recipes:
 
     def co_taught(self, experiment: Experiment, section: BaseModel, dataset: Artifact) -> Artifact:
         ingredients = {**_trained(experiment), "co_teaching": values(section)}
-        return Artifact(self.root, "second_round", VERSIONS["co_teaching"], ingredients, (dataset,))
+        return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 
     def student(self, experiment: Experiment, *upstream: Artifact) -> Artifact:
         """A second round on the dataset and the table, or a screen of it, from the start if there is one."""
@@ -124,7 +112,7 @@ class Recipes:
 
     def table(self, way: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
         """A table that is made of others, or by a student."""
-        return Artifact(self.root, "hard_negatives", VERSIONS[way], {way: ingredients}, upstream)
+        return self.artifact("hard_negatives", {way: ingredients}, *upstream, way=way)
 
     def evaluation(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
         """With all that is known of the split; `mean` is an ensemble's."""

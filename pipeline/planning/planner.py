@@ -6,70 +6,57 @@ Imports nothing heavy: the whole chain is planned before anything runs. `keys` s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.combinations import Ensemble, Fusing, Rerank, Reranking
+from aoq.pipeline.config.combinations import Ensemble, Fusing, Refresh, Rerank, Reranking
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merge, override_text, parse_override
-from aoq.pipeline.config.refresh import Refresh
-from aoq.pipeline.planning.chain import (
-    Chain,
-    Depths,
-    Member,
-    check_same_data,
-    data_stages,
-    split_member,
-    table_depths,
-)
+from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, split_member, table_depths
+from aoq.pipeline.planning.combinations import ensemble, fused, refreshed, reranked
 from aoq.pipeline.planning.keys import Recipes
-from aoq.pipeline.planning.tables import fused, refreshed, reranked
-
-Asked = tuple[str, ...]
-"""The experiment that is planned, last, and those that led to it."""
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """The chain of the experiment `name`; its data must be there, nothing else."""
     asked = f"{name}@{override}" if override else name
-    return _Planner(Recipes(data_root, artifact_root)).chain(load_experiment(name, override), (asked,))
+    return _Planner(Recipes(data_root, artifact_root), (asked,)).chain(load_experiment(name, override))
 
 
 @dataclass(frozen=True)
 class _Planner:
     recipes: Recipes
+    asked: tuple[str, ...]
+    """The experiment that is planned, last, and those that led to it."""
 
-    def chain(self, experiment: Experiment | Combination, asked: Asked) -> Chain:
+    def chain(self, experiment: Experiment | Combination) -> Chain:
         if isinstance(experiment, Ensemble):
-            members = self._members("member", experiment.ensemble.members, "second_round", ())
-            return _ensemble(self.recipes, experiment, members)
+            scored = [self.member("member", name, "second_round") for name in experiment.ensemble.members]
+            return ensemble(self.recipes, experiment, *scored)
         if isinstance(experiment, Reranking):
-            return self._reranked(experiment.name, experiment.rerank, asked)
+            return self.reranked(experiment.name, experiment.rerank)
         if isinstance(experiment, Fusing):
-            members = self._members("member", experiment.fusion.members, "hard_negatives", asked)
-            return fused(self.recipes, experiment.name, experiment.fusion, *members)
-        return self._experiment(experiment, asked)
+            tables = [self.member("member", name, "hard_negatives") for name in experiment.fusion.members]
+            return fused(self.recipes, experiment.name, experiment.fusion, *tables)
+        return self.trained(experiment)
 
-    def _member(self, what: str, name: str, stage: str, asked: Asked) -> Member:
+    def member(self, what: str, name: str, stage: str) -> Member:
         """Another experiment, which may carry an override; teachers in a circle would have no end."""
-        if name in asked:
-            raise ValueError(f"teachers in a circle: {' -> '.join((*asked, name))}")
+        asked = (*self.asked, name)
+        if name in self.asked:
+            raise ValueError(f"teachers in a circle: {' -> '.join(asked)}")
         experiment = load_experiment(*split_member(name))
         if isinstance(experiment, Ensemble):
             raise ValueError(f"{what} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")
-        return Member(name, self.chain(experiment, (*asked, name)), stage)
+        return Member(name, replace(self, asked=asked).chain(experiment), stage)
 
-    def _members(self, what: str, names: Iterable[str], stage: str, asked: Asked) -> tuple[Member, ...]:
-        return tuple(self._member(what, name, stage, asked) for name in names)
-
-    def _reranked(self, name: str, rerank: Rerank, asked: Asked, section: str = "[rerank]") -> Chain:
-        shortlist = self._member("shortlist", rerank.shortlist, "hard_negatives", asked)
-        teacher = self._member("teacher", rerank.teacher, "second_round", asked)
+    def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
+        shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
+        teacher = self.member("teacher", rerank.teacher, "second_round")
         return reranked(self.recipes, name, rerank, shortlist, teacher, section=section)
 
-    def _experiment(self, experiment: Experiment, asked: Asked) -> Chain:
+    def trained(self, experiment: Experiment) -> Chain:
         """The data, what trains on them, and the evaluation of what was trained."""
         recipes, teacher = self.recipes, None
         folder, stages = recipes.data(experiment)
@@ -80,7 +67,7 @@ class _Planner:
             stages["control"] = recipes.control(experiment, dataset)
             stages["second_round"] = recipes.co_taught(experiment, experiment.co_teaching, dataset)
         else:
-            teacher = self._teacher(experiment, asked)
+            teacher = self.teacher(experiment)
             if experiment.mining is not None and teacher is None:
                 stages |= recipes.mined(experiment, experiment.mining, dataset)
             stages["control"] = stages["second_round"] = recipes.control(experiment, dataset)
@@ -90,27 +77,24 @@ class _Planner:
         evaluation = recipes.evaluation(experiment, folder, chain["second_round"])
         return replace(chain, stages={**chain.stages, "evaluation": evaluation})
 
-    def _teacher(self, experiment: Experiment, asked: Asked) -> Chain | None:
+    def teacher(self, experiment: Experiment) -> Chain | None:
         """Whose table the student trains on, if not that of a first round of its own."""
         if experiment.refresh is not None and experiment.refresh.rounds:
-            return self._refreshed(experiment, experiment.refresh, asked)
+            return self.refreshed(experiment, experiment.refresh)
         if experiment.teacher is None:
             return None
-        return self._member("teacher", experiment.teacher, "hard_negatives", asked).chain
+        return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
-    def _refreshed(self, experiment: Experiment, refresh: Refresh, asked: Asked) -> Chain:
+    def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
         """The table of the student with one refresh less: searched anew, or reordered where it compares fragments."""
-        name, override = split_member(asked[-1])
+        name, override = split_member(self.asked[-1])
         change = parse_override(override) if override else {}
         merge(change, {"refresh": {"rounds": refresh.rounds - 1}})
-        before = f"{name}@{override_text(change)}"
-        title = f"{experiment.name} refresh {refresh.rounds}"
+        before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
         if experiment.model.makes_embeddings:
-            student = self._member("student", before, "second_round", asked)
-            return refreshed(self.recipes, title, refresh, student)
-        depths = Depths.of(refresh).named("h")
-        rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **depths)
-        return self._reranked(title, rerank, asked, "[refresh]")
+            return refreshed(self.recipes, title, refresh, self.member("student", before, "second_round"))
+        rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
+        return self.reranked(title, rerank, "[refresh]")
 
 
 def _with_student(recipes: Recipes, chain: Chain) -> Chain:
@@ -156,23 +140,3 @@ def _start(chain: Chain, owner: Chain) -> Artifact | None:
             f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
         )
     return owner["first_round"]
-
-
-def _ensemble(recipes: Recipes, ensemble: Ensemble, members: tuple[Member, ...]) -> Chain:
-    """The evaluation of several experiments together; they must see the same captions the same way."""
-    first, *others = (member.chain for member in members)
-    for other in others:
-        mine, theirs = first["dataset"].ingredients, other["dataset"].ingredients
-        for part, what in (("splits", "data"), ("vocabulary", "vocabularies")):
-            if mine[part] != theirs[part]:
-                raise ValueError(
-                    f"ensemble {ensemble.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
-                    f"different {what} ([dataset] gives {mine[part]} and {theirs[part]}); similarities can only "
-                    "be averaged between models of one."
-                )
-    experiment = first.experiment.model_copy(update={"name": ensemble.name, "evaluation": ensemble.evaluation})
-    weights = ensemble.ensemble.weights
-    scored = [member.artifact for member in members]
-    evaluation = recipes.evaluation(experiment, first.folder, *scored, weights=list(weights) if weights else None)
-    stages = {**data_stages(first), "evaluation": evaluation}
-    return Chain(experiment, first.data_root, first.folder, stages, members=members, weights=weights)

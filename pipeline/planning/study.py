@@ -14,7 +14,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, merge, override_text, parse_override
 from aoq.pipeline.config.losses import Loss, WarmUp, online_version
 from aoq.pipeline.config.study import Change, Study, load_study
-from aoq.pipeline.planning.chain import Member, queries_of, split_member
+from aoq.pipeline.planning.chain import Member, same_queries, split_member
 from aoq.pipeline.planning.planner import plan
 
 VERSION = 1
@@ -140,9 +140,8 @@ def _check_same_queries(study: Study, cells: tuple[Cell, ...]) -> None:
     """Arms are compared query by query, so they must be asked the same."""
     first: dict[str, Cell] = {}
     for cell in cells:
-        baseline, queries = queries_of(first.setdefault(cell.model, cell).chain), queries_of(cell.chain)
-        if queries != baseline:
+        if not same_queries(first.setdefault(cell.model, cell).chain, cell.chain):
             raise ValueError(
                 f"study {study.name!r}: arm {cell.arm!r} of model {cell.model!r} is evaluated on other data than the "
-                f"baseline ({queries}, {baseline}), so they cannot be compared; make it a model of its own."
+                "baseline, so they cannot be compared; make it a model of its own."
             )

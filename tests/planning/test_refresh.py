@@ -10,11 +10,11 @@ import torch
 from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline import produce
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.inputs import open_pairs
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
@@ -52,7 +52,7 @@ def make(chain):
         if stage != "evaluation":
             with chain[stage].building() as build:
                 if build is not None:
-                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+                    PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
     return chain
 
 

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline import produce
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.study import plan_study
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.report.study import markdown, read_cell
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,7 +57,7 @@ def file(tmp_path_factory):
 def make(chain: Chain, stage: str) -> None:
     with chain[stage].building() as build:
         if build is not None:
-            getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+            PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def whole(file, tmp_path_factory):
         for stage in STAGES:
             make(cell.chain, stage)
     with plan.artifact.building() as build:
-        produce.produce_study(plan, build, Engine(device="cpu", threads=1))
+        PRODUCERS["study"](plan, build, Engine(device="cpu", threads=1))
     return plan
 
 

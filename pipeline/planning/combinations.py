@@ -1,14 +1,14 @@
-"""Tables that are made of other experiments: reranked, searched anew by a student, fused."""
+"""Chains made of other experiments: tables that are reranked, searched anew by a student or fused, and ensembles."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.combinations import Fusion, Rerank
-from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.config.combinations import Ensemble, Fusion, Refresh, Rerank
 from aoq.pipeline.mining.shortlist import TILES
-from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, data_stages, table_depths
+from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, table_depths
 from aoq.pipeline.planning.keys import Recipes
 
 
@@ -34,7 +34,8 @@ def reranked(
         "tiles": TILES,
     }
     table = recipes.table("rerank", ingredients, shortlist.artifact, teacher.artifact)
-    return _chain(name, table, rerank, teacher.chain, shortlist, teacher)
+    chain = _combined(name, {"hard_negatives": table}, teacher.chain, shortlist, teacher)
+    return replace(chain, table=rerank)
 
 
 def refreshed(recipes: Recipes, name: str, refresh: Refresh, student: Member) -> Chain:
@@ -47,7 +48,7 @@ def refreshed(recipes: Recipes, name: str, refresh: Refresh, student: Member) ->
         keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
         Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
     table = recipes.table("refresh", ingredients, *upstream)
-    return _chain(name, table, refresh, student.chain, student)
+    return replace(_combined(name, {"hard_negatives": table}, student.chain, student), table=refresh)
 
 
 def fused(recipes: Recipes, name: str, fusion: Fusion, *members: Member) -> Chain:
@@ -67,11 +68,30 @@ def fused(recipes: Recipes, name: str, fusion: Fusion, *members: Member) -> Chai
     weights = list(fusion.weights) if fusion.weights else None
     ingredients = {"method": fusion.method, "weights": weights, **Depths.of(fusion).named("h")}
     table = recipes.table("fusion", ingredients, *(member.artifact for member in members))
-    return _chain(name, table, fusion, first, *members)
+    return replace(_combined(name, {"hard_negatives": table}, first, *members), table=fusion)
 
 
-def _chain(name: str, table: Artifact, made: Rerank | Fusion | Refresh, data: Chain, *members: Member) -> Chain:
-    """The table and what the data are made by, which are those of `data`."""
+def ensemble(recipes: Recipes, asked: Ensemble, *members: Member) -> Chain:
+    """The evaluation of several experiments together; they must see the same captions the same way."""
+    first, *others = (member.chain for member in members)
+    for other in others:
+        mine, theirs = first["dataset"].ingredients, other["dataset"].ingredients
+        for part, what in (("splits", "data"), ("vocabulary", "vocabularies")):
+            if mine[part] != theirs[part]:
+                raise ValueError(
+                    f"ensemble {asked.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                    f"different {what} ([dataset] gives {mine[part]} and {theirs[part]}); similarities can only "
+                    "be averaged between models of one."
+                )
+    experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
+    weights, scored = asked.ensemble.weights, [member.artifact for member in members]
+    evaluation = recipes.evaluation(experiment, first.folder, *scored, weights=list(weights) if weights else None)
+    chain = _combined(asked.name, {"evaluation": evaluation}, replace(first, experiment=experiment), *members)
+    return replace(chain, weights=weights)
+
+
+def _combined(name: str, made: dict[str, Artifact], data: Chain, *members: Member) -> Chain:
+    """What is made of the members, and what their data are made by, which is that of `data`."""
     experiment = data.experiment.model_copy(update={"name": name})
-    stages = {**data_stages(data), "hard_negatives": table}
-    return Chain(experiment, data.data_root, data.folder, stages, members=members, table=made)
+    stages = {stage: data.stages[stage] for stage in ("world", "dataset") if stage in data.stages}
+    return Chain(experiment, data.data_root, data.folder, stages | made, members=members)

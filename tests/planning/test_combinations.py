@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import tasks
 from aoq.models import build_model
-from aoq.pipeline import produce
 from aoq.pipeline.cli import main
 from aoq.pipeline.config.models import SCAN
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model
@@ -67,7 +67,7 @@ def make(chain, *stages):
     for stage in stages:
         with chain[stage].building() as build:
             if build is not None:
-                getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+                PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
     return chain
 
 
