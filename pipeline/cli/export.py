@@ -58,8 +58,7 @@ def export(
     """
     from aoq.pipeline.data.folder import open_split
     from aoq.pipeline.data.lines import read_lines
-    from aoq.pipeline.tables.exchange.export import export_table
-    from aoq.pipeline.tables.exchange.formats import find_format
+    from aoq.pipeline.tables.exchange.formats import export_table, find_format
     from aoq.pipeline.tables.files import read_manifest
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.writing import made_whole

@@ -22,7 +22,7 @@ from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.matches import read_matches
 from aoq.pipeline.tables.screens.rules import Context, Knowledge, bit, check_knowledge, flag_negatives, rules_of
-from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, leave_out, write_view
+from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, write_view
 from aoq.pipeline.tables.table import NegativeTable, data_frame, negatives_of
 from aoq.pipeline.tables.writing import made_whole
 
@@ -53,7 +53,7 @@ class ScreenedTable:
 
     def left(self, direction: Direction) -> NegativeLists:
         """The lists without what is flagged, moved up and padded."""
-        return leave_out(self.table[direction], self.view[direction])
+        return self.table[direction].keep(self.flags(direction) == 0)
 
     def to_pandas(self, direction: Direction) -> Any:
         """A pandas.DataFrame as the table's own, with the names of the rules met (`flags`) and `suspicion`."""
