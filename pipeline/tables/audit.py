@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Int64
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
+from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
 SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
@@ -134,8 +134,7 @@ class _Listed:
         lists = table[direction]
         self.anchors, places = np.nonzero(lists.negative_ids >= 0)
         ids = lists.negative_ids[self.anchors, places]
-        images, captions = (self.anchors, ids) if direction == "i2t" else (ids, self.anchors)
-        self.keys: Int64[np.ndarray, " pairs"] = pair_keys(images, captions, len(table.t2i))
+        self.keys: Int64[np.ndarray, " pairs"] = listed_keys(direction, self.anchors, ids, len(table.t2i))
         self.scores: Float32[np.ndarray, " pairs"] = lists.scores[self.anchors, places]
         self._file, self._count = f"{direction}.parquet", len(lists)
 

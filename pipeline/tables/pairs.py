@@ -37,10 +37,18 @@ def lowest(scores: Float32[np.ndarray, " pairs"], positives: Positives) -> Float
 
 
 def pair_keys(
-    images: Integer[np.ndarray, " pairs"], captions: Integer[np.ndarray, " pairs"], caption_count: int
-) -> Int64[np.ndarray, " pairs"]:
-    """One number for each pair."""
+    images: Integer[np.ndarray, "*#pairs"], captions: Integer[np.ndarray, "*#pairs"], caption_count: int
+) -> Int64[np.ndarray, "*pairs"]:
+    """One number for each pair, rising by image, then by caption."""
     return images.astype(np.int64) * caption_count + captions
+
+
+def listed_keys(
+    direction: Direction, anchors: np.ndarray, candidates: np.ndarray, caption_count: int
+) -> Int64[np.ndarray, "*pairs"]:
+    """The same of pairs as a direction lists them."""
+    sides = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
+    return pair_keys(sides[0], sides[1], caption_count)
 
 
 def is_among(keys: Int64[np.ndarray, " some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, " some"]:
