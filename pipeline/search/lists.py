@@ -42,6 +42,11 @@ class NegativeLists:
         """How many negatives each list has."""
         return (self.negative_ids >= 0).sum(axis=1)
 
+    def head(self, depth: int) -> NegativeLists:
+        """The first of each list, up to `depth`."""
+        columns = {"negative_ids": self.negative_ids, "scores": self.scores, "sources": self.sources}
+        return replace(self, **{name: column[:, :depth] for name, column in columns.items() if column is not None})
+
     def keep(self, left: Bool[np.ndarray, "anchors h"]) -> NegativeLists:
         """The lists of what is left; it moves up, and the rest is padding."""
         left = left & (self.negative_ids >= 0)

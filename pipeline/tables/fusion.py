@@ -21,20 +21,20 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Float32, Float64, Int32, Int64, UInt8
+from jaxtyping import Float32, Float64
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.writing import as_tables, row_groups, write_table
 
 RANK_CONSTANT = 60
-ID_BITS = 32
+ID_COUNT = 2**32
 
 
 @dataclass(frozen=True)
 class Values:
-    """What pairs count in one member: the listed ones, any other of an anchor, and the lowest positive."""
+    """The value of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
 
     listed: Float64[np.ndarray, "anchors h"]
     unlisted: Float64[np.ndarray, " anchors"]
@@ -67,9 +67,11 @@ def fuse(
 ) -> NegativeLists:
     """The h best pairs of the same anchors in all members: score falling, then id rising."""
     entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
-    keys = [(found[0] << ID_BITS) + lists.negative_ids[found] for lists, found in zip(members, entries, strict=True)]
+    keys = [
+        pair_keys(found[0], lists.negative_ids[found], ID_COUNT) for lists, found in zip(members, entries, strict=True)
+    ]
     pairs = np.unique(np.concatenate(keys))
-    anchors, ids = pairs >> ID_BITS, (pairs & (2**ID_BITS - 1)).astype(np.int32)
+    anchors, ids = np.divmod(pairs, ID_COUNT)
     total, sources = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.uint8)
     positive = np.zeros(len(members[0]))
     for bit, (lists, measure, weight) in enumerate(zip(members, measures, weights, strict=True)):
@@ -79,26 +81,15 @@ def fuse(
         total += weight * counted
         positive += weight * values.positive
         sources[place] |= np.uint8(1 << bit)
-    return _best(anchors, ids, total.astype(np.float32), sources, positive.astype(np.float32), h)
-
-
-def _best(
-    anchors: Int64[np.ndarray, " pairs"],
-    ids: Int32[np.ndarray, " pairs"],
-    scores: Float32[np.ndarray, " pairs"],
-    sources: UInt8[np.ndarray, " pairs"],
-    positive: Float32[np.ndarray, " anchors"],
-    h: int,
-) -> NegativeLists:
-    """Pairs, by anchor, as lists."""
+    scores = total.astype(np.float32)
     order = np.lexsort((ids, -scores, anchors))
     place = np.arange(len(order)) - np.searchsorted(anchors, anchors)
     order, place = order[place < h], place[place < h]
     shape = len(positive), h
-    lists = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32), positive, np.zeros(shape, np.uint8)
-    for column, values in ((lists[0], ids), (lists[1], scores), (lists[3], sources)):
+    best = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32), np.zeros(shape, np.uint8)
+    for column, values in zip(best, (ids, scores, sources), strict=True):
         column[anchors[order], place] = values[order]
-    return NegativeLists(*lists)
+    return NegativeLists(best[0], best[1], positive.astype(np.float32), best[2])
 
 
 def fuse_tables(

@@ -9,15 +9,17 @@ from jaxtyping import Bool, Float, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PERSISTENCE = 0.9
+ID_COUNT = 2**32
 
 
 @dataclass(frozen=True)
 class Description:
-    """Of one direction. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
+    """One direction's lists. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
 
     anchors: int
     h: int
@@ -39,7 +41,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one direction of two tables, over the anchors; 1 means the same lists."""
+    """How one direction of two tables differs, over the anchors; 1 means the same lists."""
 
     depth: int
     overlap: float
@@ -131,10 +133,10 @@ def common_by_depth(
     found = []
     for lists in (one, other):
         rows, places = np.nonzero(lists >= 0)
-        found.append((rows * (1 << 32) + lists[rows, places], places))
+        found.append((pair_keys(rows, lists[rows, places], ID_COUNT), places))
     keys, left, right = np.intersect1d(found[0][0], found[1][0], assume_unique=True, return_indices=True)
     counts = np.zeros((anchors, depth), dtype=np.int64)
-    np.add.at(counts, (keys >> 32, np.maximum(found[0][1][left], found[1][1][right])), 1)
+    np.add.at(counts, (keys // ID_COUNT, np.maximum(found[0][1][left], found[1][1][right])), 1)
     return counts.cumsum(axis=1)
 
 
