@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of those above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
-@click.option("--num-negatives", type=click.IntRange(min=1), help="The first so many of each list; default: all.")
+@click.option("--num-negatives", type=click.IntRange(min=1), help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="With scores, where the format has a place for them.")
 @click.option("--data", type=click.Path(path_type=Path), help="The dataset folder that has the captions and image ids.")
 @click.option("--split", default="train", show_default=True, help="Which of its splits.")

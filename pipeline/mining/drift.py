@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Int64
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
-from aoq.pipeline.search.lists import NegativeLists, by_score
+from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.statistics import Difference, difference, share_above_positive
 from aoq.pipeline.tables.table import NegativeTable
@@ -29,9 +29,9 @@ class Drift:
     lists: Difference
     """The table's lists and the model's own; `most_changed` are rows of the table."""
     above_positive: float | None
-    """The share of the table's negatives that the model finds at least as similar as the anchor's lowest positive."""
+    """The fraction of the table's negatives that the model scores at least as high as the anchor's lowest positive."""
     above_positive_then: float | None
-    """The same share by the table's own scores."""
+    """The same fraction by the table's own scores."""
 
 
 def measure_drift(
@@ -81,7 +81,7 @@ def _search(
         tile_ids = np.where(is_positive, -1, candidates).astype(np.int32)
         ids = np.concatenate([ids, tile_ids], axis=1)
         scores = np.concatenate([scores, np.where(is_positive, np.float32(-np.inf), tile)], axis=1)
-        ids, scores = (column[:, : shape[1]] for column in by_score(ids, scores))
+        ids, scores = (column[:, : shape[1]] for column in in_table_order(ids, scores))
     lowest[np.isinf(lowest)] = np.nan
     return NegativeLists(ids, scores, lowest), NegativeLists(listed, theirs, lowest)
 

@@ -25,7 +25,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import encode_captions, encode_images
 from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.shortlist import Block, Shortlist
-from aoq.pipeline.search.lists import NegativeLists, by_score
+from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.units import Unit
 from aoq.pipeline.tables.files import MANIFEST
@@ -35,7 +35,7 @@ from aoq.pipeline.tables.writing import Made, as_tables, write_table
 logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-5
-"""The most by which a pair's score by itself and in a matrix may differ."""
+"""The most by which a pair's own score and its score in a matrix may differ."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ def _made(job: Rescoring, direction: Direction, work: Path) -> Made:
 
 
 def measured_recall(job: Rescoring, direction: Direction, work: Path) -> float:
-    """The share of a checked anchor's true top h that its list has, on average over the checked anchors."""
+    """The fraction of a checked anchor's true top h that its list has, on average over the checked anchors."""
     best, anchors = _best_scores(job, direction, work), job.checked(direction)
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
@@ -125,12 +125,12 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, work: Path)
     own = positives_of(direction, shortlist.positives, len(shortlist[direction])).rows(np.arange(*block))
     owners = np.repeat(np.arange(*block), np.diff(own.offsets))
     pairs = listed_keys(direction, owners, own.ids, len(shortlist.images))
-    ids, rescored = (column[:, : job.h(direction)] for column in by_score(ids, rescored))
+    ids, rescored = (column[:, : job.h(direction)] for column in in_table_order(ids, rescored))
     return NegativeLists(ids, rescored, lowest(scores[np.searchsorted(keys, pairs)], own))
 
 
 def _best_scores(job: Rescoring, direction: Direction, work: Path) -> Float32[np.ndarray, "checked most"]:
-    """Of each checked anchor the h best scores among all its negatives, and -inf where it has fewer; falling."""
+    """Each checked anchor's h best scores among all its negatives, falling; -inf where it has fewer."""
     paths = [work / f"{_searched_name(direction, block)}.parquet" for block in _search_blocks(job, direction)]
     rows = len(job.checked(direction))
     parts = [pq.read_table(path, page_checksum_verification=True)["score"].to_numpy() for path in paths]

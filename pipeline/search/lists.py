@@ -57,7 +57,7 @@ class NegativeLists:
         return NegativeLists(ids, scores, self.positive_score)
 
 
-def by_score(
+def in_table_order(
     ids: Int32[np.ndarray, "anchors depth"], scores: Float32[np.ndarray, "anchors depth"]
 ) -> tuple[Int32[np.ndarray, "anchors depth"], Float32[np.ndarray, "anchors depth"]]:
     """Lists in a table's order: score falling, then id rising; padding last."""

@@ -115,7 +115,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 
 
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
-    """Of an exact table: every last score clears the bound of all that was not scored exactly."""
+    """Check that every last score of an exact table clears the bound of all that was not scored exactly."""
     name = f"{direction}.certificates.parquet"
     rows = read_beside(folder / name, CERTIFICATES)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):

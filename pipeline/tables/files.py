@@ -62,7 +62,7 @@ def content_sha256(lists: NegativeLists) -> str:
 
 
 def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
-    """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
+    """Write with page checksums, as a flipped byte reads as another id, and no dictionary, as numbers hardly repeat."""
     empty = NegativeLists(
         np.empty((0, h), np.int32),
         np.empty((0, h), np.float32),
@@ -88,7 +88,7 @@ def read_lists(path: Path) -> NegativeLists:
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
-    """The same, so many rows at a time."""
+    """Read one direction up to `rows` lists at a time."""
     first = 0
     with open_lists(path) as file, readable_errors(path):
         for batch in file.iter_batches(rows):

@@ -1,10 +1,10 @@
 """One table of the lists of several, whatever their scores.
 
     rank    the sum of  w_m / (60 + rank_m)  over the members that list the pair, ranks from 1 (Cormack et al., 2009)
-    score   the mean, weighted by w_m, of F_m(s) over all members: of the member's positive pairs, the share that scores
-            at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor: an
-            exact list says that what it leaves out scores no more, and so a pair loses least by where a list was cut.
-            A member that lists nothing for the anchor gives 0.
+    score   the mean, weighted by w_m, of F_m(s) over all members: the fraction of the member's positive pairs that
+            score at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor:
+            an exact list says that what it leaves out scores no more, and so a pair loses least by where a list was
+            cut. A member that lists nothing for the anchor gives 0.
 
 F_m is of every caption with its image, in both directions: the positive scores of t2i. A fused score belongs to one
 anchor's list, and the other direction may score the pair otherwise. `positive_score` is the same mean of the members'
@@ -53,12 +53,12 @@ def by_rank(lists: NegativeLists) -> Values:
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
     """`ordered` are the scores of the member's positive pairs, rising."""
 
-    def share(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
+    def fraction(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
         return np.searchsorted(ordered, scores, side="right") / len(ordered)
 
-    listed = share(lists.scores)
+    listed = fraction(lists.scores)
     lowest = np.where(lists.negative_ids >= 0, listed, np.inf).min(axis=1)
-    positive = np.where(np.isfinite(lists.positive_score), share(lists.positive_score), np.nan)
+    positive = np.where(np.isfinite(lists.positive_score), fraction(lists.positive_score), np.nan)
     return Values(listed, np.where(np.isfinite(lowest), lowest, 0.0), positive)
 
 
@@ -85,11 +85,10 @@ def fuse(
     order = np.lexsort((ids, -scores, anchors))
     place = np.arange(len(order)) - np.searchsorted(anchors, anchors)
     order, place = order[place < h], place[place < h]
-    shape = len(positive), h
-    best = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32), np.zeros(shape, np.uint8)
-    for column, values in zip(best, (ids, scores, sources), strict=True):
-        column[anchors[order], place] = values[order]
-    return NegativeLists(best[0], best[1], positive.astype(np.float32), best[2])
+    shape, at = (len(positive), h), (anchors[order], place)
+    best, best_scores, listed_by = np.full(shape, -1), np.full(shape, np.nan), np.zeros(shape, np.uint8)
+    best[at], best_scores[at], listed_by[at] = ids[order], scores[order], sources[order]
+    return NegativeLists(best.astype(np.int32), np.float32(best_scores), positive.astype(np.float32), listed_by)
 
 
 def fuse_tables(

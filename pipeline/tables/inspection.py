@@ -80,7 +80,7 @@ class AnchorList:
     suspicion: Float32[np.ndarray, " h"]
     sources: UInt8[np.ndarray, " h"] | None = None
     members: Sequence[str] = ()
-    """Of a fused table: bit m of `sources` stands for member m."""
+    """A fused table's; bit m of `sources` stands for member m."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
@@ -117,7 +117,7 @@ def inspect_anchor(
 
 
 def members_of(manifest: Mapping[str, Any], direction: Direction) -> Sequence[str]:
-    """Whose lists a fused table joins; none of any other table."""
+    """The tables that a fused table joins; none for any other."""
     return manifest["directions"][direction].get("sources", [])
 
 

@@ -24,17 +24,17 @@ class Description:
     anchors: int
     h: int
     full: float
-    """The share of lists without padding."""
+    """The fraction of lists without padding."""
     first_score: list[float] | None
     last_score: list[float] | None
     positive_score: list[float] | None
-    """Of the lowest-scoring positive."""
+    """The lowest-scoring positive's."""
     positive_rank: list[float] | None
     """1 + the negatives at least as similar as the lowest-scoring positive; h + 1 stands for all beyond."""
     above_positive: float | None
-    """The share of listed pairs at least as similar as the anchor's lowest-scoring positive: some of them are true."""
+    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive."""
     never_listed: float
-    """The share of candidates that are nobody's negative."""
+    """The fraction of candidates that are in no list."""
     most_listed: list[tuple[int, int]]
     """Hubs: the candidates in most lists, and in how many."""
 
@@ -45,11 +45,11 @@ class Difference:
 
     depth: int
     overlap: float
-    """The mean share of ids that both lists have within `depth`."""
+    """The mean fraction of ids that both lists have within `depth`."""
     rank_biased_overlap: float
     """The mean of Webber et al.'s (2010) with p = 0.9, cut at `depth` and divided by what equal lists have."""
     same_order: float
-    """The share of anchors with the same ids in the same order."""
+    """The fraction of anchors with the same ids in the same order."""
     most_changed: list[tuple[int, float]]
     """The anchors with the least overlap, and it."""
 
@@ -74,7 +74,7 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
 
 
 def share_above_positive(lists: NegativeLists) -> float | None:
-    """Of the listed pairs, those at least as similar as the anchor's lowest-scoring positive, where it has one."""
+    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive, where it has one."""
     listed = int((lists.negative_ids[np.isfinite(lists.positive_score)] >= 0).sum())
     return float(_above_positive(lists).sum() / listed) if listed else None
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Integer
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.search.lists import NegativeLists, by_score, to_arrow
+from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.official import open_official
@@ -156,7 +156,7 @@ class _Side:
             scores[real] = self.given.scores[start:stop][real]
         else:
             return NegativeLists(ids, scores, positive).keep(real), int(is_own.sum())
-        return NegativeLists(*by_score(ids, scores), positive), int(is_own.sum())
+        return NegativeLists(*in_table_order(ids, scores), positive), int(is_own.sum())
 
     def _is_own(self, ids: Int32[np.ndarray, "anchors h"], own: Positives) -> Bool[np.ndarray, "anchors h"]:
         owners = np.repeat(np.arange(len(ids)), np.diff(own.offsets))

@@ -26,7 +26,7 @@ def write_official(outgoing: Outgoing, folder: Path) -> Written:
             row = int(short.argmax())
             raise ValueError(
                 f"{outgoing.direction}: anchor {chunk.first + row} has {chunk.lengths[row]} negatives, and the "
-                "official lists have no padding; give --num-negatives, so many as every anchor has."
+                "official lists have no padding; give --num-negatives, at most as many as every anchor has."
             )
         lists[chunk.first : chunk.first + len(chunk.ids)] = chunk.ids
     lists.flush()

@@ -45,7 +45,7 @@ class Chunk:
     scores: Float32[np.ndarray, "anchors depth"]
     positives: Positives
     positive_scores: Float32[np.ndarray, " pairs"] | None
-    """Of each of `positives`; None where they are not asked for."""
+    """One for each of `positives`; None where they are not asked for."""
 
     @property
     def has_positive(self) -> Bool[np.ndarray, " anchors"]:

@@ -36,7 +36,7 @@ Build = Callable[[Chunk, pa.Array, pa.Array], pa.Table]
 
 
 class _Pairs(NamedTuple):
-    """Of each pair the anchor, and its documents: the positive, then the negatives."""
+    """Each pair's anchor and documents: the positive, then the negatives."""
 
     anchors: Int64[np.ndarray, " pairs"]
     documents: Int32[np.ndarray, "pairs depth_and_one"]

@@ -40,10 +40,6 @@ class Judged:
     flags: UInt16[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
 
-    def rows(self, start: int, stop: int) -> Judged:
-        """Of some anchors."""
-        return Judged(self.flags[start:stop], self.suspicion[start:stop])
-
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
         """What no rule leaves out, suspected or not."""
