@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aoq.pipeline.cli.output import open_both_vectors
+from aoq.pipeline.cli.vectors import open_sides
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.problem import Direction
@@ -92,7 +92,7 @@ def export(
             scores=scores,
             captions=texts,
             image_ids=ids,
-            vectors=open_both_vectors(vectors, made.parent, normalise=normalise) if vectors else None,
+            vectors=open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
             view=None if view is None else read_view(view, manifest),
         )
     for one, about in written.items():

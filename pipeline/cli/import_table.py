@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aoq.pipeline.cli.mining_options import read_pairing, read_pairs
-from aoq.pipeline.cli.output import open_both_vectors
+from aoq.pipeline.cli.vectors import open_sides
 
 if TYPE_CHECKING:
     from aoq.pipeline.data.folder import Split
@@ -73,7 +73,7 @@ def import_table(
         manifest = import_lists(
             raw,
             image_of,
-            open_both_vectors(vectors, made.parent, normalise=normalise) if vectors else None,
+            open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
             provenance={"dataset": dataset, **about},
             output=made,
         )

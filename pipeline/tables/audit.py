@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
-from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside
+from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside, said_of
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
@@ -45,13 +45,13 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     if not isinstance(given, NegativeTable):
         folder = Path(given)
         for direction in DIRECTIONS:
-            if lacking := SAID - _said(table, direction).keys():
+            if lacking := SAID - said_of(table.manifest, direction).keys():
                 raise ValueError(
                     f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
                     "tables could be audited; mine again."
                 )
             findings += _identity(folder, direction, table)
-            if _said(table, direction)["guarantee"] == "exact":
+            if said_of(table.manifest, direction)["guarantee"] == "exact":
                 findings += _certificates(folder, direction, table[direction])
     mined = [direction for direction in DIRECTIONS if table[direction].h]
     for direction in mined:
@@ -65,13 +65,9 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     return findings
 
 
-def _said(table: NegativeTable, direction: Direction) -> dict[str, str]:
-    return table.manifest.get("directions", {}).get(direction, {})
-
-
 def _scores(table: NegativeTable, direction: Direction) -> str:
     """What is mined has exact scores; what is imported may have the `source`'s, or `none`."""
-    return _said(table, direction).get("scores", "exact")
+    return str(said_of(table.manifest, direction).get("scores", "exact"))
 
 
 def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
@@ -157,7 +153,7 @@ def _agreement(table: NegativeTable, listed: dict[Direction, _Listed]) -> Iterat
 
     Not asked where scores came from elsewhere; fused scores are the list's own.
     """
-    guarantees = [_said(table, direction).get("guarantee") for direction in DIRECTIONS]
+    guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in DIRECTIONS]
     if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
         return
     for direction, pairs in listed.items():

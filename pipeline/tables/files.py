@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.pairs import Pairs
 
 FORMAT_VERSION = 1
@@ -175,6 +176,11 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
+
+
+def said_of(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
+    """What a manifest says of one direction, if anything."""
+    return manifest.get("directions", {}).get(direction, {})
 
 
 def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.files import said_of
 from aoq.pipeline.tables.screens.rules import bit, rules_of
 from aoq.pipeline.tables.screens.view import View
 from aoq.pipeline.tables.table import NegativeTable
@@ -61,9 +62,6 @@ class Inspection:
     """None where the table's scores say nothing of positives."""
     positives: list[Positive]
     negatives: list[Negative]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,8 @@ def inspect_anchor(
 
 def members_of(manifest: Mapping[str, Any], direction: Direction) -> Sequence[str]:
     """The tables that a fused table joins; none for any other."""
-    return manifest["directions"][direction].get("sources", [])
+    sources: Sequence[str] = said_of(manifest, direction).get("sources", [])
+    return sources
 
 
 def inspect_list(

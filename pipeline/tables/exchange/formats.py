@@ -14,7 +14,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.exchange import jsonlines, official, parquet, trec
 from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, check_ids
-from aoq.pipeline.tables.files import POSITIVES, count_lists, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.files import POSITIVES, count_lists, read_chunks, read_manifest, read_positives, said_of
 from aoq.pipeline.tables.pairs import Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View
 
@@ -80,7 +80,7 @@ def export_table(
         _, h = count_lists(table / f"{one}.parquet")
         if num_negatives is not None and num_negatives > h and not form.both_directions:
             raise ValueError(f"{num_negatives} negatives are asked for, and the {one} lists of {table} have {h}.")
-        known = manifest.get("directions", {}).get(one, {}).get("scores", "exact")
+        known = said_of(manifest, one).get("scores", "exact")
         has_scores = scores or form.scores == "always"
         if (has_scores and known != "exact") or (form.scores == "of negatives" and known == "none"):
             lacking = "scores" if known == "none" else "scores of positives"
