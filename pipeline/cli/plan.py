@@ -126,7 +126,7 @@ def _of_experiment(chain: Chain) -> tuple[Shape, Estimate, dict[str, int]]:
         images, captions, most = split.image_count, split.caption_count, split.most_captions
     settings = Engine(**engine().param_kwargs)
     settings.torch_device()
-    dimensions = miner.experiment.model.embedding_size
+    dimensions = miner.experiment.model.dimensions
     shape = Shape(images, captions, dimensions, most, mining.h_captions, mining.h_images)
     rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
     steps = {

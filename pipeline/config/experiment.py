@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
 from aoq.pipeline.config.dataset import Dataset
 from aoq.pipeline.config.evaluation import Evaluation
-from aoq.pipeline.config.losses import WarmUp
 from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.refresh import Refresh
@@ -84,15 +83,18 @@ class Experiment(Section):
             raise ValueError(
                 f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
             )
-        if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
-            raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
+        if self.first_round is not None and self.first_round.loss.draws_offline:
+            raise ValueError(
+                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
+                "choose one that draws none, 'sum' or 'online'"
+            )
         return self
 
     @model_validator(mode="after")
     def _something_to_refresh(self) -> Experiment:
         if self.refresh is None:
             return self
-        if self.student.loss.name in get_args(WarmUp):
+        if not self.student.loss.draws_offline:
             raise ValueError(f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out")
         if self.refresh.drifted_below is not None and not self.model.makes_embeddings:
             raise ValueError(
@@ -103,8 +105,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _triples_of_negatives(self) -> Experiment:
-        companions = self.second_round is not None and getattr(self.second_round.loss, "companions", None)
-        if companions and not self.sampling.resample:
+        if self.second_round is not None and self.second_round.loss.makes_triples and not self.sampling.resample:
             raise ValueError(
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"

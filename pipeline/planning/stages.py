@@ -20,8 +20,6 @@ from aoq.pipeline.planning.derived import DerivedTables
 from aoq.pipeline.planning.fields import control_training, mined, sampled, schedule, student_training, values
 from aoq.pipeline.planning.recipes import VERSIONS, Recipes
 
-TABLELESS = ("sum", "online")
-
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """The chain of the experiment `name`; its data must be there, nothing else."""
@@ -65,7 +63,7 @@ class _Planner:
             stages |= self._rounds(experiment, stages["dataset"], teacher)
         stages["evaluation"] = recipes.evaluated(experiment, folder, stages["second_round"])
         chain = Chain(experiment, recipes.data_root, folder, stages, teacher)
-        if teacher is not None and experiment.student.loss.name not in TABLELESS:
+        if teacher is not None and experiment.student.loss.draws_offline:
             check_same_data(experiment.name, chain, teacher)
         return chain
 
@@ -92,8 +90,11 @@ class _Planner:
             stages["hard_negatives"] = recipes.artifact("hard_negatives", mined(experiment.mining), embeddings)
         online = {**shared, "training": schedule(control_training(experiment.student))}
         stages["control"] = stages["second_round"] = recipes.artifact("first_round", online, dataset)
-        if experiment.student.loss.name not in TABLELESS:
+        if experiment.student.loss.draws_offline:
             stages |= self._student(experiment, {"dataset": dataset, **stages}, teacher)
+        elif experiment.student.loss.name != "online":  # else the control is the second round
+            own = {**shared, "training": schedule(experiment.student)}
+            stages["second_round"] = recipes.artifact("first_round", own, dataset)
         return stages
 
     def _student(

@@ -17,7 +17,6 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.fields import control_training, student_training
-from aoq.pipeline.planning.stages import TABLELESS
 from aoq.pipeline.produce.co_teaching import co_teach_networks
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from aoq.pipeline.progress import show_progress
@@ -54,7 +53,7 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
     if experiment.co_teaching is not None:
         co_teach_networks(chain, experiment.co_teaching, build, engine)
         return
-    table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
+    table = chain["hard_negatives"] if experiment.student.loss.draws_offline else None
     start = chain["second_round"].upstream[2] if experiment.student.start else None
     _train(chain, student_training(experiment.student), table, build, engine, start=start)
 
