@@ -15,8 +15,6 @@ from aoq.pipeline.config.mining import Mining
 
 LONGEST_NAME = 200
 """Of a folder, in characters: file systems take 255 bytes."""
-TABLELESS = ("sum", "online")
-"""Losses that need no negative table."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Chain:
     def trains_on_table(self) -> bool:
         """Whether the second round draws offline negatives."""
         trains = "second_round" in self.stages and self.experiment.weights is None
-        return trains and self.experiment.student.loss.name not in TABLELESS
+        return trains and self.experiment.student.loss.draws_offline
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,11 @@ class Recipes:
         return self.artifact("first_round", ingredients, dataset)
 
     def control(self, experiment: Experiment, dataset: Artifact) -> Artifact:
-        training = schedule(control_training(experiment.student))
-        return self.artifact("first_round", {**_trained(experiment), "training": training}, dataset)
+        return self.without_table(experiment, control_training(experiment.student), dataset)
+
+    def without_table(self, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
+        """The student trained on in-batch negatives alone."""
+        return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: BaseModel, dataset: Artifact) -> Artifact:
         ingredients = {**_trained(experiment), "co_teaching": values(section)}

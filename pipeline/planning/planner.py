@@ -71,6 +71,8 @@ class _Planner:
             if experiment.mining is not None and teacher is None:
                 stages |= recipes.mined(experiment, experiment.mining, dataset)
             stages["control"] = stages["second_round"] = recipes.control(experiment, dataset)
+            if experiment.student.loss.name != "online":  # which is the control's; with a table it is planned below
+                stages["second_round"] = recipes.without_table(experiment, experiment.student, dataset)
         chain = Chain(experiment, recipes.data_root, folder, stages, teacher)
         if chain.trains_on_table:
             chain = _with_student(recipes, chain)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, merge, override_text, parse_override
-from aoq.pipeline.config.losses import Loss, WarmUp, online_version
+from aoq.pipeline.config.losses import LossSection, online_version
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.planning.chain import Member, same_queries, split_member
 from aoq.pipeline.planning.planner import plan
@@ -112,11 +111,11 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
     if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
         return change
     loss = second_round["loss"]
-    sections = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in get_args(get_args(Loss)[0])}
-    if loss.get("name") not in sections:
+    try:
+        section, here = LossSection.kind(loss.get("name", "")), base.student.loss
+    except ValueError:  # the experiment says so better
         return change
-    section, here = sections[loss["name"]], base.student.loss
-    there = online_version(here, loss["name"]) if loss["name"] in get_args(WarmUp) else here
+    there = here if section.draws_offline else online_version(here)
     kept = {
         number: value
         for number, value in there.model_dump(exclude={"name"}).items()
