@@ -12,7 +12,7 @@ RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r1
 
 
 def show_annotations(console: Console, evaluation: Mapping[str, Any], split: str) -> None:
-    """Of an evaluation's manifest: many right answers, PMRP, agreement with people; nothing where nothing is known."""
+    """Show many right answers, PMRP and agreement with people, as far as an evaluation's manifest has them."""
     if "relevance" in evaluation:
         table = Table(f"{split}, all that is right", box=None, pad_edge=False, header_style="bold")
         for column in RELEVANCE.values():
