@@ -29,6 +29,7 @@ from aoq.pipeline.browse.source import Album, OpenTable, Source
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.writing import as_tables, write_table
 
 IMAGES, CAPTIONS, H = 10_000, 50_000, {"i2t": 300, "t2i": 60}
@@ -52,7 +53,7 @@ def made_up_source(folder: Path) -> Source:
     split = Split("train", np.zeros((IMAGES, 1, 1), np.float32), captions, image_of, [str(n) for n in range(IMAGES)])
     sizes = {"i2t": (IMAGES, CAPTIONS), "t2i": (CAPTIONS, IMAGES)}
     made = {name: ({"h": H[name]}, as_tables(made_up_lists(*sizes[name], H[name]))) for name in DIRECTIONS}
-    write_table(folder / "table", {}, made, image_of)
+    write_table(folder / "table", {}, made, paired(image_of))
     manifest = {"directions": {name: {} for name in DIRECTIONS}}
     lists = {name: ListFile(folder / "table", name, manifest, None) for name in DIRECTIONS}
     return Source(Album.of(folder, split), (OpenTable(("made up",), manifest, lists, (), None),), ())

@@ -24,11 +24,11 @@ from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.demo import SeenScenes, read_claim
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.settings import configured_path, read_project_settings
-from aoq.pipeline.tables.screens.entries import Knowledge, entry_blocks
-from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
 
 SCREENS = [
@@ -54,14 +54,14 @@ SCREENS = [
 @click.command()
 @click.option("--artifact-root", default="")
 def main(artifact_root: str) -> None:
-    read_project_settings()
+    read_shipped_settings()
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "HardNegatives", "--experiment", "demo"]
     subprocess.run([*luigi, *(["--artifact-root", artifact_root] if artifact_root else [])], check=True)
     chain = plan("demo", data_root=Path(), artifact_root=configured_path("artifact_root", artifact_root))
     split, scenes = open_split(chain.folder, "train"), SeenScenes.read(chain.folder, "train")
     true = np.stack([read_claim(caption).holds(scenes) for caption in split.captions], axis=1)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
-    known = Knowledge(split.image_count, split.image_of, split.captions, store.images, store.captions)
+    known = Knowledge(split.captions, store.images, store.captions)
     false = {}
     for direction in DIRECTIONS:
         false[direction] = np.zeros(table[direction].negative_ids.shape, dtype=bool)

@@ -15,9 +15,9 @@ from jaxtyping import Float32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.files import group_rows, numbered, open_lists, readable_errors
 from aoq.pipeline.tables.inspection import AnchorList, members_of
 from aoq.pipeline.tables.screens.view import judged_groups, read_judged
-from aoq.pipeline.tables.table import group_rows, numbered, open_lists, readable_errors
 
 KEPT_GROUPS = 4
 KEPT_LISTINGS = 16
@@ -69,7 +69,7 @@ class ListFile:
             anchor,
             lists.negative_ids[row],
             lists.scores[row],
-            float(lists.positive_scores[row]),
+            float(lists.positive_score[row]),
             flags,
             suspicion,
             None if lists.sources is None else lists.sources[row],

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.table import PAIRS
 
 Stamp = tuple[int, int, int]
 CAPTION, IMAGE = PAIRS.names
@@ -62,10 +62,10 @@ class Matches:
 
     def _read(self) -> frozenset[tuple[int, int]]:
         try:
-            keys = read_matches(self.path, self._images, self._captions)
+            pairs = read_matches(self.path, self._images, self._captions)
         except FileNotFoundError:
             return frozenset()
-        return frozenset(divmod(key, self._captions) for key in keys.tolist())
+        return frozenset((image, caption) for image, caption in pairs.tolist())
 
 
 def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:

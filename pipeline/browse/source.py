@@ -22,9 +22,9 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
 from aoq.pipeline.produce.inputs import open_train_split
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_list
 from aoq.pipeline.tables.screens.view import read_view_manifest
-from aoq.pipeline.tables.table import read_manifest
 
 NamedChain = tuple[str, Chain]
 

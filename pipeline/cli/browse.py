@@ -9,7 +9,7 @@ import click
 from aoq.pipeline.cli.experiment import roots
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aoq.pipeline.cli.output import made_whole, open_both_vectors
+from aoq.pipeline.cli.output import open_both_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.problem import Direction
@@ -60,8 +60,9 @@ def export(
     from aoq.pipeline.data.folder import open_split
     from aoq.pipeline.tables.exchange.export import export_table
     from aoq.pipeline.tables.exchange.formats import find_format
+    from aoq.pipeline.tables.files import read_manifest
     from aoq.pipeline.tables.screens.view import read_view
-    from aoq.pipeline.tables.table import read_manifest
+    from aoq.pipeline.tables.writing import made_whole
 
     form = find_format(name)
     if form.both_directions and direction is not None:

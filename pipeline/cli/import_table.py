@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aoq.pipeline.cli.mining_options import read_pairing, read_pairs
-from aoq.pipeline.cli.output import made_whole, open_both_vectors
+from aoq.pipeline.cli.output import open_both_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.data.folder import Split
@@ -58,6 +58,7 @@ def import_table(
     from aoq.pipeline.data.folder import open_split, split_fingerprint
     from aoq.pipeline.tables.exchange.incoming import import_lists
     from aoq.pipeline.tables.exchange.sources import find_files, open_sources
+    from aoq.pipeline.tables.writing import made_whole
 
     files = find_files(source)
     opened = open_split(data, split) if data is not None else None

@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from aoq.pipeline.cli.output import made_whole
-from aoq.pipeline.config.load import explain
 from aoq.pipeline.config.screen import RULES, Screen
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float32
-
     from aoq.pipeline.tables.screens.view import View
 
 KINDS: dict[str, Any] = {
@@ -58,30 +52,21 @@ def screen(
     The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`,
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
-    from aoq.pipeline.data.clean_pairs import read_clean_pairs
-    from aoq.pipeline.tables.screens.entries import Knowledge
-    from aoq.pipeline.tables.screens.matches import read_matches
-    from aoq.pipeline.tables.screens.view import judge, write_view
-    from aoq.pipeline.tables.table import read_positives, read_table
+    from aoq.pipeline.data.files import read_lines
 
-    try:
-        asked = Screen(**{rule: value for rule, value in rules.items() if value is not None})
-    except ValidationError as error:
-        raise ValueError(explain(Screen, error).removeprefix("the file: ")) from None
-    judged = read_table(table)
-    image_count, caption_count = len(judged.i2t), len(judged.t2i)
+    from aoq.pipeline.search.vectors import open_vectors
+    from aoq.pipeline.tables.screens.view import write_view
+    from aoq.pipeline.tables.table import read_table
+    from aoq.pipeline.tables.writing import made_whole
+
     with made_whole(output) as made:
-        scratch, doubts = made.parent, asked.pair_probabilities
-        knowledge = Knowledge(
-            image_count,
-            read_positives(table, image_count, caption_count),
-            None if texts is None else _lines(texts, caption_count),
-            None if images is None else _vectors(images, image_count, scratch / "images.npy", normalise),
-            None if captions is None else _vectors(captions, caption_count, scratch / "captions.npy", normalise),
-            None if asked.positives is None else read_matches(Path(asked.positives), image_count, caption_count),
-            None if doubts is None else read_clean_pairs(Path(doubts), caption_count),
-        )
-        view = judge(judged, asked, knowledge)
+        vectors = {
+            side: open_vectors(given, made.with_name(f"{side}.npy"), normalise=normalise)
+            for side, given in (("images", images), ("captions", captions))
+            if given is not None
+        }
+        lines = None if texts is None else read_lines(texts)
+        view = read_table(table).screen(texts=lines, **vectors, **rules).view
         write_view(view, made)
     show_counts(view)
 
@@ -98,22 +83,3 @@ def show_counts(view: View) -> None:
         console = Console()
         console.print(f"[bold]{direction}[/]: {counts['empty']} lists are left with none", highlight=False)
         console.print(rows)
-
-
-def _lines(path: Path, count: int) -> list[str]:
-    from aoq.pipeline.data.files import read_lines
-
-    lines = read_lines(path)
-    if len(lines) != count:
-        raise ValueError(f"{path} has {len(lines)} lines, and the table is of {count} captions; give one line each.")
-    return lines
-
-
-def _vectors(given: str, count: int, copy: Path, normalise: bool) -> Float32[np.ndarray, "items D"]:
-    from aoq.pipeline.search.vectors import check_vectors, open_vectors
-
-    vectors = open_vectors(given, copy, normalise=normalise)
-    if len(vectors) != count:
-        raise ValueError(f"{given} has {len(vectors)} vectors, and the table is of {count}.")
-    check_vectors(vectors, given, unit=True)
-    return vectors

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from aoq.pipeline.config.load import CONFIGS, explain, read_named
 from aoq.pipeline.config.section import Section
 
-STUDIES = CONFIGS / "studies"
+STUDIES = tuple(folder / "studies" for folder in CONFIGS)
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 METRICS = (
     *RECALLS,
@@ -83,9 +83,9 @@ class Study(Section):
         return self.arms[arm].says or arm
 
 
-def load_study(name: str, folder: Path = STUDIES) -> Study:
+def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
     """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    path, content = read_named("study", name, folder)
+    path, content = read_named("study", name, folders)
     try:
         return Study.model_validate({"name": path.stem, **content})
     except ValidationError as error:

@@ -53,7 +53,7 @@ def measure_drift(
         rows = np.sort(np.random.default_rng(seed).choice(len(lists), count, replace=False))
         listed = lists.negative_ids[rows, :cut]
         own, theirs = _search(model, pairs, device, direction, rows, listed)
-        then = NegativeLists(listed, lists.scores[rows, :cut], lists.positive_scores[rows])
+        then = NegativeLists(listed, lists.scores[rows, :cut], lists.positive_score[rows])
         between = difference(listed, own.negative_ids, rows=rows)
         found[direction] = Drift(count, between, share_above_positive(theirs), share_above_positive(then))
     return found

@@ -27,7 +27,9 @@ from aoq.pipeline.mining.rescore import (
 from aoq.pipeline.mining.shortlist import Block
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.table import MANIFEST
+from aoq.pipeline.search.store import Folder
+from aoq.pipeline.tables.files import MANIFEST
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.writing import Made, as_tables, write_table
 
 logger = logging.getLogger(__name__)
@@ -49,10 +51,10 @@ def rerank(
     work.mkdir(parents=True, exist_ok=True)
     units = rescoring_units(job)
     for done, unit in enumerate(units, start=1):
-        unit.do(job, work)
+        unit.do(job, Folder(work))
         progress(done, len(units))
     made = {direction: _made(job, direction, work) for direction in DIRECTIONS}
-    write_table(output, provenance, made, job.shortlist.image_of)
+    write_table(output, provenance, made, paired(job.shortlist.image_of))
     shutil.rmtree(work)
 
 

@@ -18,6 +18,7 @@ from aoq.pipeline.embedding import encode_captions, encode_images
 from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.shortlist import Block, Shortlist
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Unit
 
 ROUNDING = 1e-5
@@ -98,7 +99,7 @@ def best_scores(job: Rescoring, direction: Direction, work: Path) -> Float32[np.
 
 
 @torch.inference_mode()
-def _score(images: Block, captions: Block, job: Rescoring, work: Path) -> list[pa.Table]:
+def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, job.shortlist.anchors("t2i"))
     scores = np.empty(len(keys), dtype=np.float32)
@@ -121,7 +122,7 @@ def _score(images: Block, captions: Block, job: Rescoring, work: Path) -> list[p
 
 
 @torch.inference_mode()
-def _search(direction: Direction, block: Block, job: Rescoring, work: Path) -> list[pa.Table]:
+def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """The h best negatives' scores of each checked anchor among a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)

@@ -33,7 +33,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     parts.mkdir()
     scores: list[np.ndarray] = []
     metrics = []
-    for member in chain.members or (chain,):
+    for member in [member.chain for member in chain.members] or [chain]:
         pairs = open_named_pairs(member, chain.folder, options.split)
         files = sorted(member["second_round"].path.glob("*.safetensors"))  # two where they were co-taught
         models = [load_model(path).to(device) for path in files]

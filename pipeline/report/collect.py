@@ -123,8 +123,7 @@ def collect_tables(runs: Sequence[Run]) -> list[tuple[list[str], Chain, dict[str
     users: dict[str, tuple[list[str], Chain, dict[str, Any] | None]] = {}
     for run in runs:
         owner = table_owner(run.chain)
-        uses = {made.stage for made in run.chain["second_round"].upstream} if run.trains else set()
-        if owner and uses & {"hard_negatives", "screen"} and (made := owner["hard_negatives"]).exists():
+        if owner and run.chain.trains_on_table and (made := owner["hard_negatives"]).exists():
             screen = run.chain.stages.get("screen")
             taken = screen.manifest()["directions"] if screen and screen.exists() else None
             users.setdefault(made.key + (screen.key if screen else ""), ([], owner, taken))[0].append(run.name)

@@ -125,7 +125,7 @@ def _table(
     thumbs, directions = Thumbnails(owner.folder, split), []
     for direction, title in TITLES.items():
         lists, name = table[direction], owner.experiment.name
-        scores, positives = _some(lists.scores.ravel()), _some(lists.positive_scores)
+        scores, positives = _some(lists.scores.ravel()), _some(lists.positive_score)
         directions.append(
             {
                 "name": direction,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,23 @@ from aoq.pipeline.search.proposals import Heads
 
 @dataclass(frozen=True)
 class NegativeLists:
-    """The lists of one direction, one row an anchor; padded with -1 and NaN."""
+    """The lists of one direction, one row an anchor: score falling, then id rising; padded with -1 and NaN."""
 
     negative_ids: Int32[np.ndarray, "anchors h"]
     scores: Float32[np.ndarray, "anchors h"]
-    positive_scores: Float32[np.ndarray, " anchors"]
+    positive_score: Float32[np.ndarray, " anchors"]
+    """The lowest-scoring positive's; NaN where there is none."""
     sources: UInt8[np.ndarray, "anchors h"] | None = None
+    """Fused tables only: bit m is set where member m lists the pair."""
+    bound: Float32[np.ndarray, " anchors"] | None = None
+    """What a search may say: no candidate without an exact score of its own scores more."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
+
+    def __getitem__(self, rows: slice) -> NegativeLists:
+        """The lists of some anchors."""
+        return replace(self, **{name: column[rows] for name, column in vars(self).items() if column is not None})
 
     @property
     def h(self) -> int:
@@ -31,20 +39,25 @@ class NegativeLists:
 
 
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
+    """The table's columns, with numbers for the anchors, and `bound` if there is one."""
     h = lists.h
     scores = pa.array(lists.scores.ravel(), mask=(lists.negative_ids.ravel() < 0) | np.isnan(lists.scores.ravel()))
     columns = {
         "anchor_id": pa.array(np.arange(first_anchor, first_anchor + len(lists), dtype=np.int32)),
         "negative_ids": pa.FixedSizeListArray.from_arrays(pa.array(lists.negative_ids.ravel()), h),
         "scores": pa.FixedSizeListArray.from_arrays(scores, h),
-        "positive_score": pa.array(lists.positive_scores),
+        "positive_score": pa.array(lists.positive_score),
     }
     if lists.sources is not None:
         columns["sources"] = pa.FixedSizeListArray.from_arrays(pa.array(lists.sources.ravel()), h)
+    if lists.bound is not None:
+        columns["bound"] = pa.array(lists.bound)
     return pa.table(columns)
 
 
 def from_arrow(table: pa.Table) -> NegativeLists:
+    """The lists of the columns that `to_arrow` makes."""
+
     def matrix(column: str) -> np.ndarray:
         values = table.column(column).combine_chunks()
         return values.flatten().to_numpy(zero_copy_only=False).reshape(len(table), values.type.list_size)
@@ -54,10 +67,10 @@ def from_arrow(table: pa.Table) -> NegativeLists:
         matrix("scores").astype(np.float32, copy=False),
         table.column("positive_score").to_numpy(),
         matrix("sources") if "sources" in table.column_names else None,
+        table.column("bound").to_numpy() if "bound" in table.column_names else None,
     )
 
 
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
-    """Rows of the table, and of each the `bound`: no candidate without an exact score of its own can score more."""
-    lists = to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side)), first_anchor)
-    return lists.append_column("bound", pa.array(found.bound))
+    """What a search found as rows of a table, with their bounds."""
+    return to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound), first_anchor)

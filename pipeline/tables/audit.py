@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,17 +14,9 @@ from jaxtyping import Bool, Float32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
-from aoq.pipeline.tables.pairs import is_among, pair_keys
-from aoq.pipeline.tables.table import (
-    CERTIFICATES,
-    MANIFEST,
-    PAIRS,
-    POSITIVES,
-    ContentHash,
-    NegativeTable,
-    read_beside,
-    read_table,
-)
+from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside
+from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
+from aoq.pipeline.tables.table import NegativeTable, read_table
 
 SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
 
@@ -42,51 +35,67 @@ class Finding:
         return f"{self.file}: {self.message}{where}"
 
 
-def audit(folder: Path) -> list[Finding]:
-    """All that is wrong; what cannot be read at all is a ValueError or an OSError."""
-    table = read_table(folder)
-    for direction in DIRECTIONS:
-        if lacking := SAID - table.manifest.get("directions", {}).get(direction, {}).keys():
-            raise ValueError(
-                f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
-                "tables could be audited; mine again."
-            )
+def audit(given: NegativeTable | Path | str) -> list[Finding]:
+    """All that is wrong with a table in a folder, or in memory: then its files and certificates are not looked at.
+
+    What cannot be read at all is a ValueError or an OSError.
+    """
+    table = given if isinstance(given, NegativeTable) else read_table(given)
     findings: list[Finding] = []
-    for direction in DIRECTIONS:
-        findings += _lists(direction, table[direction], len(table[OTHER[direction]]), _scores(table, direction))
-        findings += _identity(folder, direction, table)
-        if table.manifest["directions"][direction]["guarantee"] == "exact":
-            findings += _certificates(folder, direction, table[direction])
-    in_range = all(table[d].negative_ids.max() < len(table[OTHER[d]]) for d in DIRECTIONS)
-    return [*findings, *_positives(folder, table), *_agreement(table)] if in_range else findings
+    if not isinstance(given, NegativeTable):
+        folder = Path(given)
+        for direction in DIRECTIONS:
+            if lacking := SAID - _said(table, direction).keys():
+                raise ValueError(
+                    f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
+                    "tables could be audited; mine again."
+                )
+            findings += _identity(folder, direction, table)
+            if _said(table, direction)["guarantee"] == "exact":
+                findings += _certificates(folder, direction, table[direction])
+    mined = [direction for direction in DIRECTIONS if table[direction].h]
+    for direction in mined:
+        findings += _lists(direction, table)
+    if all(table[direction].negative_ids.max() < len(table[OTHER[direction]]) for direction in mined):
+        listed = {direction: _Listed(table, direction) for direction in mined}
+        if table.positives is not None:
+            findings += _positives(table, table.positives, listed)
+        if len(mined) == len(DIRECTIONS):
+            findings += _agreement(table, listed)
+    return findings
+
+
+def _said(table: NegativeTable, direction: Direction) -> dict[str, str]:
+    return table.manifest.get("directions", {}).get(direction, {})
 
 
 def _scores(table: NegativeTable, direction: Direction) -> str:
     """What is mined has exact scores; what is imported may have the `source`'s, or `none`."""
-    return str(table.manifest["directions"][direction].get("scores", "exact"))
+    return _said(table, direction).get("scores", "exact")
 
 
-def _lists(direction: Direction, lists: NegativeLists, candidates: int, scored: str) -> Iterator[Finding]:
+def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
+    lists, candidates = table[direction], len(table[OTHER[direction]])
     ids, scores = lists.negative_ids, lists.scores
     real: Bool[np.ndarray, "anchors h"] = ids >= 0
     finite: Bool[np.ndarray, "anchors h"] = np.isfinite(scores)
-    found = _reporter(f"{direction}.parquet")
-    yield from found("ids beyond the other side's rows, or below -1", (ids < -1) | (ids >= candidates))
-    yield from found("real ids after padding (-1)", real[:, 1:] & ~real[:, :-1])
-    if scored == "none":
-        yield from found("a score, and the manifest says that there are none", finite)
-    else:
-        yield from found("real ids with scores that are not finite", real > finite)
-        yield from found("padding with a score", finite > real)
-    yield from found("a positive score that is infinite", np.isinf(lists.positive_scores))
-    if lists.sources is not None:
-        yield from found("a listed id without a source, or padding with one", (lists.sources > 0) != real)
     ordered = np.sort(ids, axis=1)
-    yield from found("the same id twice", (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
-    both = real[:, 1:] & real[:, :-1]
     rises = scores[:, 1:] > scores[:, :-1]
     tied = (scores[:, 1:] == scores[:, :-1]) & (ids[:, 1:] < ids[:, :-1])
-    yield from found("not in order (score falling, then id rising)", both & (rises | tied))
+    no_scores = _scores(table, direction) == "none"
+    checks = {
+        "ids beyond the other side's rows, or below -1": (ids < -1) | (ids >= candidates),
+        "real ids after padding (-1)": real[:, 1:] & ~real[:, :-1],
+        "a score, and the manifest says that there are none": finite & no_scores,
+        "real ids with scores that are not finite": (real > finite) & (not no_scores),
+        "padding with a score": (finite > real) & (not no_scores),
+        "a positive score that is infinite": np.isinf(lists.positive_score),
+        "a listed id without a source, or padding with one": lists.sources is not None and (lists.sources > 0) != real,
+        "the same id twice": (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0),
+        "not in order (score falling, then id rising)": real[:, 1:] & real[:, :-1] & (rises | tied),
+    }
+    for message, wrong in checks.items():
+        yield from _found(f"{direction}.parquet", message, np.asarray(wrong))
 
 
 def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[Finding]:
@@ -101,9 +110,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
         yield Finding(
             name, f"holds {len(lists)} lists of {lists.h}, the manifest says {about['anchors']} of {about['h']}"
         )
-    content = ContentHash()
-    content.add(lists)
-    if content.hexdigest() != about["sha256"]:
+    if content_sha256(lists) != about["sha256"]:
         yield Finding(name, "its lists are not those whose sha256 the manifest gives")
 
 
@@ -114,71 +121,62 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield Finding(name, "its anchors are not those of the table")
         return
-    found = _reporter(name)
     last = rows["last_score"].to_numpy()
-    yield from found("a last score that is not the table's", last != lists.scores[:, -1])
-    yield from found("not certified: the last score does not clear the bound", ~(last > rows["bound"].to_numpy()))
+    yield from _found(name, "a last score that is not the table's", last != lists.scores[:, -1])
+    uncertain = ~(last > rows["bound"].to_numpy())
+    yield from _found(name, "not certified: the last score does not clear the bound", uncertain)
 
 
-def _positives(folder: Path, table: NegativeTable) -> Iterator[Finding]:
-    rows = read_beside(folder / POSITIVES, PAIRS)
-    captions, images = rows["caption_id"].to_numpy(), rows["image_id"].to_numpy()
-    outside = (captions < 0) | (captions >= len(table.t2i)) | (images < 0) | (images >= len(table.i2t))
+class _Listed:
+    """All listed pairs of a direction: the anchor, one number for the pair, the score."""
+
+    def __init__(self, table: NegativeTable, direction: Direction) -> None:
+        lists = table[direction]
+        self.anchors, places = np.nonzero(lists.negative_ids >= 0)
+        ids = lists.negative_ids[self.anchors, places]
+        images, captions = (self.anchors, ids) if direction == "i2t" else (ids, self.anchors)
+        self.keys: Int64[np.ndarray, " pairs"] = pair_keys(images, captions, len(table.t2i))
+        self.scores: Float32[np.ndarray, " pairs"] = lists.scores[self.anchors, places]
+        self._file, self._count = f"{direction}.parquet", len(lists)
+
+    def found(self, message: str, wrong: Bool[np.ndarray, " pairs"]) -> list[Finding]:
+        return _found(self._file, message, np.bincount(self.anchors[wrong], minlength=self._count) > 0)
+
+
+def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, _Listed]) -> Iterator[Finding]:
+    outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
-        yield Finding(POSITIVES, "pairs with rows that the table has not", int(outside.sum()), int(outside.argmax()))
+        yield from _found(POSITIVES, "pairs with rows that the table has not", outside)
         return
-    own = np.sort(pair_keys(images, captions, len(table.t2i)))
-    for direction in DIRECTIONS:
-        anchors, keys, _ = _keys(direction, table)
-        bad = np.zeros(len(table[direction]), dtype=np.bool_)
-        bad[anchors[is_among(keys, own)]] = True
-        yield from _reporter(f"{direction}.parquet")("an own positive among the negatives", bad)
+    own = np.sort(pair_keys(positives[:, 0], positives[:, 1], len(table.t2i)))
+    for pairs in listed.values():
+        yield from pairs.found("an own positive among the negatives", is_among(pairs.keys, own))
 
 
-def _agreement(table: NegativeTable) -> Iterator[Finding]:
+def _agreement(table: NegativeTable, listed: dict[Direction, _Listed]) -> Iterator[Finding]:
     """What one direction says of a pair, the other says too, if its list goes that far.
 
     Not asked where scores came from elsewhere; fused scores are the list's own.
     """
-    guarantees = [about["guarantee"] for about in table.manifest["directions"].values()]
+    guarantees = [_said(table, direction).get("guarantee") for direction in DIRECTIONS]
     if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
         return
-    exact = all(guarantee == "exact" for guarantee in guarantees)
-    listed = {direction: _keys(direction, table) for direction in DIRECTIONS}
-    for direction in DIRECTIONS:
-        (anchors, keys, scores), other = listed[direction], table[OTHER[direction]]
-        _, other_keys, other_scores = listed[OTHER[direction]]
-        if not len(keys) or not len(other_keys):
+    for direction, pairs in listed.items():
+        theirs, other = listed[OTHER[direction]], table[OTHER[direction]]
+        if not len(pairs.keys) or not len(theirs.keys):
             continue
-        order = np.argsort(other_keys)
-        place = order[np.minimum(np.searchsorted(other_keys, keys, sorter=order), len(order) - 1)]
-        there = other_keys[place] == keys
-        found = _reporter(f"{direction}.parquet")
-        bad = np.zeros(len(table[direction]), dtype=np.bool_)
-        bad[anchors[there & (other_scores[place] != scores)]] = True
-        yield from found("a score that the other direction gives otherwise", bad)
-        if exact:
-            image, caption = np.divmod(keys, len(table.t2i))
+        order = np.argsort(theirs.keys)
+        place = order[np.minimum(np.searchsorted(theirs.keys, pairs.keys, sorter=order), len(order) - 1)]
+        there = theirs.keys[place] == pairs.keys
+        unlike: Bool[np.ndarray, " pairs"] = there & (theirs.scores[place] != pairs.scores)
+        yield from pairs.found("a score that the other direction gives otherwise", unlike)
+        if all(guarantee == "exact" for guarantee in guarantees):
+            image, caption = np.divmod(pairs.keys, len(table.t2i))
             last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[caption if direction == "i2t" else image]
-            bad = np.zeros(len(table[direction]), dtype=np.bool_)
-            bad[anchors[~there & (scores > last)]] = True
-            yield from found("a pair that the other direction should list, and it does not", bad)
+            lacking = ~there & (pairs.scores > last)
+            yield from pairs.found("a pair that the other direction should list, and it does not", lacking)
 
 
-def _keys(
-    direction: Direction, table: NegativeTable
-) -> tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"], Float32[np.ndarray, " pairs"]]:
-    """Of all listed pairs: the anchor, one number for the pair, the score."""
-    lists = table[direction]
-    anchors, places = np.nonzero(lists.negative_ids >= 0)
-    ids = lists.negative_ids[anchors, places]
-    images, captions = (anchors, ids) if direction == "i2t" else (ids, anchors)
-    return anchors, pair_keys(images, captions, len(table.t2i)), lists.scores[anchors, places]
-
-
-def _reporter(file: str) -> Callable[[str, Bool[np.ndarray, "*rows"]], list[Finding]]:
-    def found(message: str, wrong: Bool[np.ndarray, "*rows"]) -> list[Finding]:
-        rows = np.flatnonzero(wrong if wrong.ndim == 1 else wrong.any(axis=1))
-        return [Finding(file, message, len(rows), int(rows[0]))] if len(rows) else []
-
-    return found
+def _found(file: str, message: str, wrong: Any) -> list[Finding]:
+    rows = np.flatnonzero(wrong.any(axis=1) if wrong.ndim == 2 else wrong)
+    return [Finding(file, message, len(rows), int(rows[0]))] if len(rows) else []

@@ -25,6 +25,7 @@ from jaxtyping import Float32, Float64, Int32, Int64, UInt8
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.writing import as_tables, row_groups, write_table
 
 RANK_CONSTANT = 60
@@ -57,7 +58,7 @@ def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Va
 
     listed = share(lists.scores)
     lowest = np.where(lists.negative_ids >= 0, listed, np.inf).min(axis=1)
-    positive = np.where(np.isfinite(lists.positive_scores), share(lists.positive_scores), np.nan)
+    positive = np.where(np.isfinite(lists.positive_score), share(lists.positive_score), np.nan)
     return Values(listed, np.where(np.isfinite(lowest), lowest, 0.0), positive)
 
 
@@ -108,7 +109,7 @@ def fuse_tables(
     weights: Sequence[float] | None,
     depths: Mapping[Direction, int],
     provenance: Mapping[str, Any],
-    image_of: Int32[np.ndarray, " captions"],
+    positives: Pairs,
     output: Path,
 ) -> None:
     """Write the fused table of those in `folders` to the folder `output`, a row group at a time."""
@@ -124,7 +125,7 @@ def fuse_tables(
 
     about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
     made = {direction: ({"h": h, **about}, as_tables(fused(direction, h))) for direction, h in depths.items()}
-    write_table(output, provenance, made, image_of)
+    write_table(output, provenance, made, positives)
 
 
 def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:

@@ -106,7 +106,7 @@ def inspect_anchor(
         anchor,
         lists.negative_ids[anchor],
         lists.scores[anchor],
-        float(lists.positive_scores[anchor]),
+        float(lists.positive_score[anchor]),
         np.zeros(lists.h, np.uint16) if view is None else view[direction].flags[anchor],
         np.zeros(lists.h, np.float32) if view is None else view[direction].suspicion[anchor],
         None if lists.sources is None else lists.sources[anchor],

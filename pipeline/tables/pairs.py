@@ -1,9 +1,31 @@
-"""Pairs of an image and a caption as numbers, to look them up."""
+"""Pairs of an image and a caption: as rows, as numbers to look them up, and as each anchor's positives."""
 
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int32, Int64, Integer
+
+from aoq.pipeline.search.problem import Direction, Positives
+
+Pairs = Int32[np.ndarray, "pairs 2"]
+"""Rows (image, caption)."""
+
+
+def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
+    """The pairs of captions of one image each; a caption of no image (-1) has none.
+
+    >>> paired(np.array([1, -1, 0])).tolist()
+    [[1, 0], [0, 2]]
+    """
+    captions = np.flatnonzero(image_of >= 0)
+    return np.stack([image_of[captions], captions], axis=1).astype(np.int32)
+
+
+def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
+    """Each anchor's positives, rising: the captions of images (i2t) or the images of captions (t2i)."""
+    own, other = pairs.T if direction == "i2t" else pairs.T[::-1]
+    ids = other[np.lexsort((other, own))]
+    return Positives(ids, np.concatenate([[0], np.cumsum(np.bincount(own, minlength=anchors))]).astype(np.int64))
 
 
 def pair_keys(

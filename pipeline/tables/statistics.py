@@ -53,6 +53,10 @@ class Difference:
 
 
 def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
+    """Describe the lists of one direction: how hard they are, beside the positives, and which candidates are hubs.
+
+    `candidates` is the number of rows of the other side.
+    """
     ids, scores = lists.negative_ids, lists.scores
     uses = np.bincount(ids[ids >= 0], minlength=candidates)
     order = np.argsort(-uses, kind="stable")[:hubs]
@@ -63,7 +67,7 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
         full=float((ids[:, -1] >= 0).mean()),
         first_score=_quantiles(scores[:, 0]),
         last_score=_quantiles(scores[:, -1]),
-        positive_score=_quantiles(lists.positive_scores),
+        positive_score=_quantiles(lists.positive_score),
         positive_rank=_quantiles(1.0 + above.sum(axis=1)),
         above_positive=share_above_positive(lists),
         never_listed=float((uses == 0).mean()),
@@ -73,13 +77,13 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
 
 def share_above_positive(lists: NegativeLists) -> float | None:
     """Of the listed pairs, those at least as similar as the anchor's lowest-scoring positive, where it has one."""
-    listed = int((lists.negative_ids[np.isfinite(lists.positive_scores)] >= 0).sum())
+    listed = int((lists.negative_ids[np.isfinite(lists.positive_score)] >= 0).sum())
     return float(_above_positive(lists).sum() / listed) if listed else None
 
 
 def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
-    compared = np.isfinite(lists.positive_scores)
-    return lists.scores[compared] >= lists.positive_scores[compared, None]
+    compared = np.isfinite(lists.positive_score)
+    return lists.scores[compared] >= lists.positive_score[compared, None]
 
 
 def compare(

@@ -1,201 +1,125 @@
-"""The negative table: for every image its hardest captions, for every caption its hardest images.
-
-Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors are captions), and `manifest.json`:
-
-    anchor_id       int32                     row n is anchor n
-    negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
-    scores          fixed_size_list<float32>[h]  padding null; all null in a table imported without scores
-    positive_score  float32                   of the lowest-scoring positive; NaN where there is none
-    sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
-
-Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
-manifest say whose scores they are, on which data.
-"""
+"""The negative table as one uses it from Python: its lists, its true pairs, and what may be made of them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
-from io import BytesIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from jaxtyping import Int32
+from jaxtyping import Float32
 
-from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.search.lists import NegativeLists, to_arrow
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
+from aoq.pipeline.tables.files import content_sha256, read_lists, read_manifest, read_positives, table_hashes
+from aoq.pipeline.tables.pairs import Pairs, positives_of
+from aoq.pipeline.tables.writing import save_lists
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-POSITIVES = "positives.parquet"
-CERTIFICATES = pa.schema({"anchor_id": pa.int32(), "last_score": pa.float32(), "bound": pa.float32()})
-PAIRS = pa.schema({"caption_id": pa.int32(), "image_id": pa.int32()})
+if TYPE_CHECKING:
+    from aoq.pipeline.tables.screens.screened import ScreenedTable
 
 
 @dataclass(frozen=True)
 class NegativeTable:
+    """For every image its hardest captions (`i2t`), for every caption its hardest images (`t2i`).
+
+    A direction that was not mined has lists of length 0, one for each of its anchors.
+    """
+
     i2t: NegativeLists
     t2i: NegativeLists
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """Whose scores these are, on which data, and of each of its `directions` how it was searched."""
+    positives: Pairs | None = None
+    """The true pairs, rows (image, caption), which no list holds; None where nobody said."""
 
     def __getitem__(self, direction: Direction) -> NegativeLists:
         return self.i2t if direction == "i2t" else self.t2i
 
+    def own(self, direction: Direction) -> Positives:
+        """Each anchor's positives."""
+        if self.positives is None:
+            raise ValueError("the table does not say which pairs are true; give it `positives`.")
+        return positives_of(direction, self.positives, len(self[direction]))
 
-class ContentHash:
-    """SHA-256 of the SHA-256s of ids, scores, positive scores (and sources), little-endian: whatever the layout."""
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Each direction's content, by the manifest where it says it."""
+        if "sha256" in self.manifest.get("directions", {}).get("i2t", {}):
+            return table_hashes(self.manifest)
+        return {"i2t": content_sha256(self.i2t), "t2i": content_sha256(self.t2i)}
 
-    def __init__(self) -> None:
-        self._columns = [sha256() for _ in range(3)]
+    def to_arrow(self, direction: Direction) -> pa.Table:
+        """A row an anchor, with the columns of the table's files."""
+        lists = to_arrow(self[direction])
+        return lists.drop_columns("bound") if self[direction].bound is not None else lists
 
-    def add(self, lists: NegativeLists) -> None:
-        columns = [lists.negative_ids, lists.scores, lists.positive_scores]
-        if lists.sources is not None:
-            columns.append(lists.sources)
-        self._columns += [sha256() for _ in columns[len(self._columns) :]]
-        for column, values in zip(self._columns, columns, strict=True):
-            column.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+    def to_pandas(self, direction: Direction) -> Any:
+        """A pandas.DataFrame with a row a negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
+        return data_frame(negatives_of(self[direction]))
 
-    def hexdigest(self) -> str:
-        return sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
+    def screen(
+        self,
+        *,
+        texts: Sequence[str] | None = None,
+        images: Float32[np.ndarray, "images D"] | None = None,
+        captions: Float32[np.ndarray, "captions D"] | None = None,
+        positives: Path | str | Pairs | None = None,
+        pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None = None,
+        **rules: Any,
+    ) -> ScreenedTable:
+        """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given what these have to know.
 
+        `texts` are the captions', `images` and `captions` unit vectors of one model, `positives` more pairs known to
+        match and `pair_probabilities` how probably each caption's own pair is right: files, or arrays.
+        """
+        from aoq.pipeline.tables.screens.screened import screen_table
 
-def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
-    """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
-    empty = NegativeLists(
-        np.empty((0, h), np.int32),
-        np.empty((0, h), np.float32),
-        np.empty(0, np.float32),
-        np.empty((0, h), np.uint8) if sources else None,
-    )
-    schema = to_arrow(empty).schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        use_dictionary=False,
-        use_byte_stream_split=["scores.list.element"],
-        write_page_checksum=True,
-    )
+        given = {"positives": positives, "pair_probabilities": pair_probabilities}
+        return screen_table(self, rules, texts=texts, images=images, captions=captions, **given)
 
+    def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:
+        """Write the table, whole or not at all, as the new folder `folder`; `read_table` reads it again.
 
-def read_lists(path: Path) -> NegativeLists:
-    """Read one direction, every page checked."""
-    with open_lists(path) as file, readable_errors(path):
-        table = file.read()
-    return numbered(path, table, 0)
-
-
-def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
-    """The same, so many rows at a time."""
-    first = 0
-    with open_lists(path) as file, readable_errors(path):
-        for batch in file.iter_batches(rows):
-            yield numbered(path, pa.Table.from_batches([batch]), first)
-            first += len(batch)
-
-
-def count_lists(path: Path) -> tuple[int, int]:
-    """How many lists one direction has, and how long they are at most."""
-    with open_lists(path) as file:
-        return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
+        `provenance` goes into the manifest: `dataset` (a fingerprint), `teacher`, or whatever else is to be told.
+        With `overwrite` a table that is there is replaced.
+        """
+        if self.positives is None:
+            raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
+        for direction in DIRECTIONS:
+            if not self[direction].h:
+                raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
+        lists = {direction: self[direction] for direction in DIRECTIONS}
+        save_lists(Path(folder), lists, self.positives, {**self.manifest, **provenance}, overwrite=overwrite)
 
 
-def group_rows(file: pq.ParquetFile) -> list[int]:
-    """How many rows each row group has."""
-    return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
-
-
-@contextmanager
-def readable_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ValueError(
-            f"{path} is damaged or not a Parquet file ({error}); delete the artefact and mine again."
-        ) from None
-
-
-def open_lists(path: Path) -> pq.ParquetFile:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
-        )
-    with readable_errors(path):
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    schema = file.schema_arrow
-    expected = ["anchor_id", "negative_ids", "scores", "positive_score"]
-    if schema.names[:4] != expected or not pa.types.is_fixed_size_list(schema.field("scores").type):
-        raise ValueError(f"{path} has columns {schema.names}, a negative table has {expected}.")
-    return file
-
-
-def numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
-    anchors = table.column("anchor_id").to_numpy()
-    if not np.array_equal(anchors, np.arange(first, first + len(anchors))):
-        raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
-    return from_arrow(table)
-
-
-def write_positives(folder: Path, image_of: Int32[np.ndarray, " captions"]) -> None:
-    """The pairs that are no negatives; a caption of no image (-1) has none."""
-    captions = np.flatnonzero(image_of >= 0).astype(np.int32)
-    pairs = pa.table({"caption_id": captions, "image_id": image_of[captions]}, schema=PAIRS)
-    pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
-
-
-def read_positives(folder: Path, images: int, captions: int) -> Int32[np.ndarray, " captions"]:
-    """The image of every caption of a table; -1: of none."""
-    pairs = read_beside(folder / POSITIVES, PAIRS)
-    caption_ids, image_ids = pairs["caption_id"].to_numpy(), pairs["image_id"].to_numpy()
-    if len(pairs) and (caption_ids.max() >= captions or image_ids.max() >= images):
-        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; mine the table again.")
-    image_of = np.full(captions, -1, dtype=np.int32)
-    image_of[caption_ids] = image_ids
-    return image_of
-
-
-def read_beside(path: Path, schema: pa.Schema) -> pa.Table:
-    """A file that stands beside the lists, every page checked."""
-    try:
-        return pq.read_table(path, page_checksum_verification=True).select(schema.names).cast(schema)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist; it belongs to every table, so mine again.") from None
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is damaged ({error}); mine again.") from None
-
-
-def read_table(folder: Path, *, dataset: str | None = None) -> NegativeTable:
-    """Both directions; with `dataset`, refuse a table mined on a training split of another fingerprint."""
+def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTable:
+    """The table in a folder; with `dataset`, refuse one mined on a training split of another fingerprint."""
+    folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
-    return NegativeTable(read_lists(folder / "i2t.parquet"), read_lists(folder / "t2i.parquet"), manifest)
+    i2t, t2i = (read_lists(folder / f"{direction}.parquet") for direction in DIRECTIONS)
+    return NegativeTable(i2t, t2i, manifest, read_positives(folder))
 
 
-def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
-    """What the table says of itself; refused as `read_table` does."""
+def negatives_of(lists: NegativeLists) -> dict[str, np.ndarray]:
+    """Columns with a row a negative, list by list."""
+    anchors, places = np.nonzero(lists.negative_ids >= 0)
+    return {
+        "anchor_id": anchors.astype(np.int32),
+        "rank": (places + 1).astype(np.int32),
+        "negative_id": lists.negative_ids[anchors, places],
+        "score": lists.scores[anchors, places],
+        "positive_score": lists.positive_score[anchors],
+    }
+
+
+def data_frame(columns: Mapping[str, np.ndarray]) -> Any:
+    """The columns as a pandas.DataFrame."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is damaged ({error}); delete the artefact and mine again.") from None
-    found = manifest.get("format_version")
-    if found != FORMAT_VERSION:
-        raise ValueError(f"{folder} has format version {found}, this version reads {FORMAT_VERSION}; mine again.")
-    if dataset is not None and manifest["dataset"] != dataset:
-        raise ValueError(
-            f"{folder} was mined on other training data (fingerprint {manifest['dataset'][:12]}, this experiment's is "
-            f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
-        )
-    return manifest
-
-
-def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The sha256 of each direction's lists."""
-    return {direction: about["sha256"] for direction, about in manifest["directions"].items()}
+        pandas = import_module("pandas")
+    except ImportError:
+        raise ImportError("a data frame needs pandas, which is not installed: `pip install pandas`.") from None
+    return pandas.DataFrame(columns)

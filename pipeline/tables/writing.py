@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int32
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.table import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.pairs import Pairs
 
 GROUP_ROWS = 4096
+
+SAID_OF_SEARCH = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "scores", "sources")
+"""What a manifest says of a direction besides what its lists show."""
 
 Made = tuple[Mapping[str, Any], Iterable[pa.Table]]
 """What is said of a direction (its h, ...), and its lists from the first anchor on."""
@@ -28,11 +35,11 @@ def write_table(
     output: Path,
     provenance: Mapping[str, Any],
     made: Mapping[Direction, Made],
-    image_of: Int32[np.ndarray, " captions"],
+    positives: Pairs,
 ) -> None:
     """Row groups have one size, whatever the parts'; a column `bound` (`lists_table`) goes into certificates."""
     output.mkdir(parents=True, exist_ok=True)
-    write_positives(output, image_of)
+    write_positives(output, positives)
     header = {"format_version": FORMAT_VERSION, **provenance}
     manifest: dict[str, Any] = {**header, "directions": {}}
     for direction, (said, parts) in made.items():
@@ -40,6 +47,54 @@ def write_table(
         figures = _write_direction(output, direction, {**header, **about}, parts)
         manifest["directions"][direction] = {**about, **figures}
     write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+
+def save_lists(
+    output: Path,
+    lists: Mapping[Direction, NegativeLists],
+    positives: Pairs,
+    manifest: Mapping[str, Any],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write lists in memory as the new folder `output`; `manifest` says what is known of them.
+
+    They are called exact only where their bounds, written beside them as certificates, prove it.
+    """
+    known = {key: value for key, value in manifest.items() if key not in ("format_version", "directions")}
+    dataset = sha256(np.ascontiguousarray(positives, dtype="<i4").tobytes()).hexdigest()
+    provenance = {"dataset": dataset, "teacher": {"vectors": "in memory"}, "tool": "aoq", **known}
+    made: dict[Direction, Made] = {}
+    for direction, one in lists.items():
+        exact = one.bound is not None and bool((one.scores[:, -1] > one.bound).all())
+        said = {"search": "in memory", "guarantee": "exact", **manifest.get("directions", {}).get(direction, {})}
+        said = {key: value for key, value in said.items() if key in SAID_OF_SEARCH}
+        if said["guarantee"] == "exact" and not exact:
+            said["guarantee"] = "unproven"
+        made[direction] = {"h": one.h, **said}, as_tables([one])
+    with made_whole(output, overwrite=overwrite) as folder:
+        write_table(folder, {**provenance, "tool_version": version("aoq")}, made, positives)
+
+
+@contextmanager
+def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A path in a scratch folder, where to make what becomes `output` once it is whole.
+
+    With `overwrite` a table or a view that is there gives way.
+    """
+    if output.exists() and not overwrite:
+        raise ValueError(f"{output} is there already; remove it or choose another name.")
+    if output.exists() and not (output / MANIFEST).is_file():
+        raise ValueError(f"{output} is there already and is no table; choose another name.")
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder to write to.")
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=folder) as scratch:
+        made = Path(scratch) / output.name
+        yield made
+        if output.exists():
+            os.replace(output, Path(scratch) / "replaced")
+        os.replace(made, output)
 
 
 def as_tables(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
@@ -103,7 +158,7 @@ class Summary:
 
     def add(self, group: pa.Table) -> None:
         lists = from_arrow(group)
-        scores, positive = lists.scores, lists.positive_scores
+        scores, positive = lists.scores, lists.positive_score
         self._content.add(lists)
         self._rows += len(lists)
         self._positives += int(np.isfinite(positive).sum())

@@ -67,7 +67,7 @@ def test_a_pair_is_marked_and_taken_back(served, open_page, tmp_path):
     expect(marked).to_have_text("✓ true match")
     expect(marked).to_be_in_viewport()
     row = int(page.locator(".entries li").nth(4).get_attribute("id").split("-")[1])
-    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == [7 * 350 + row]
+    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == [[7, row]]
     marked.click()
     expect(page.get_by_role("button", pressed=True)).to_have_count(0)
     assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == []

@@ -8,7 +8,7 @@ import pytest
 
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.tables.table import list_writer, read_lists
+from aoq.pipeline.tables.files import list_writer, read_lists
 
 H = 6
 
@@ -38,7 +38,7 @@ def test_lists_and_listings_are_those_of_the_whole_table(tmp_path, groups, sourc
         assert found.anchor == anchor
         assert np.array_equal(found.negative_ids, whole.negative_ids[anchor])
         assert np.array_equal(found.scores, whole.scores[anchor], equal_nan=True)
-        assert found.positive_score == whole.positive_scores[anchor]
+        assert found.positive_score == whole.positive_score[anchor]
         assert not found.flags.any()
         assert (found.sources is None) == (whole.sources is None)
         assert found.sources is None or np.array_equal(found.sources, whole.sources[anchor])

@@ -12,10 +12,9 @@ import pytest
 
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.tables.screens.entries import Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.view import judge
+from aoq.pipeline.tables.screens.rules import Knowledge, bit
+from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
 
 SUFFIXES = ("csv", "parquet", "json")
@@ -31,7 +30,7 @@ def test_marks_are_what_screens_read(tmp_path, suffix):
         matches.mark(image, caption, is_match=is_match)
         expected = expected | {(image, caption)} if is_match else expected - {(image, caption)}
         if file.exists():
-            assert read_matches(file, 8, 30).tolist() == sorted(one * 30 + other for one, other in expected)
+            assert read_matches(file, 8, 30).tolist() == sorted(map(list, expected))
         assert [pair in matches for pair in ((image, caption), (7, 29))] == [is_match, False]
         assert len(matches) == len(expected)
     for image, caption in expected:
@@ -63,7 +62,7 @@ def test_marks_at_once_lose_nothing(tmp_path, suffix):
     servers = [Matches(tmp_path / f"m.{suffix}", 8, 30) for _ in range(3)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: servers[n % 3].mark(n % 8, n, is_match=True), range(30)))
-    assert read_matches(tmp_path / f"m.{suffix}", 8, 30).tolist() == sorted(n % 8 * 30 + n for n in range(30))
+    assert read_matches(tmp_path / f"m.{suffix}", 8, 30).tolist() == sorted([n % 8, n] for n in range(30))
 
 
 def test_what_others_write_meanwhile_is_seen_and_kept(tmp_path):
@@ -73,7 +72,7 @@ def test_what_others_write_meanwhile_is_seen_and_kept(tmp_path):
         file.write("9,5\n")
     assert (5, 9) in matches
     matches.mark(1, 3, is_match=True)
-    assert read_matches(tmp_path / "m.csv", 8, 30).tolist() == [32, 33, 159]
+    assert read_matches(tmp_path / "m.csv", 8, 30).tolist() == [[1, 2], [1, 3], [5, 9]]
 
 
 @pytest.mark.parametrize(
@@ -94,13 +93,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path, name, content, message):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_screen_flags_exactly_what_was_marked(source, pages_of, folders, tmp_path, suffix):
-    file, split = tmp_path / f"m.{suffix}", source.train.split
+    file = tmp_path / f"m.{suffix}"
     table = read_table(folders[0])
     browse = pages_of(source, file)
     pairs = {(7, int(table.i2t.negative_ids[7, 2])), (int(table.t2i.negative_ids[9, 1]), 9), (0, 349)}
     for image, caption in pairs:
         assert browse.mark(image, caption).status_code == 303
-    knowledge = Knowledge(70, split.image_of, matches=read_matches(file, 70, 350))
+    knowledge = Knowledge(matches=read_matches(file, 70, 350))
     view = judge(table, Screen(positives=str(file)), knowledge)
     for direction in ("i2t", "t2i"):
         anchors, places = np.nonzero(view[direction].flags & bit("positives"))

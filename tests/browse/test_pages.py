@@ -13,9 +13,11 @@ import pytest
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.source import Source
 from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_anchor
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.view import read_view
-from aoq.pipeline.tables.table import read_manifest, read_table
+from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import as_tables, write_table
 
 
@@ -233,7 +235,7 @@ def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tm
         NegativeLists(
             np.where(np.arange(lists.h) < lists.h // 2, lists.negative_ids, np.int32(-1)),
             np.full_like(lists.scores, np.nan),
-            np.full_like(lists.positive_scores, np.nan),
+            np.full_like(lists.positive_score, np.nan),
         )
         for lists in (table.i2t, table.t2i)
     ]
@@ -241,7 +243,7 @@ def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tm
         direction: ({"direction": direction, "h": lists.h}, as_tables([lists]))
         for direction, lists in zip(("i2t", "t2i"), blank, strict=True)
     }
-    write_table(tmp_path / "table", {"dataset": "", "teacher": None}, made, source.train.split.image_of)
+    write_table(tmp_path / "table", {"dataset": "", "teacher": None}, made, paired(source.train.split.image_of))
     manifest = read_manifest(tmp_path / "table")
     files = {name: ListFile(tmp_path / "table", name, manifest, None) for name in ("i2t", "t2i")}
     imported = replace(source.tables[1], manifest=manifest, lists=files, store=None)

@@ -10,9 +10,10 @@ import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
-from aoq.pipeline.tables.screens.entries import Knowledge
-from aoq.pipeline.tables.screens.view import judge, read_view
-from aoq.pipeline.tables.table import read_positives, read_table
+from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_table
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 
@@ -56,12 +57,10 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
     assert shown.exit_code == 0, shown.stderr
     table = read_table(folder)
     known = Knowledge(
-        60,
-        read_positives(folder, 60, 300),
         files["--texts"].read_text().splitlines(),
         np.load(files["--images"]),
         np.load(files["--captions"]),
-        np.array([3 * 300 + 7]),
+        np.array([[3, 7]], np.int32),
         PROBABILITIES,
     )
     view = judge(table, Screen(**RULES, positives="known.json", pair_probabilities="clean_pairs.parquet"), known)
@@ -104,8 +103,11 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         ([], "error: no rule is set; set at least one of ['range_min'"),
         (["--near-text", 0.5], "the rule near_text needs the captions' texts (--texts)"),
         (["--near-text", 1.5], "near_text: Input should be less than or equal to 1"),
-        (["--near-text", 0.5, "--texts", "short.txt"], "short.txt has 2 lines, and the table is of 300 captions"),
-        (["--caption-similarity", 0.5, "--captions", "short.npy"], "short.npy has 2 vectors, and the table is of 300"),
+        (["--near-text", 0.5, "--texts", "short.txt"], "2 texts are given, and the table is of 300 captions"),
+        (
+            ["--caption-similarity", 0.5, "--captions", "short.npy"],
+            "2 vectors of captions are given",
+        ),
         (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
         (["--positives", "none.csv"], "none.csv does not exist"),
         (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),

@@ -43,7 +43,7 @@ loss.name = "adapoffquin"
 def load(tmp_path):
     def load_text(text=TEXT, override=""):
         (tmp_path / "trial.toml").write_text(text)
-        return load_experiment("trial", override, configs=tmp_path)
+        return load_experiment("trial", override, configs=(tmp_path,))
 
     return load_text
 
@@ -309,7 +309,7 @@ def test_searches_and_strategies_are_those_of_the_config():
         assert mining(search=search).search == search
         choose_backend(search)
     for search in ("exact", "faiss:"):
-        with pytest.raises(ValidationError, match=r"search\n.*pattern"):
+        with pytest.raises(ValidationError, match=r"search\n.*known are auto, onepass, faiss-flat and faiss:FACTORY"):
             mining(search=search)
     sampling = Experiment.model_fields["sampling"].annotation
     assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()

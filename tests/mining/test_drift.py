@@ -85,7 +85,7 @@ def test_what_the_new_model_finds_above_its_positives(pairs):
         lowest = np.where(mine, matrix, np.inf).min(axis=1)
         expected = (np.take_along_axis(matrix, ids, axis=1) >= lowest[:, None]).mean()
         assert found[direction].above_positive == pytest.approx(expected, abs=0.002)
-        then = (table[direction].scores >= table[direction].positive_scores[:, None]).mean()
+        then = (table[direction].scores >= table[direction].positive_score[:, None]).mean()
         assert found[direction].above_positive_then == pytest.approx(then)
 
 

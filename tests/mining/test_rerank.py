@@ -14,6 +14,7 @@ from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.rerank import measured_recall, rerank
 from aoq.pipeline.mining.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
 from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
@@ -117,7 +118,7 @@ def test_lists_are_the_shortlist_in_the_order_of_single_scores(job, cut, tmp_pat
             np.testing.assert_array_equal(lists.scores[anchor], [*(scores[row] for row in kept), *[np.nan] * padding])
             own = np.flatnonzero(image_of == anchor) if direction == "i2t" else [image_of[anchor]]
             positives = by_definition(job, direction, anchor, own)[1].values()
-            assert lists.positive_scores[anchor] == min(positives)
+            assert lists.positive_score[anchor] == min(positives)
     assert audit(tmp_path / "table") == []
     assert not (tmp_path / "work").exists()
 
@@ -216,5 +217,5 @@ def test_recall_counts_an_anchor_with_few_negatives_by_what_there_is(job, tmp_pa
     job.pairs.split.features.resize((2, 2, 3), refcheck=False)
     (tmp_path / "work").mkdir()
     for unit in rescoring_units(job):
-        unit.do(job, tmp_path / "work")
+        unit.do(job, Folder(tmp_path / "work"))
     assert measured_recall(job, "t2i", tmp_path / "work") == 1  # one negative each, and h is 3

@@ -15,7 +15,9 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import to_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.table import ContentHash, list_writer, read_table, write_positives
+from aoq.pipeline.tables.files import content_sha256, list_writer, write_positives
+from aoq.pipeline.tables.pairs import paired
+from aoq.pipeline.tables.table import read_table
 
 IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 
@@ -46,16 +48,15 @@ def rewrite(folder, direction, change, *, forged=True):
     path = folder / f"{direction}.parquet"
     footer = json.loads(pq.read_schema(path).metadata[b"aoq"])
     lists = read_table(folder)[direction]
-    ids, scores, positive = (column.copy() for column in (lists.negative_ids, lists.scores, lists.positive_scores))
+    ids, scores, positive = (column.copy() for column in (lists.negative_ids, lists.scores, lists.positive_score))
     changed = change(ids, scores, positive)
     ids, scores, positive = changed if changed is not None else (ids, scores, positive)
-    lists = replace(lists, negative_ids=ids, scores=scores, positive_scores=positive)
+    lists = replace(lists, negative_ids=ids, scores=scores, positive_score=positive)
     with list_writer(path, lists.h, footer) as writer:
         writer.write_table(to_arrow(lists).cast(writer.schema))
     if forged:
-        content = ContentHash()
-        content.add(lists)
-        edit(folder, lambda manifest: manifest["directions"][direction].update(sha256=content.hexdigest()))
+        content = content_sha256(lists)
+        edit(folder, lambda manifest: manifest["directions"][direction].update(sha256=content))
 
 
 def edit(folder, change):
@@ -163,7 +164,7 @@ def more_positives(folder):
     best = read_table(folder).i2t.negative_ids[4, 0]
     image_of = IMAGE_OF.copy()
     image_of[best] = 4
-    write_positives(folder, image_of)
+    write_positives(folder, paired(image_of))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def more_positives(folder):
         (drop_certificate, r"t2i.certificates.parquet: not certified.*\(1 rows, the first is 3\)"),
         (another_last_score, r"i2t.certificates.parquet: a last score that is not the table's \(30 rows"),
         (more_positives, r"i2t.parquet: an own positive among the negatives \(1 rows, the first is 4\)"),
-        (lambda folder: write_positives(folder, IMAGE_OF + np.int32(1)), "pairs with rows that the table has not"),
+        (lambda folder: write_positives(folder, paired(IMAGE_OF + 1)), "pairs with rows that the table has not"),
         (lambda folder: rewrite(folder, "i2t", other_score, forged=False), "not those whose sha256 the manifest gives"),
         (
             lambda folder: edit(folder, lambda manifest: manifest.update(dataset="e")),
@@ -196,9 +197,9 @@ def test_a_manifest_from_before_audits_is_said(folder):
 
 
 def test_what_cannot_be_read_is_said(folder):
-    (folder / "positives.parquet").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"positives.parquet is damaged"):
-        audit(folder)
     (folder / "i2t.certificates.parquet").unlink()
     with pytest.raises(FileNotFoundError, match=r"i2t.certificates.parquet does not exist; .* mine again"):
+        audit(folder)
+    (folder / "positives.parquet").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"positives.parquet is damaged"):
         audit(folder)

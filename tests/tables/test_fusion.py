@@ -16,6 +16,7 @@ from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables import writing as groups
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.fusion import by_rank, by_score, fuse, fuse_tables
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
 
@@ -87,10 +88,10 @@ def test_lists_are_those_of_the_formulas(world, h):
     fused = fuse(members, [partial(by_score, ordered) for ordered in positives], weights, h)
     check("score", members, positives, weights, fused, h)
     own = [
-        sum(w * share(p, m.positive_scores[n]) for w, p, m in zip(weights, positives, members, strict=True))
+        sum(w * share(p, m.positive_score[n]) for w, p, m in zip(weights, positives, members, strict=True))
         for n in range(len(members[0]))
     ]
-    np.testing.assert_allclose(fused.positive_scores, own, rtol=1e-6)
+    np.testing.assert_allclose(fused.positive_score, own, rtol=1e-6)
 
 
 def test_equal_places_are_a_tie_and_the_lower_id_comes_first():
@@ -124,7 +125,7 @@ def fused_table(folders, output, method, weights=None):
         weights=weights,
         depths={"i2t": 14, "t2i": 6},
         provenance={"dataset": "d"},
-        image_of=IMAGE_OF,
+        positives=paired(IMAGE_OF),
         output=output,
     )
     return read_table(output)
@@ -135,12 +136,12 @@ def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method)
     monkeypatch.setattr(groups, "GROUP_ROWS", 8)
     weights = [1.0, 2.0, 0.5]
     table, members = fused_table(folders, tmp_path / "table", method, weights), [read_table(path) for path in folders]
-    positives = [member.t2i.positive_scores for member in members]
+    positives = [member.t2i.positive_score for member in members]
     used = weights if method == "rank" else [weight / 3.5 for weight in weights]
     for direction, h in (("i2t", 14), ("t2i", 6)):
         check(method, [member[direction] for member in members], positives, used, table[direction], h)
         assert table.manifest["directions"][direction]["sources"] == NAMES
-        assert np.isnan(table[direction].positive_scores).all() == (method == "rank")
+        assert np.isnan(table[direction].positive_score).all() == (method == "rank")
     assert audit(tmp_path / "table") == []
     described = describe(table.i2t, 90)
     assert (described.positive_rank is None) == (method == "rank")

@@ -12,10 +12,11 @@ from jaxtyping import Float32
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.exchange.formats import FORMATS
-from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Vectors, check_ids, positives_of
+from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Vectors, check_ids
 from aoq.pipeline.tables.exchange.written import Written
+from aoq.pipeline.tables.files import POSITIVES, count_lists, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.pairs import Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View, leave_out
-from aoq.pipeline.tables.table import count_lists, read_chunks, read_manifest, read_positives
 
 Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
 """The vectors of `images` and of `captions`."""
@@ -53,15 +54,14 @@ def export_table(
         if (has_scores and known != "exact") or (form.scores == "of negatives" and known == "none"):
             lacking = "scores" if known == "none" else "scores of positives"
             raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
-        images = len(names["i2t"].ids)
-        image_of = _image_of(table, images, len(names["t2i"].ids), needed=form.has_positives)
+        pairs = _true_pairs(table, len(names["i2t"].ids), len(names["t2i"].ids), needed=form.has_positives)
         anchors, candidates = _sides(one, names)
         outgoing = Outgoing(
             one,
             _chunks(table, one, view),
             anchors,
             candidates,
-            positives_of(one, image_of, images),
+            positives_of(one, pairs, len(anchors.ids)),
             min(num_negatives or h, h),
             has_scores,
             None if vectors is None else Vectors(*_sides(one, {"i2t": vectors["images"], "t2i": vectors["captions"]})),
@@ -94,10 +94,12 @@ def _names(table: Path, captions: Sequence[str] | None, image_ids: Sequence[str]
     return {"i2t": Names(ids, ids), "t2i": Names(rows, rows if captions is None else captions)}
 
 
-def _image_of(table: Path, images: int, captions: int, *, needed: bool) -> np.ndarray:
+def _true_pairs(table: Path, images: int, captions: int, *, needed: bool) -> Pairs:
     if not needed:
-        return np.full(captions, -1, dtype=np.int32)
-    image_of = read_positives(table, images, captions)
-    if not (image_of >= 0).any():
+        return np.empty((0, 2), dtype=np.int32)
+    pairs = read_positives(table)
+    if not len(pairs):
         raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
-    return image_of
+    if ((pairs < 0) | (pairs >= [images, captions])).any():
+        raise ValueError(f"{table / POSITIVES} has pairs with rows that the table has not; mine the table again.")
+    return pairs

@@ -19,10 +19,9 @@ from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.exchange.outgoing import positives_of
 from aoq.pipeline.tables.exchange.raw import RawLists
-from aoq.pipeline.tables.pairs import is_among, pair_keys
-from aoq.pipeline.tables.table import FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.files import FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.pairs import is_among, pair_keys, paired, positives_of
 
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
@@ -115,16 +114,17 @@ def import_lists(
     """Write the table to the new folder `output`; its manifest."""
     _check_sizes(raw, image_of, vectors)
     output.mkdir()
-    write_positives(output, image_of)
+    pairs = paired(image_of)
+    write_positives(output, pairs)
     header = {"format_version": FORMAT_VERSION, **provenance}
     manifest: dict[str, Any] = {**header, "directions": {}}
     for direction in DIRECTIONS:
-        images, candidates = len(raw["i2t"].ids), len(raw[OTHER[direction]].ids)
+        candidates = len(raw[OTHER[direction]].ids)
         both = None
         if vectors is not None:
             both = (vectors["images"], vectors["captions"])
             both = both if direction == "i2t" else (both[1], both[0])
-        side = Side(raw[direction], positives_of(direction, image_of, images), candidates, both)
+        side = Side(raw[direction], positives_of(direction, pairs, len(raw[direction].ids)), candidates, both)
         about = {"direction": direction, "h": side.raw.ids.shape[1], "search": "none", "guarantee": "imported"}
         about["scores"] = side.scores
         figures = _write_side(side, output / f"{direction}.parquet", {**header, **about})

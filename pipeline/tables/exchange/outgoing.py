@@ -10,7 +10,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import Direction, Positives, blocks, own_captions
+from aoq.pipeline.search.problem import Direction, Positives, blocks
 from aoq.pipeline.search.scores import exact_scores
 
 ROWS = 256
@@ -105,7 +105,7 @@ class Outgoing:
                 order = np.argsort(lists.negative_ids[rows] < 0, axis=1, kind="stable")[:, : self.depth]
                 ids = np.take_along_axis(lists.negative_ids[rows], order, axis=1)
                 scores = np.take_along_axis(lists.scores[rows], order, axis=1)
-                lowest = lists.positive_scores[rows]
+                lowest = lists.positive_score[rows]
                 own = self.positives.rows(np.arange(first, first + stop - start))
                 yield Chunk(first, ids, scores, own, self._positive_scores(first, lowest, own))
                 first += stop - start
@@ -124,13 +124,6 @@ class Outgoing:
         if self.vectors is not None:
             return self.vectors.positive_scores(first, lowest, own)
         return lowest[np.diff(own.offsets) > 0]
-
-
-def positives_of(direction: Direction, image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
-    if direction == "i2t":
-        return own_captions(image_of, images)
-    has = image_of >= 0
-    return Positives(image_of[has], np.concatenate([[0], np.cumsum(has)]).astype(np.int64))
 
 
 def check_ids(ids: Sequence[str]) -> None:

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
-from jaxtyping import Int64
 
-from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.table import PAIRS
+from aoq.pipeline.tables.files import PAIRS
+from aoq.pipeline.tables.pairs import Pairs
 
 
-def read_matches(path: Path, images: int, captions: int) -> Int64[np.ndarray, " pairs"]:
-    """The pairs' keys, rising, from Parquet or CSV with the columns caption_id and image_id, or json.
+def read_matches(path: Path, images: int, captions: int) -> Pairs:
+    """The pairs, by image, each once, from Parquet or CSV with the columns caption_id and image_id, or json.
 
     They are rows of the data; json is {caption: [image, ...]}.
     """
@@ -37,7 +36,7 @@ def read_matches(path: Path, images: int, captions: int) -> Int64[np.ndarray, " 
             raise ValueError(
                 f"{path}: pair {outside[0]} has {name} {rows[outside[0]]}, and there are {name}s 0 to {count - 1}."
             )
-    return np.unique(pair_keys(image_rows, caption_rows, captions))
+    return np.unique(np.stack([image_rows, caption_rows], axis=1).astype(np.int32), axis=0)
 
 
 def _parquet(path: Path) -> pa.Table:

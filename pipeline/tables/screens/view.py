@@ -12,10 +12,8 @@ and `manifest.json` the screen, the sha256 of the lists it is of, and what each 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +23,13 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt16
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen, Suspected
+from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.screens.entries import Knowledge
-from aoq.pipeline.tables.screens.rules import bit, flag_negatives
-from aoq.pipeline.tables.table import MANIFEST, NegativeTable, group_rows
+from aoq.pipeline.tables.files import MANIFEST, group_rows, readable_errors, table_hashes
+from aoq.pipeline.tables.screens.rules import bit
 
 FORMAT_VERSION = 1
-CERTAIN = ("positives", "same_text")
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
 GROUP_ROWS = 4096
 
@@ -75,50 +71,6 @@ class View:
         return self.i2t if direction == "i2t" else self.t2i
 
 
-def judge(table: NegativeTable, screen: Screen, knowledge: Knowledge) -> View:
-    """The table's negatives under the rules of the screen.
-
-    A negative is suspected as much as rules that cast suspicion hold, as a share of those that are set; certainly if
-    people said that it matches, or it is the same text.
-    """
-    judged = {}
-    counts = {}
-    suspecting = [rule for rule in screen.rules if rule not in EXCLUSIONS]
-    for direction in DIRECTIONS:
-        flags = flag_negatives(table, direction, screen, knowledge)
-        met = sum((flags & bit(rule) > 0).astype(np.float32) for rule in suspecting)
-        suspicion = np.asarray(met / max(1, len(suspecting)), dtype=np.float32) * np.ones(flags.shape, np.float32)
-        suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
-        judged[direction] = Judged(flags, suspicion)
-        counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)
-    recipe = screen.model_dump(include={*screen.rules, "pair_probabilities"}, exclude_none=True)
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "rules": list(RULES),
-        "screen": recipe,
-        "recipe_sha256": sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest(),
-        "table_sha256": _table_sha256(table.manifest),
-        "directions": counts,
-    }
-    return View(judged["i2t"], judged["t2i"], manifest)
-
-
-def _counts(
-    flags: UInt16[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
-) -> dict[str, Any]:
-    """How many are listed, and of them left; how many each rule takes from what the rules before it leave, which
-    adds up; and how many each meets altogether."""
-    left = listed.copy()
-    takes, meets = {}, {}
-    for rule in screen.rules:
-        met = flags & bit(rule) > 0
-        meets[rule] = int(met.sum())
-        takes[rule] = int((met & left).sum())
-        left &= ~met
-    empty = int((~left.any(axis=1)).sum())
-    return {"listed": int(listed.sum()), "takes": takes, "left": int(left.sum()), "empty": empty, "meets": meets}
-
-
 def leave_out(lists: NegativeLists, judged: Judged) -> NegativeLists:
     """The lists without what the view flags; what is left moves up, and the rest is padding."""
     left = (judged.flags == 0) & (lists.negative_ids >= 0)
@@ -126,7 +78,7 @@ def leave_out(lists: NegativeLists, judged: Judged) -> NegativeLists:
     kept = np.take_along_axis(left, order, axis=1)
     ids = np.where(kept, np.take_along_axis(lists.negative_ids, order, axis=1), np.int32(-1))
     scores = np.where(kept, np.take_along_axis(lists.scores, order, axis=1), np.float32(np.nan))
-    return NegativeLists(ids, scores, lists.positive_scores)
+    return NegativeLists(ids, scores, lists.positive_score)
 
 
 def write_view(view: View, folder: Path) -> None:
@@ -164,36 +116,20 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
         raise ValueError(f"{folder / MANIFEST} is no view's ({error}); make it again with `aoq screen`.") from None
     if version != FORMAT_VERSION or manifest["rules"] != list(RULES)[: len(manifest["rules"])]:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
-    if of != _table_sha256(table):
+    if of != table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
     return manifest
 
 
 def read_judged(path: Path, group: int | None = None) -> Judged:
     """One direction of a view, or one row group of it; every page checked."""
-    with _readable_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        columns = ["flags", "suspicion"]
+    columns = ["flags", "suspicion"]
+    with readable_errors(path, "screen again"), pq.ParquetFile(path, page_checksum_verification=True) as file:
         rows = file.read(columns) if group is None else file.read_row_group(group, columns)
-        flags, suspicion = (rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in columns)
-    return Judged(flags, suspicion)
+    return Judged(*(rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in columns))
 
 
 def judged_groups(path: Path) -> list[int]:
     """How many rows each row group of one direction has."""
-    with _readable_errors(path), pq.ParquetFile(path) as file:
+    with readable_errors(path, "screen again"), pq.ParquetFile(path) as file:
         return group_rows(file)
-
-
-@contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is damaged ({error}); screen again.") from None
-
-
-def _table_sha256(manifest: Mapping[str, Any]) -> dict[str, str]:
-    try:
-        return {direction: manifest["directions"][direction]["sha256"] for direction in DIRECTIONS}
-    except KeyError:
-        raise ValueError("the table's manifest gives no sha256 of its lists, it is from before; mine again.") from None

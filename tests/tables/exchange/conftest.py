@@ -10,7 +10,8 @@ import pytest
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing, Vectors, positives_of
+from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing, Vectors
+from aoq.pipeline.tables.pairs import paired, positives_of
 from aoq.pipeline.tables.table import read_table
 
 IMAGES = 12
@@ -55,18 +56,14 @@ def outgoing(world):
             change(ids, scores)
         vectors = (world.images, world.captions) if direction == "i2t" else (world.captions, world.images)
         anchors, candidates = ("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t")
-        chunks = [
-            NegativeLists(
-                ids[start : start + cut], scores[start : start + cut], lists.positive_scores[start : start + cut]
-            )
-            for start in range(0, len(lists), cut)
-        ]
+        changed = NegativeLists(ids, scores, lists.positive_score)
+        chunks = [changed[start : start + cut] for start in range(0, len(lists), cut)]
         return Outgoing(
             direction,
             chunks,
             world.names[anchors],
             world.names[candidates],
-            positives_of(direction, IMAGE_OF, IMAGES),
+            positives_of(direction, paired(IMAGE_OF), len(lists)),
             depth,
             scored,
             Vectors(*vectors) if scored else None,

@@ -11,12 +11,14 @@ from pydantic import ValidationError
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.screens.entries import Knowledge
-from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.view import judge, leave_out, read_view, write_view
+from aoq.pipeline.tables.pairs import paired
+from aoq.pipeline.tables.screens.rules import Knowledge, bit
+from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.view import leave_out, read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
 WORDS = ("a", "dog", "cat", "red", "runs", "sits")
+IMAGE_OF = np.array([0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, -1, -1], dtype=np.int32)
 MATCHES = [(0, 5), (3, 2), (4, 11)]
 
 
@@ -38,7 +40,7 @@ def lists_of(scores, own, h):
 def world():
     """Six images with up to four captions, two captions of no image, clustered vectors, few words."""
     rng = np.random.default_rng(5)
-    image_of = np.array([0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, -1, -1], dtype=np.int32)
+    image_of = IMAGE_OF
     centres = rng.standard_normal((3, 8))
     images = unit(centres[rng.integers(3, size=6)] + 0.4 * rng.standard_normal((6, 8)))
     captions = unit(centres[rng.integers(3, size=14)] + 0.4 * rng.standard_normal((14, 8)))
@@ -48,9 +50,9 @@ def world():
     i2t = lists_of(scores, own, 12)  # more than some have
     t2i = lists_of(scores.T, [{image} - {-1} for image in image_of.tolist()], 5)
     manifest = {"directions": {"i2t": {"sha256": "one"}, "t2i": {"sha256": "other"}}}
-    matches = np.array(sorted(image * 14 + caption for image, caption in MATCHES))
     trust = rng.random(14).astype(np.float32)
-    return NegativeTable(i2t, t2i, manifest), Knowledge(6, image_of, texts, images, captions, matches, trust)
+    known = Knowledge(texts, images, captions, np.array(MATCHES, np.int32), trust)
+    return NegativeTable(i2t, t2i, manifest, paired(image_of)), known
 
 
 def meets(rule, value, table, known, direction, anchor, place):
@@ -58,8 +60,8 @@ def meets(rule, value, table, known, direction, anchor, place):
     lists = table[direction]
     candidate, score = lists.negative_ids[anchor, place], float(lists.scores[anchor, place])
     image, caption = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
-    own = [c for c in range(14) if known.image_of[c] == image]
-    positive = float(lists.positive_scores[anchor])
+    own = [c for c in range(14) if IMAGE_OF[c] == image]
+    positive = float(lists.positive_score[anchor])
     words = set(tokenise(known.texts[caption]))
     others = [set(tokenise(known.texts[c])) for c in own]
     back = table["t2i" if direction == "i2t" else "i2t"].negative_ids[candidate]
@@ -73,12 +75,12 @@ def meets(rule, value, table, known, direction, anchor, place):
         "near_text": lambda: any(len(words & other) / len(words | other) >= value for other in others),
         "caption_similarity": lambda: any(float(known.captions[c] @ known.captions[caption]) >= value for c in own),
         "image_similarity": lambda: (
-            known.image_of[caption] >= 0 and float(known.images[image] @ known.images[known.image_of[caption]]) >= value
+            IMAGE_OF[caption] >= 0 and float(known.images[image] @ known.images[IMAGE_OF[caption]]) >= value
         ),
         "mutual_rank": lambda: place < value and anchor in back[:value],
         "absolute_margin": lambda: score > positive - value,
         "relative_margin": lambda: score > positive - value * abs(positive),
-        "doubtful_pair": lambda: known.image_of[caption] >= 0 and float(known.pair_probabilities[caption]) < value,
+        "doubtful_pair": lambda: IMAGE_OF[caption] >= 0 and float(known.pair_probabilities[caption]) < value,
     }
     return answers[rule]()
 
@@ -215,17 +217,16 @@ def test_what_is_no_view_is_refused(world, tmp_path):
     "rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity", "doubtful_pair"]
 )
 def test_a_rule_says_what_it_lacks(world, rule):
-    table, known = world
     screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):
-        judge(table, screen, Knowledge(6, known.image_of))
+        judge(world[0], screen, Knowledge())
 
 
-def test_a_table_from_before_hashes_is_refused(world):
+def test_a_table_from_before_hashes_is_refused(world, tmp_path):
     table, known = world
-    old = NegativeTable(table.i2t, table.t2i, {"directions": {"i2t": {}, "t2i": {}}})
+    write_view(judge(table, Screen(mutual_rank=2), known), tmp_path)
     with pytest.raises(ValueError, match="mine again"):
-        judge(old, Screen(mutual_rank=2), known)
+        read_view(tmp_path, {"directions": {"i2t": {}, "t2i": {}}})
 
 
 @pytest.mark.parametrize(

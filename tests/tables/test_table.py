@@ -1,0 +1,205 @@
+"""A table in memory: its columns, its screens, and that what it saves is a table like any other."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.data.clean_pairs import write_clean_pairs
+from aoq.pipeline.search.exact import exact_heads, lowest_positives
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.pairs import paired, positives_of
+from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.statistics import compare
+from aoq.pipeline.tables.table import NegativeTable, read_table
+
+IMAGE_OF = np.repeat(np.arange(20, dtype=np.int32), 2)
+TEXTS = [f"caption {row // 3}" for row in range(40)]
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    rng = np.random.default_rng(3)
+    both = {"images": rng.normal(size=(20, 6)), "captions": rng.normal(size=(40, 6))}
+    return {
+        side: (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32) for side, rows in both.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def table(vectors):
+    problem = Problem(vectors["images"], vectors["captions"], IMAGE_OF, 6, 4)
+    lists = {}
+    for direction in ("i2t", "t2i"):
+        side = problem[direction]
+        found = exact_heads(side)
+        lists[direction] = NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound)
+    return NegativeTable(**lists, positives=paired(IMAGE_OF))
+
+
+def test_what_is_saved_is_read_and_sound(table, tmp_path):
+    table.save(tmp_path / "table", teacher={"model": "mine"})
+    again = read_table(tmp_path / "table")
+    assert audit(tmp_path / "table") == audit(again) == audit(table) == []
+    assert compare(table, again)["i2t"].same_order == compare(table, again)["t2i"].same_order == 1
+    np.testing.assert_array_equal(again.positives, table.positives)
+    assert (again.manifest["teacher"], len(again.manifest["dataset"])) == ({"model": "mine"}, 64)
+    assert again.sha256 == table.sha256 == replace(again, manifest={}).sha256
+    about = again.manifest["directions"]["i2t"]
+    assert (about["search"], about["guarantee"], about["certified_share"]) == ("in memory", "exact", 1.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table"]
+
+
+def test_only_proven_lists_are_called_exact(table, tmp_path):
+    replace(table, t2i=replace(table.t2i, bound=None)).save(tmp_path / "table")
+    again = read_table(tmp_path / "table")
+    found = [again.manifest["directions"][direction]["guarantee"] for direction in ("i2t", "t2i")]
+    assert found == ["exact", "unproven"]
+    assert audit(tmp_path / "table") == []
+    again.save(tmp_path / "copy")
+    assert read_table(tmp_path / "copy").manifest["dataset"] == again.manifest["dataset"]
+    assert audit(tmp_path / "copy") == []
+
+
+def test_whatever_stands_in_padding_the_table_is_the_same(table, tmp_path):
+    ids, scores = table.i2t.negative_ids.copy(), table.i2t.scores.copy()
+    ids[4, 3:], scores[4, 3:], scores[5, :] = -1, -np.inf, np.nan
+    short = replace(table, i2t=NegativeLists(ids, scores, table.i2t.positive_score))
+    short.save(tmp_path / "table")
+    again = read_table(tmp_path / "table")
+    assert again.sha256 == short.sha256
+    assert np.isnan(again.i2t.scores[4, 3:]).all()
+
+
+def test_a_folder_is_replaced_only_when_asked_and_only_a_table(table, tmp_path):
+    table.save(tmp_path / "table")
+    with pytest.raises(ValueError, match="is there already; remove it"):
+        table.save(tmp_path / "table")
+    table.save(tmp_path / "table", overwrite=True, teacher="another")
+    assert read_table(tmp_path / "table").manifest["teacher"] == "another"
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("1")
+    with pytest.raises(ValueError, match="is no table"):
+        table.save(tmp_path / "thesis", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter").read_text() == "1"
+    with pytest.raises(ValueError, match="is no folder to write to"):
+        table.save(tmp_path / "none" / "table")
+
+
+def test_a_failed_save_leaves_the_old_table(table, tmp_path):
+    table.save(tmp_path / "table")
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        table.save(tmp_path / "table", overwrite=True, teacher=object())
+    assert read_table(tmp_path / "table").manifest["teacher"] == {"vectors": "in memory"}
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_what_lacks_a_direction_or_pairs_is_not_saved(table, tmp_path):
+    empty = NegativeLists(np.empty((40, 0), np.int32), np.empty((40, 0), np.float32), np.full(40, np.nan, np.float32))
+    half = replace(table, t2i=empty)
+    with pytest.raises(ValueError, match="t2i was not mined; mine both"):
+        half.save(tmp_path / "table")
+    assert audit(half) == []
+    assert half.screen(same_text=True, texts=TEXTS).flags("t2i").shape == (40, 0)
+    with pytest.raises(ValueError, match="give it `positives`"):
+        replace(table, positives=None).save(tmp_path / "table")
+
+
+def test_the_audit_of_a_table_in_memory_names_an_own_positive(table):
+    ids = table.i2t.negative_ids.copy()
+    ids[7, 0] = 15
+    found = [str(finding) for finding in audit(replace(table, i2t=replace(table.i2t, negative_ids=ids)))]
+    assert "i2t.parquet: an own positive among the negatives (1 rows, the first is 7)" in found
+
+
+def test_a_query_may_have_several_positives(table, tmp_path):
+    listed = int(table.t2i.negative_ids[5, 0])
+    more = replace(table, positives=np.concatenate([table.positives, [[listed, 5]]]).astype(np.int32))
+    assert more.own("t2i").rows(np.array([5])).ids.tolist() == sorted([2, listed])
+    assert more.own("i2t").rows(np.array([2])).ids.tolist() == [4, 5]
+    more.save(tmp_path / "table")
+    assert {tuple(pair) for pair in read_table(tmp_path / "table").positives} == {tuple(p) for p in more.positives}
+    assert "t2i.parquet: an own positive among the negatives (1 rows, the first is 5)" in map(str, audit(more))
+
+
+def test_positives_of_means_its_definition():
+    rng = np.random.default_rng(0)
+    pairs = np.unique(rng.integers(0, 7, size=(12, 2)).astype(np.int32), axis=0)[rng.permutation(9)]
+    for direction, own, other in (("i2t", 0, 1), ("t2i", 1, 0)):
+        found = positives_of(direction, pairs, 9)
+        for anchor in range(9):
+            expected = sorted(pair[other] for pair in pairs.tolist() if pair[own] == anchor)
+            assert found.rows(np.array([anchor])).ids.tolist() == expected
+
+
+def test_a_screen_takes_arrays_as_it_takes_files(table, vectors, tmp_path):
+    known = np.array([[3, table.i2t.negative_ids[3, 1]], [0, 39]], np.int32)
+    right = np.linspace(0, 1, 40).astype(np.float32)
+    (tmp_path / "known.csv").write_text("image_id,caption_id\n" + "\n".join(f"{i},{c}" for i, c in known) + "\n")
+    write_clean_pairs(tmp_path / "clean.parquet", right)
+    rules = {"same_text": True, "texts": TEXTS, "image_similarity": 0.5, **vectors, "doubtful_pair": 0.3}
+    arrays = table.screen(positives=known, pair_probabilities=right, **rules)
+    files = table.screen(positives=tmp_path / "known.csv", pair_probabilities=str(tmp_path / "clean.parquet"), **rules)
+    for direction in ("i2t", "t2i"):
+        np.testing.assert_array_equal(arrays.flags(direction), files.flags(direction))
+        assert len(np.unique(arrays.flags(direction))) > 3
+    assert arrays.flags("i2t")[3, 1] & bit("positives")
+    assert arrays.view.manifest["recipe_sha256"] != files.view.manifest["recipe_sha256"]
+
+
+def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
+    screened = table.screen(mutual_rank=2, suspected="downweight")
+    for direction in ("i2t", "t2i"):
+        flagged = screened.flags(direction) > 0
+        assert 0 < flagged.sum() < flagged.size
+        np.testing.assert_array_equal(screened.weights(direction), np.where(flagged, 0, 1))
+        np.testing.assert_array_equal(screened.weights(direction, suspected="keep"), np.ones(flagged.shape))
+        assert ((screened.left(direction).negative_ids >= 0).sum(axis=1) == (~flagged).sum(axis=1)).all()
+    table.save(tmp_path / "table")
+    screened.save(tmp_path / "view")
+    view = read_view(tmp_path / "view", read_table(tmp_path / "table").manifest)
+    np.testing.assert_array_equal(view.i2t.flags, screened.flags("i2t"))
+    with pytest.raises(ValueError, match="is there already"):
+        screened.save(tmp_path / "view")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "no rule is set"),
+        ({"same_txt": True}, r"unknown keys \['same_txt'\]"),
+        ({"same_text": True}, "the rule same_text needs the captions' texts"),
+        ({"same_text": True, "texts": ["one"]}, "1 texts are given, and the table is of 40 captions"),
+        ({"image_similarity": 0.5, "images": np.ones((2, 3), np.float32)}, "2 vectors of images are given"),
+        ({"image_similarity": 0.5, "images": np.ones((20, 3), np.float32)}, "norm 1.732, and a cosine needs norm 1"),
+        ({"doubtful_pair": 0.5}, "belong together"),
+    ],
+)
+def test_a_screen_says_what_is_wrong(table, given, message):
+    with pytest.raises(ValueError, match=message):
+        table.screen(**given)
+
+
+def test_arrow_and_pandas_columns(table, monkeypatch):
+    assert table.to_arrow("i2t").column_names == ["anchor_id", "negative_ids", "scores", "positive_score"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="`pip install pandas`"):
+        table.to_pandas("i2t")
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    short = table.t2i.negative_ids.copy()
+    short[3, 2:] = -1
+    rows = replace(table, t2i=replace(table.t2i, negative_ids=short)).screen(mutual_rank=2).to_pandas("t2i")
+    assert list(rows) == ["anchor_id", "rank", "negative_id", "score", "positive_score", "flags", "suspicion"]
+    assert {len(column) for column in rows.values()} == {40 * 4 - 2}
+    place = np.flatnonzero(rows["anchor_id"] == 3)
+    assert rows["rank"][place].tolist() == [1, 2]
+    assert rows["negative_id"][place].tolist() == table.t2i.negative_ids[3, :2].tolist()
+    assert rows["positive_score"][place].tolist() == [table.t2i.positive_score[3]] * 2
+    assert set(rows["flags"]) == {"", "mutual_rank"}
