@@ -13,7 +13,7 @@ from aoq.pipeline.data.files import open_array
 from aoq.pipeline.search.problem import own_captions
 
 BLOCKS = 16
-"""Of repeated rows, how many are compared."""
+"""How many groups of repeated rows are compared."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A model's attention on a split, held against what its phrases speak of."""
+"""A model's attention on a split, compared with what its phrases speak of."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
 
 
 def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By the name of a relevance file, by run: metrics by direction."""
+    """Group by the name of a relevance file, then by run: metrics by direction."""
     names = dict.fromkeys(name for files in relevance.values() for name in files)
     return {name: {run: files[name] for run, files in relevance.items() if name in files} for name in names}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -25,3 +27,10 @@ def test_equal_scores_correlate_with_nothing():
     judged = Judgements(np.array([0, 1]), np.array([0, 1]), np.array([2.0, 2.0]))
     with pytest.raises(ValueError, match="nothing to correlate"):
         agreement(np.eye(2), np.array([0, 1]), judged)
+
+
+def test_without_scipy_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    judged = Judgements(np.array([0, 1]), np.array([0, 1]), np.array([0.0, 1.0]))
+    with pytest.raises(ImportError, match=r'judgements needs scipy .*`pip install "aoq\[eccv\]"`'):
+        agreement(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([0, 1]), judged)
