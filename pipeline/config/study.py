@@ -20,7 +20,7 @@ METRICS = (
 
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Change = dict[str, Any]
-"""Of an experiment, as its file would say it: {"second_round": {"epochs": 4}}."""
+"""Changes to an experiment, as its file would say them: {"second_round": {"epochs": 4}}."""
 
 
 class Arm(Section):
@@ -32,7 +32,7 @@ class Arm(Section):
     change_for: dict[str, Change] = Field(default={})
     """Further changes, for single models."""
     models: Names | None = None
-    """Those that run it; by default all."""
+    """The models that run it; by default all."""
 
 
 class Study(Section):
@@ -45,7 +45,7 @@ class Study(Section):
     """The experiment of each, with an override after `@` if need be."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
     columns: Names = RECALLS
-    """Metrics of the evaluation that the table shows; a model that has one not leaves it empty."""
+    """Metrics of the evaluation that the table shows; a model without one leaves it empty."""
 
     @model_validator(mode="after")
     def _fits(self) -> Study:

@@ -78,7 +78,7 @@ class _Planner:
         return replace(chain, stages={**chain.stages, "evaluation": evaluation})
 
     def teacher(self, experiment: Experiment) -> Chain | None:
-        """Whose table the student trains on, if not that of a first round of its own."""
+        """The chain whose table the student trains on, if not that of a first round of its own."""
         if experiment.refresh is not None and experiment.refresh.rounds:
             return self.refreshed(experiment, experiment.refresh)
         if experiment.teacher is None:
@@ -88,7 +88,7 @@ class _Planner:
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
         """The table of the student with one refresh less: searched anew, or reordered where it compares fragments."""
         name, override = split_member(self.asked[-1])
-        change = parse_override(override) if override else {}
+        change = parse_override(override)
         merge(change, {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
         if experiment.model.makes_embeddings:

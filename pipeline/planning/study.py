@@ -69,7 +69,7 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
             name, override = split_member(member)
             for arm in study.arms_of(model):
                 try:
-                    change = parse_override(override) if override else {}
+                    change = parse_override(override)
                     merge(change, _with_numbers(_asked(study, arm, model), bases[model]))
                     chosen = override_text({**change, "seed": seed})
                     chain = plan(name, override=chosen, data_root=data_root, artifact_root=artifact_root)
@@ -91,13 +91,13 @@ def _base(study: Study, model: str, member: str) -> Experiment:
         raise ValueError(f"{where}: {error}") from None
     if not isinstance(experiment, Experiment) or experiment.weights is not None:
         raise ValueError(f"{where}: experiment {member!r} trains nothing.")
-    if override and "seed" in parse_override(override):
+    if "seed" in parse_override(override):
         raise ValueError(f"{where} sets a seed, which is what `seeds` are for.")
     return experiment
 
 
 def _asked(study: Study, arm: str, model: str) -> Change:
-    """What the arm changes in the model's experiment."""
+    """The arm's change, with that for the model."""
     asked = deepcopy(study.arms[arm].change)
     merge(asked, deepcopy(study.arms[arm].change_for.get(model, {})))
     return asked
