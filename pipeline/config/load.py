@@ -40,7 +40,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     if override:
-        merge(content, parse_override(override))
+        content = merged(content, parse_override(override))
     kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
     try:
         return kind.model_validate({"name": path.stem, **content})
@@ -93,13 +93,14 @@ def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
             raise ValueError(f"{place}{key} = {value} is no value that an experiment has") from None
 
 
-def merge(content: dict[str, Any], override: dict[str, Any]) -> None:
-    """Put the override's values in place of the content's, section by section."""
-    for key, value in override.items():
-        if isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value:
-            merge(content[key], value)
-        else:  # a section that gets a new `name` is another kind of thing: its old options go
-            content[key] = value
+def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with the change's values in place of its own, section by section."""
+    result = dict(content)
+    for key, value in change.items():
+        # A section that gets a new `name` is another kind of thing: its old options go.
+        is_part = isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value
+        result[key] = merged(content[key], value) if is_part else value
+    return result
 
 
 def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
