@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
+from aoq.pipeline.cli.mining_options import mining_options, open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.settings import configured_path, engine
@@ -51,7 +51,7 @@ def estimate(
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     if experiment is None:
         steps: dict[str, int] = {}
-        found = _of_vectors(str(images), str(captions), options)
+        found = _of_vectors({"images": str(images), "captions": str(captions)}, options)
     else:
         folders = {
             "data_root": configured_path("data_root", data_root),
@@ -65,29 +65,18 @@ def estimate(
     _show(found, steps)
 
 
-def _of_vectors(images: str, captions: str, options: Mapping[str, Any]) -> Estimate:
+def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
     from tempfile import TemporaryDirectory
 
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate
-    from aoq.pipeline.search.problem import Problem
     from aoq.pipeline.search.remote import fetch_given
-    from aoq.pipeline.search.vectors import open_vectors
 
-    require_pairing(options["pairs"], options["per_image"], options["unpaired"])
+    require_pairing(options)
     Engine(device="cpu", threads=options["threads"]).torch_device()
+    copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        one, other = (
-            open_vectors(
-                fetch_given(name, configured_path("cache_root")),
-                Path(folder) / f"{n}.npy",
-                normalise=options["normalise"],
-            )
-            for n, name in enumerate((images, captions))
-        )
-        image_of = read_pairing(len(one), len(other), options["pairs"], options["per_image"])
-        depths = options["h_captions"], options["h_images"]
-        return estimate(Problem(one, other, image_of, *depths, options["memory_mb"] * 1_000_000), options["search"])
+        return estimate(open_problem(copies, Path(folder), options), options["search"])
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
+from aoq.pipeline.cli.mining_options import mining_options, open_problem, require_pairing
 from aoq.pipeline.settings import configured_path
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ def mine(
     images: str,
     captions: str,
     output: Path,
-    pairs: Path | None,
-    per_image: int | None,
-    unpaired: bool,
-    normalise: bool,
     threads: int,
     backend: str,
     ray_address: str,
@@ -59,7 +56,7 @@ def mine(
 
     from aoq.pipeline.engine import Engine
 
-    require_pairing(pairs, per_image, unpaired)
+    require_pairing(options)
     memory_mb = options["memory_mb"]
     engine = Engine(device="cpu", threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
     if output.exists():
@@ -71,7 +68,7 @@ def mine(
     try:
         with FileLock(build / "lock", timeout=0):
             try:
-                _mine(images, captions, build, pairs, per_image, normalise, engine, options)
+                _mine({"images": images, "captions": captions}, build, engine, options)
             except (ValueError, OSError, ImportError):
                 if not any(build.glob("shards/*.parquet")):  # nothing was mined that a next run could use
                     shutil.rmtree(build)
@@ -90,26 +87,15 @@ def mine(
         click.echo(f"{direction}: {about['anchors']} lists of {about['h']}, {about['guarantee']}, {sure}")
 
 
-def _mine(
-    images: str,
-    captions: str,
-    build: Path,
-    pairs: Path | None,
-    per_image: int | None,
-    normalise: bool,
-    engine: Engine,
-    options: dict[str, Any],
-) -> None:
+def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.artifact import file_sha256, write_atomically
     from aoq.pipeline.mining.mine import mine as mine_table
     from aoq.pipeline.progress import show_progress
-    from aoq.pipeline.search.problem import Problem
     from aoq.pipeline.search.remote import fetch_given, is_address
     from aoq.pipeline.search.runners import choose_runner
-    from aoq.pipeline.search.vectors import check_vectors, open_vectors, vectors_file
+    from aoq.pipeline.search.vectors import check_vectors, vectors_file
 
     engine.torch_device()
-    files = {"images": images, "captions": captions}
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     paths = {side: vectors_file(copy) for side, copy in copies.items()}
     addresses = {
@@ -117,32 +103,28 @@ def _mine(
     }
     run = choose_runner(engine, addresses)
     hashes = {side: file_sha256(path) for side, path in paths.items()}
-    shaped = {key: options[key] for key in ("h_captions", "h_images", "metric", "search")}
-    paired = {"pairs": pairs and file_sha256(pairs), "per_image": per_image}
-    about = {"vectors": hashes, "given": files, "normalise": normalise, **paired, **shaped, "version": version("aoq")}
-    job = json.dumps(about).encode()
+    shaped = {key: options[key] for key in ("normalise", "per_image", "h_captions", "h_images", "metric", "search")}
+    pairs = options["pairs"] and file_sha256(options["pairs"])
+    job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
     if not (build / "job.json").is_file() or (build / "job.json").read_bytes() != job:
         for old in ("shards", "table"):  # of another command
             shutil.rmtree(build / old, ignore_errors=True)
         for side in files:
             (build / f"{side}.npy").unlink(missing_ok=True)
         write_atomically(build / "job.json", job)
-    vectors = {}
-    for side, given in files.items():
-        vectors[side] = open_vectors(copies[side], build / f"{side}.npy", normalise=normalise)
-        check_vectors(vectors[side], given, unit=options["metric"] == "cosine")
-    image_of = read_pairing(len(vectors["images"]), len(vectors["captions"]), pairs, per_image)
+    problem = open_problem(copies, build, options)
+    for vectors, given in ((problem.images, files["images"]), (problem.captions, files["captions"])):
+        check_vectors(vectors, given, unit=options["metric"] == "cosine")
+    how = {"metric": options["metric"], "normalised": options["normalise"]}
     provenance = {
-        "dataset": sha256(image_of.tobytes()).hexdigest(),
-        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": normalise},
+        "dataset": sha256(problem.image_of.tobytes()).hexdigest(),
+        "teacher": {"vectors_sha256": hashes, **how},
         "tool": "aoq",
         "tool_version": version("aoq"),
     }
-    memory = options["memory_mb"] * 1_000_000
-    depths = options["h_captions"], options["h_images"]
     with show_progress("mining") as report:
         mine_table(
-            Problem(vectors["images"], vectors["captions"], image_of, *depths, memory),
+            problem,
             search=options["search"],
             provenance=provenance,
             work=build / "shards",

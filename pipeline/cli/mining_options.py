@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import click
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int32
+
+    from aoq.pipeline.search.problem import Problem
 
 
 class _Search(click.Option):
@@ -55,15 +58,27 @@ OPTIONS = (
 
 
 def mining_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Take who belongs to whom, how many negatives, the metric, the search, memory and threads."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+    """Take the pairs, how many negatives, the metric, the search, memory and threads."""
+    return reduce(lambda decorated, option: option(decorated), reversed(OPTIONS), command)
 
 
-def require_pairing(pairs: Path | None, per_image: int | None, unpaired: bool) -> None:
-    if sum((pairs is not None, per_image is not None, unpaired)) != 1:
+def require_pairing(options: Mapping[str, Any]) -> None:
+    if sum((options["pairs"] is not None, options["per_image"] is not None, options["unpaired"])) != 1:
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K or --unpaired")
+
+
+def open_problem(copies: Mapping[str, str], folder: Path, options: Mapping[str, Any]) -> Problem:
+    """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`."""
+    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.search.vectors import open_vectors
+
+    images, captions = (
+        open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"])
+        for side in ("images", "captions")
+    )
+    image_of = read_pairing(len(images), len(captions), options["pairs"], options["per_image"])
+    memory = options["memory_mb"] * 1_000_000
+    return Problem(images, captions, image_of, options["h_captions"], options["h_images"], memory)
 
 
 def read_pairing(

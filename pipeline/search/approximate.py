@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Int64, Integer, UInt8
+from jaxtyping import Integer
 
 from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
@@ -43,16 +43,14 @@ def faiss_index(description: str) -> Backend:
 
 def approximate_steps(description: str, problem: Problem) -> Steps:
     empty_index(description, problem.images.shape[1])  # a wrong description ends here
-    searches = {
-        direction: [
-            Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
-            for rows in blocks(problem.size(direction).anchors, BLOCK)
-        ]
+    searches = [
+        Unit((unit_name(direction, *rows),), partial(_search, direction, description, *rows))
         for direction in problem.directions
-    }
+        for rows in blocks(problem.size(direction).anchors, BLOCK)
+    ]
     return [
         [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in problem.directions],
-        [unit for units in searches.values() for unit in units],
+        searches,
         [Unit((f"recall-{direction}",), partial(_recall, direction)) for direction in problem.directions],
     ]
 
@@ -64,7 +62,20 @@ def measured_recall(store: Store, direction: Direction) -> dict[str, Any]:
 
 
 def _index(direction: Direction, description: str, problem: Problem, store: Store) -> list[pa.Table]:
-    content = build_index(description, problem[direction].candidates)
+    """Train an index on all candidates, add all of them, and serialise it."""
+    vectors = problem[direction].candidates
+    index = empty_index(description, vectors.shape[1])
+    if not index.is_trained:
+        try:
+            index.train(np.ascontiguousarray(vectors, dtype=np.float32))
+        except RuntimeError as error:
+            raise ValueError(
+                f"FAISS cannot train {description!r} on {len(vectors)} vectors ({_reason(error)}); ask for fewer "
+                "clusters."
+            ) from None
+    for start, stop in blocks(len(vectors), ADDED):
+        index.add(np.ascontiguousarray(vectors[start:stop], dtype=np.float32))
+    content = load_faiss().serialize_index(index)
     pieces = [content[start:stop].tobytes() for start, stop in blocks(len(content), PIECE)]
     return [pa.table({"piece": pa.array(pieces, pa.large_binary())})]
 
@@ -73,8 +84,8 @@ def _search(
     direction: Direction, description: str, start: int, stop: int, problem: Problem, store: Store
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
-    index = _index_in(store, f"index-{direction}")
-    _, ids = search_index(index, description, side.anchors, min(side.wanted + SLACK, len(side.candidates)))
+    index = _loaded(description, store, f"index-{direction}")
+    _, ids = index.search(side.anchors, min(side.wanted + SLACK, len(side.candidates)))  # -1 fills short rows
     return [lists_table(side, near_heads(side, ids), start)]
 
 
@@ -86,12 +97,13 @@ def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     return heads(side, Proposals(offsets, ids[found], none_better, np.full(len(ids), np.inf), error=0.0))
 
 
-def _index_in(store: Store, name: str) -> Any:
+def _loaded(description: str, store: Store, name: str) -> Any:
     """The index, loaded once for as long as its store is there."""
     loaded = _LOADED.setdefault(store, {})
     if name not in loaded:
         pieces = [np.frombuffer(piece.as_buffer(), np.uint8) for piece in store.read(name)["piece"]]
         loaded[name] = load_faiss().deserialize_index(np.concatenate(pieces))
+        _set_parameters(loaded[name], description)
     return loaded[name]
 
 
@@ -110,41 +122,21 @@ def _recall(direction: Direction, problem: Problem, store: Store) -> list[pa.Tab
 def empty_index(description: str, dimensions: int) -> Any:
     """Make an untrained index; after `|` stand search parameters as FAISS's ParameterSpace names them."""
     faiss = load_faiss()
-    factory, _, parameters = description.partition("|")
     try:
-        index = faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
-        if parameters:
-            faiss.ParameterSpace().set_index_parameters(index, parameters)
+        index = faiss.index_factory(dimensions, description.partition("|")[0], faiss.METRIC_INNER_PRODUCT)
+        _set_parameters(index, description)
     except RuntimeError as error:
-        reason = str(error).splitlines()[0].rpartition("Error: ")[2]
         raise ValueError(
-            f"FAISS makes no index of {description!r} in {dimensions} dimensions ({reason}); "
+            f"FAISS makes no index of {description!r} in {dimensions} dimensions ({_reason(error)}); "
             'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32".'
         ) from None
     return index
 
 
-def build_index(description: str, vectors: Float[np.ndarray, "items D"]) -> UInt8[np.ndarray, " bytes"]:
-    """Train an index on all vectors, add all of them, and serialise it."""
-    index = empty_index(description, vectors.shape[1])
-    if not index.is_trained:
-        try:
-            index.train(np.ascontiguousarray(vectors, dtype=np.float32))
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0].rpartition("Error: ")[2]
-            raise ValueError(
-                f"FAISS cannot train {description!r} on {len(vectors)} vectors ({reason}); ask for fewer clusters."
-            ) from None
-    for start in range(0, len(vectors), ADDED):
-        index.add(np.ascontiguousarray(vectors[start : start + ADDED], dtype=np.float32))
-    return load_faiss().serialize_index(index)
-
-
-def search_index(
-    index: Any, description: str, anchors: Float[np.ndarray, "anchors D"], k: int
-) -> tuple[Float[np.ndarray, "anchors k"], Int64[np.ndarray, "anchors k"]]:
-    """Find up to k near candidates of each anchor; where an index finds fewer, ids of -1 fill the row."""
-    parameters = description.partition("|")[2]
-    if parameters:
+def _set_parameters(index: Any, description: str) -> None:
+    if parameters := description.partition("|")[2]:
         load_faiss().ParameterSpace().set_index_parameters(index, parameters)
-    return index.search(np.ascontiguousarray(anchors, dtype=np.float32), k)
+
+
+def _reason(error: RuntimeError) -> str:
+    return str(error).splitlines()[0].rpartition("Error: ")[2]

@@ -27,18 +27,13 @@ PROPOSAL_BYTES = 64
 def exact_heads(side: Side) -> Heads:
     """The h best negatives of every anchor, all certified."""
     count, h = len(side.anchors), side.h
-    found = Heads(
-        np.empty((count, h), dtype=np.int32),
-        np.empty((count, h), dtype=np.float32),
-        np.full(count, np.inf, dtype=np.float32),
-    )
+    found = Heads(np.empty((count, h), np.int32), np.empty((count, h), np.float32), np.full(count, np.inf, np.float32))
     pending, depth = np.arange(count), side.wanted + SLACK
     while len(pending):
         depth = min(depth, len(side.candidates))
         for start, stop in blocks(len(pending), max(1, side.memory // PROPOSAL_BYTES // depth)):
             rows = pending[start:stop]
-            part = heads(side.rows(rows), _proposals(side, rows, depth))
-            found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+            found.put(rows, heads(side.rows(rows), _proposals(side, rows, depth)))
         pending = pending[~found.certified[pending]]
         if len(pending):
             logger.info("%d anchors have near-ties at rank %d; searching them %d deep", len(pending), h, 4 * depth)
@@ -51,8 +46,7 @@ def certify(found: Heads, side: Side) -> Heads:
     rows = np.flatnonzero(~found.certified)
     if len(rows):
         logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
-        part = exact_heads(side.rows(rows))
-        found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+        found.put(rows, exact_heads(side.rows(rows)))
     return found
 
 

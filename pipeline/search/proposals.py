@@ -42,6 +42,10 @@ class Heads:
     scores: Float32[np.ndarray, "anchors h"]
     bound: Float32[np.ndarray, " anchors"]
 
+    def put(self, rows: Int64[np.ndarray, " some"], part: Heads) -> None:
+        """Replace some rows."""
+        self.ids[rows], self.scores[rows], self.bound[rows] = part.ids, part.scores, part.bound
+
     @property
     def certified(self) -> Bool[np.ndarray, " anchors"]:
         return self.scores[:, -1] > self.bound

@@ -67,12 +67,12 @@ class TileKeeper:
         limits = self._images.limits, self._captions.limits[first : first + columns]
         buffers = self._buffers_for(rows * columns)
         ranges = in_parallel(kernel, rows, *arguments, *limits, *buffers, ends, parts=1)
-        found = [slice(start * columns, ends[start]) for start, _ in ranges]
-        image, caption, score = (np.concatenate([column[part] for part in found]) for column in buffers)
-        for_image, for_caption = score >= limits[0][image], score >= limits[1][caption]
-        caption += np.int32(first)
-        self._images.add(image[for_image], caption[for_image], score[for_image])
-        self._captions.add(caption[for_caption], image[for_caption], score[for_caption])
+        starts = np.array([start for start, _ in ranges])
+        found, (image, caption, score) = (starts * columns, ends[starts]), buffers
+        own, candidates, scores = _reaching(*found, image, caption, score, limits[0])
+        self._images.add(own, candidates + np.int32(first), scores)
+        own, candidates, scores = _reaching(*found, caption, image, score, limits[1])
+        self._captions.add(own + np.int32(first), candidates, scores)
 
     def take_scores(self, tile: Float32[np.ndarray, "rows columns"], shape: tuple[int, ...], first: int) -> None:
         """Hand each keeper what reaches its anchors' limits; the tile may be larger than its shape."""
@@ -116,6 +116,24 @@ def _scan(
                     images[end], captions[end], scores[end] = row, first + n, near[n]
                     end += 1
     ends[start] = end
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _reaching(starts: Any, ends: Any, anchors: Any, candidates: Any, scores: Any, limits: Any) -> Any:
+    """The pairs of some stretches whose score reaches their anchor's limit."""
+    count = 0
+    for start, stop in zip(starts, ends):  # noqa: B905
+        for pair in range(start, stop):
+            count += scores[pair] >= limits[anchors[pair]]
+    kept = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.float32)
+    place = 0
+    for start, stop in zip(starts, ends):  # noqa: B905
+        for pair in range(start, stop):
+            if scores[pair] >= limits[anchors[pair]]:
+                kept[0][place], kept[1][place], kept[2][place] = anchors[pair], candidates[pair], scores[pair]
+                place += 1
+    return kept
 
 
 def group(anchors: Int32[np.ndarray, " pairs"], count: int, *columns: np.ndarray) -> tuple[np.ndarray, ...]:
