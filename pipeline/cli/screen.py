@@ -53,7 +53,6 @@ def screen(
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
     from aoq.pipeline.data.files import read_lines
-
     from aoq.pipeline.search.vectors import open_vectors
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
