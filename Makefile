@@ -33,4 +33,4 @@ lint: .venv/installed
 	@touch $@
 
 clean:
-	rm -rf .venv artifacts runs
+	rm -rf .venv artifacts runs build dist *.egg-info

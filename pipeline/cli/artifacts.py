@@ -25,9 +25,9 @@ from aoq.pipeline.settings import configured_path, runs_root
 @experiment_chain
 def status(chain: Chain) -> None:
     """Show what of EXPERIMENT is made or missing."""
-    table = Table("stage", "state", "made", "took", "size", "key", box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.no_wrap = True
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("stage", "state", "made", "took", "size", "key"):
+        table.add_column(column, no_wrap=True)
     for name, artifact in all_stages(chain).items():
         if artifact.exists():
             manifest = artifact.manifest()

@@ -26,7 +26,7 @@ STAGES = ("second_round", "control", "first_round")
 @click.option(
     "--anchors", default=256, show_default=True, type=click.IntRange(min=1), help="Searched in full, each way."
 )
-@click.option("--depth", type=int, help="Compare the first so many of each list; default: all.")
+@click.option("--depth", type=int, help="Compare up to this rank; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
     """Search sampled anchors of EXPERIMENT's training set with a model of it, and compare with its negative table.

@@ -115,7 +115,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
         images, image_of = split.image_count, split.image_of
     settings = Engine(**engine().param_kwargs)
     settings.torch_device()
-    whole, piece = unknown_vectors(images, len(image_of), miner.experiment.model.embedding_size)
+    whole, piece = unknown_vectors(images, len(image_of), miner.experiment.model.dimensions)
     depths = mining.h_captions, mining.h_images
     rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
     steps = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aoq.pipeline.cli.output import open_both_vectors
+from aoq.pipeline.cli.vectors import open_sides
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.problem import Direction
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of those above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
-@click.option("--num-negatives", type=click.IntRange(min=1), help="The first so many of each list; default: all.")
+@click.option("--num-negatives", type=click.IntRange(min=1), help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="With scores, where the format has a place for them.")
 @click.option("--data", type=click.Path(path_type=Path), help="The dataset folder that has the captions and image ids.")
 @click.option("--split", default="train", show_default=True, help="Which of its splits.")
@@ -58,8 +58,7 @@ def export(
     """
     from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.data.folder import open_split
-    from aoq.pipeline.tables.exchange.export import export_table
-    from aoq.pipeline.tables.exchange.formats import find_format
+    from aoq.pipeline.tables.exchange.formats import export_table, find_format
     from aoq.pipeline.tables.files import read_manifest
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.writing import made_whole
@@ -93,7 +92,7 @@ def export(
             scores=scores,
             captions=texts,
             image_ids=ids,
-            vectors=open_both_vectors(vectors, made.parent, normalise=normalise) if vectors else None,
+            vectors=open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
             view=None if view is None else read_view(view, manifest),
         )
     for one, about in written.items():

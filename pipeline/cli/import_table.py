@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aoq.pipeline.cli.mining_options import read_pairing, read_pairs
-from aoq.pipeline.cli.output import open_both_vectors
+from aoq.pipeline.cli.vectors import open_sides
 
 if TYPE_CHECKING:
     from aoq.pipeline.data.folder import Split
@@ -56,8 +56,7 @@ def import_table(
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.data.folder import open_split, split_fingerprint
-    from aoq.pipeline.tables.exchange.incoming import import_lists
-    from aoq.pipeline.tables.exchange.sources import find_files, open_sources
+    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_lists
     from aoq.pipeline.tables.writing import made_whole
 
     files = find_files(source)
@@ -66,7 +65,7 @@ def import_table(
     if image_ids is not None:
         ids = read_lines(image_ids)
     with made_whole(output) as made:
-        raw = open_sources(files, ids, _captions(opened, pairs, per_image, ids), made.parent)
+        raw = open_lists(files, ids, _captions(opened, pairs, per_image, ids), made.parent)
         sizes = len(raw["i2t"].ids), len(raw["t2i"].ids)
         image_of = opened.image_of if opened is not None else read_pairing(*sizes, pairs, per_image)
         about = {"teacher": _teacher(files, vectors, normalise), "tool": "aoq", "tool_version": version("aoq")}
@@ -74,7 +73,7 @@ def import_table(
         manifest = import_lists(
             raw,
             image_of,
-            open_both_vectors(vectors, made.parent, normalise=normalise) if vectors else None,
+            open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
             provenance={"dataset": dataset, **about},
             output=made,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -73,7 +74,7 @@ def inspect(
     chosen, anchors = _anchors(split, image, caption, direction)
     found = [inspect_anchor(table, split, chosen, anchor, top, store, seen, only) for anchor in anchors]
     if as_json:
-        click.echo(json.dumps([one.as_json() for one in found], indent=1, ensure_ascii=False))
+        click.echo(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
         return
     for one in found:
         _show(one)

@@ -91,7 +91,7 @@ def _show_rounds(chain: Chain) -> None:
 
 
 def _evaluation(chain: Chain) -> dict[str, Any]:
-    """Its manifest; empty where nothing is evaluated."""
+    """The evaluation's manifest; empty where nothing is evaluated."""
     made = chain.stages.get("evaluation")
     return made.manifest() if made and made.exists() else {}
 
@@ -137,7 +137,7 @@ def _how(artifact: Artifact) -> list[str]:
 
 
 def _show_annotations(console: Console, evaluation: Mapping[str, Any], split: str) -> None:
-    """Of an evaluation's manifest: many right answers, PMRP, agreement with people; nothing where nothing is known."""
+    """Show what an evaluation knows beyond the pairs: many right answers, PMRP, agreement with people."""
     if "relevance" in evaluation:
         table = Table(f"{split}, all that is right", box=None, pad_edge=False, header_style="bold")
         for column in RELEVANCE.values():
@@ -186,7 +186,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 
 
 def _summary(planned: PlannedStudy) -> list[Row]:
-    """As it was published, with its intervals; else of the cells that are there."""
+    """The summary as it was published, with its intervals; else of the cells that are there."""
     if planned.artifact.exists():
         return list(pq.read_table(planned.artifact.path / "summary.parquet").to_pylist())
     return summarise_study(planned.study, [read_cell(cell) for cell in planned.cells if cell.is_there])
@@ -203,7 +203,7 @@ def _what_is_there(planned: PlannedStudy) -> str:
 
 
 def _command(planned: PlannedStudy) -> str:
-    """What makes the study where it was looked for."""
+    """The command that makes the study where it was looked for."""
     words = ["luigi", "--module", "tasks", "Ablation", "--study", planned.asked]
     for option, folder in (("data_root", planned.cells[0].chain.data_root), ("artifact_root", planned.artifact.root)):
         if folder != configured_path(option):

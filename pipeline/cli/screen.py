@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import RULES, Screen
 
 if TYPE_CHECKING:
@@ -53,17 +54,12 @@ def screen(
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
     from aoq.pipeline.data.files import read_lines
-    from aoq.pipeline.search.vectors import open_vectors
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole
 
     with made_whole(output) as made:
-        vectors = {
-            side: open_vectors(given, made.with_name(f"{side}.npy"), normalise=normalise)
-            for side, given in (("images", images), ("captions", captions))
-            if given is not None
-        }
+        vectors = open_sides(images, captions, made.parent, normalise=normalise)
         lines = None if texts is None else read_lines(texts)
         view = read_table(table).screen(texts=lines, **vectors, **rules).view
         write_view(view, made)

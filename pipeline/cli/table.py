@@ -89,7 +89,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
-@click.option("--depth", type=int, help="Compare the first so many of each list; default: as far as both go.")
+@click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     """Say how much the lists of the tables in the folders TABLE and OTHER have in common."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, get_args
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
 from aoq.pipeline.config.combinations import Refresh
 from aoq.pipeline.config.dataset import Dataset, Evaluation
-from aoq.pipeline.config.losses import WarmUp
 from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.sampling import Sampling
@@ -82,16 +81,19 @@ class Experiment(Section):
             yield "[mining] belongs to an experiment that makes its own table, and to no other"
         if self.teacher is None and not self.model.makes_embeddings:
             yield f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
-        if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
-            yield f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet"
-        if self.refresh is not None and student.loss.name in get_args(WarmUp):
+        if self.first_round is not None and self.first_round.loss.draws_offline:
+            yield (
+                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
+                "choose one that draws none, 'sum' or 'online'"
+            )
+        if self.refresh is not None and not student.loss.draws_offline:
             yield f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out"
         if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
             yield (
                 f"[refresh] drifted_below spares anchors of a search, and [model] {self.model.name} compares "
                 "fragments: it orders lists and searches nothing. Leave it out"
             )
-        if getattr(student.loss, "companions", None) and not self.sampling.resample:
+        if student.loss.makes_triples and not self.sampling.resample:
             yield (
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"

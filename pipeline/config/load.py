@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 import aoq
 from aoq.pipeline.config.combinations import Ensemble, Fusing, Reranking
 from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.section import NamedSection
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,12 +40,12 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     if override:
-        merge(content, parse_override(override))
+        content = merged(content, parse_override(override))
     kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
     try:
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise ValueError(f"{path}: {explain(kind, error)}") from None
+        raise ValueError(f"{path}: {explain(kind, error, content)}") from None
 
 
 def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, dict[str, Any]]:
@@ -92,17 +93,21 @@ def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
             raise ValueError(f"{place}{key} = {value} is no value that an experiment has") from None
 
 
-def merge(content: dict[str, Any], override: dict[str, Any]) -> None:
-    """Put the override's values in place of the content's, section by section."""
-    for key, value in override.items():
-        if isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value:
-            merge(content[key], value)
-        else:  # a section that gets a new `name` is another kind of thing: its old options go
-            content[key] = value
+def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with the change's values in place of its own, section by section."""
+    result = dict(content)
+    for key, value in change.items():
+        # A section that gets a new `name` is another kind of thing: its old options go.
+        is_part = isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value
+        result[key] = merged(content[key], value) if is_part else value
+    return result
 
 
-def explain(kind: type[BaseModel], error: ValidationError) -> str:
-    """One sentence per problem, with the section as the user writes it and the keys it allows."""
+def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
+    """One sentence per problem, with the section as the user writes it and the keys it allows.
+
+    `content` is what was refused; a section with a `name` allows the keys of its kind.
+    """
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
     problems = [(tuple(map(str, problem["loc"])), problem) for problem in error.errors()]
@@ -112,29 +117,25 @@ def explain(kind: type[BaseModel], error: ValidationError) -> str:
         elif problem["type"] != "too_short" or not any(
             other != place and other[: len(place)] == place for other, _ in problems
         ):  # a list with a wrong item is called too short besides: only the valid ones count
-            written = _written(place) or "the file"
+            written = ".".join(place) or "the file"
             given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             said = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # as TOML does
             sentences.append(f"{written}: {said}{given}")
     for place, keys in unknown.items():
-        section = f"[{_written(place)}]" if place else "the top level"
-        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place)}")
+        section = f"[{'.'.join(place)}]" if place else "the top level"
+        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place, content)}")
     return "; ".join(sentences)
 
 
-def _written(place: tuple[str, ...]) -> str:
-    """pydantic's location less the union tags it puts in: ("model", "scan", "size") -> model.size."""
-    return ".".join(part for before, part in zip(("", *place), place, strict=False) if before not in ("model", "loss"))
-
-
-def _allowed_keys(kind: type[BaseModel], place: tuple[str, ...]) -> list[str]:
-    choices = [kind]
+def _allowed_keys(section: type[BaseModel], place: tuple[str, ...], content: Any) -> list[str]:
     for part in place:
-        if len(choices) > 1:  # a tagged union
-            choices = [choice for choice in choices if get_args(choice.model_fields["name"].annotation) == (part,)]
-        elif part in choices[0].model_fields:  # else the key of a table of sections
-            choices = _sections_in(choices[0].model_fields[part].annotation)
-    return sorted(choices[0].model_fields)
+        content = content.get(part) if isinstance(content, Mapping) else None
+        if part in section.model_fields:  # else the key of a table of sections
+            choices = _sections_in(section.model_fields[part].annotation)
+            section = choices[0] if len(choices) == 1 else section
+            if issubclass(section, NamedSection) and isinstance(content, Mapping):
+                section = section.kind(content["name"])
+    return sorted(section.model_fields)
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:

@@ -68,7 +68,7 @@ class Screen(Section):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those that are set, in the order in which they are asked."""
+        """The rules that are set, in the order in which they are asked."""
         return tuple(name for name in RULES if getattr(self, name) is not None and getattr(self, name) is not False)
 
     @property

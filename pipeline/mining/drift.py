@@ -1,4 +1,7 @@
-"""How much a model agrees with a table that another one made, or an earlier state of its own: AOQ bets that it does."""
+"""How far a model has drifted from a table that another one made, or an earlier state of its own.
+
+AOQ bets that it has not. Making the lists again that no longer hold is `refresh`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from jaxtyping import Bool, Float32, Int64
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
-from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.statistics import Difference, difference, share_above_positive
 from aoq.pipeline.tables.table import NegativeTable
@@ -20,15 +23,15 @@ from aoq.pipeline.tables.table import NegativeTable
 
 @dataclass(frozen=True)
 class Drift:
-    """Of one direction, on sampled anchors."""
+    """How one direction's lists differ from the model's own, on sampled anchors."""
 
     anchors: int
     lists: Difference
     """The table's lists and the model's own; `most_changed` are rows of the table."""
     above_positive: float | None
-    """The share of the table's negatives that the model finds at least as similar as the anchor's lowest positive."""
+    """The fraction of the table's negatives that the model scores at least as high as the anchor's lowest positive."""
     above_positive_then: float | None
-    """The same share by the table's own scores."""
+    """The same fraction by the table's own scores."""
 
 
 def measure_drift(
@@ -49,13 +52,11 @@ def measure_drift(
         cut = lists.h if depth is None else depth
         if not 1 <= cut <= lists.h:
             raise ValueError(f"a depth of {cut} is asked for, and the {direction} lists go to {lists.h}.")
-        count = min(anchors, len(lists))
-        rows = np.sort(np.random.default_rng(seed).choice(len(lists), count, replace=False))
-        listed = lists.negative_ids[rows, :cut]
-        own, theirs = _search(model, pairs, device, direction, rows, listed)
-        then = NegativeLists(listed, lists.scores[rows, :cut], lists.positive_score[rows])
-        between = difference(listed, own.negative_ids, rows=rows)
-        found[direction] = Drift(count, between, share_above_positive(theirs), share_above_positive(then))
+        rows = np.sort(np.random.default_rng(seed).choice(len(lists), min(anchors, len(lists)), replace=False))
+        then = lists[rows].head(cut)
+        own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids)
+        between = difference(then.negative_ids, own.negative_ids, rows=rows)
+        found[direction] = Drift(len(rows), between, share_above_positive(theirs), share_above_positive(then))
     return found
 
 
@@ -80,8 +81,7 @@ def _search(
         tile_ids = np.where(is_positive, -1, candidates).astype(np.int32)
         ids = np.concatenate([ids, tile_ids], axis=1)
         scores = np.concatenate([scores, np.where(is_positive, np.float32(-np.inf), tile)], axis=1)
-        order = np.lexsort((ids, -scores), axis=1)[:, : shape[1]]
-        ids, scores = np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+        ids, scores = (column[:, : shape[1]] for column in in_table_order(ids, scores))
     lowest[np.isinf(lowest)] = np.nan
     return NegativeLists(ids, scores, lowest), NegativeLists(listed, theirs, lowest)
 

@@ -9,30 +9,63 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32, Int64
+import pyarrow as pa
+import torch
+from jaxtyping import Float32, Int64
 
-from aoq.pipeline.mining.rescore import (
-    ROUNDING,
-    Rescoring,
-    best_scores,
-    caption_blocks,
-    image_blocks,
-    read_scores,
-    rescoring_units,
-)
-from aoq.pipeline.mining.shortlist import Block
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.search.store import Folder
+from aoq.models.base import Code, MatchingModel
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.embedding import encode_captions, encode_images
+from aoq.pipeline.mining import shortlist as sizes
+from aoq.pipeline.mining.shortlist import Block, Shortlist
+from aoq.pipeline.search.lists import NegativeLists, in_table_order
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
+from aoq.pipeline.search.store import Folder, Store
+from aoq.pipeline.search.units import Unit
 from aoq.pipeline.tables.files import MANIFEST
-from aoq.pipeline.tables.pairs import paired
+from aoq.pipeline.tables.pairs import listed_keys, lowest, positives_of
 from aoq.pipeline.tables.writing import Made, as_tables, write_table
 
 logger = logging.getLogger(__name__)
+
+ROUNDING = 1e-5
+"""The most by which a pair's own score and its score in a matrix may differ."""
+
+
+@dataclass
+class Rescoring:
+    """What is to be scored, by whom, and how much of each list is kept."""
+
+    model: MatchingModel
+    """In eval mode, on `device`."""
+    pairs: PairData
+    shortlist: Shortlist
+    h_captions: int
+    h_images: int
+    checked_anchors: int
+    device: torch.device
+    _images: tuple[Block, Code] | None = field(default=None, repr=False)
+
+    def image_codes(self, block: Block) -> Code:
+        """Those of the last block asked for are kept."""
+        if self._images is None or self._images[0] != block:
+            self._images = None
+            self._images = block, encode_images(self.model, self.pairs, self.device, np.arange(*block))
+        return self._images[1]
+
+    def h(self, direction: Direction) -> int:
+        return self.h_captions if direction == "i2t" else self.h_images
+
+    def checked(self, direction: Direction) -> Int64[np.ndarray, " anchors"]:
+        """The anchors that are searched in full, rising."""
+        count = len(self.shortlist[direction])
+        return np.sort(np.random.default_rng(0).choice(count, min(self.checked_anchors, count), replace=False))
 
 
 def rerank(
@@ -49,81 +82,123 @@ def rerank(
         return
     job.model.eval()
     work.mkdir(parents=True, exist_ok=True)
-    units = rescoring_units(job)
+    store, units = Folder(work), rescoring_units(job)
     for done, unit in enumerate(units, start=1):
-        unit.do(job, Folder(work))
+        unit.do(job, store)
         progress(done, len(units))
-    made = {direction: _made(job, direction, work) for direction in DIRECTIONS}
-    write_table(output, provenance, made, paired(job.shortlist.image_of))
+    made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
+    write_table(output, provenance, made, job.shortlist.positives)
     shutil.rmtree(work)
 
 
-def _made(job: Rescoring, direction: Direction, work: Path) -> Made:
-    recall = measured_recall(job, direction, work)
-    anchors = len(job.checked(direction))
-    logger.info(
-        "%s: of the teacher's own top %d the lists have %.1f %% (%d anchors searched in full)",
-        direction,
-        job.h(direction),
-        100 * recall,
-        anchors,
-    )
-    about = {"h": job.h(direction), "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6)}
-    parts = (_block_lists(job, direction, block, work) for block in _anchor_blocks(job, direction))
-    return {**about, "recall_anchors": anchors}, as_tables(parts)
+def _made(job: Rescoring, direction: Direction, store: Store) -> Made:
+    recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h(direction)
+    said = "%s: of the teacher's own top %d the lists have %.1f %% (%d anchors searched in full)"
+    logger.info(said, direction, h, 100 * recall, anchors)
+    about = {"h": h, "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6), "recall_anchors": anchors}
+    return about, as_tables(_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
 
 
-def measured_recall(job: Rescoring, direction: Direction, work: Path) -> float:
-    """The share of a checked anchor's true top h that its list has, on average over the checked anchors."""
-    best, anchors = best_scores(job, direction, work), job.checked(direction)
+def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
+    """The fraction of a checked anchor's true top h that its list has, on average over the checked anchors."""
+    best, anchors = _best_scores(job, direction, store), job.checked(direction)
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
     found = [
-        _block_lists(job, direction, block, work).scores[anchors[inside] - block[0]]
-        for block in _anchor_blocks(job, direction)
+        _block_lists(job, direction, block, store).scores[anchors[inside] - block[0]]
+        for block in job.shortlist.blocks(direction)
         if (inside := (anchors >= block[0]) & (anchors < block[1])).any()
     ]
     kept = (np.concatenate(found) >= last - ROUNDING).sum(axis=1)
     return float(np.where(wanted > 0, np.minimum(kept, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
-def _block_lists(job: Rescoring, direction: Direction, block: Block, work: Path) -> NegativeLists:
-    images = [block] if direction == "i2t" else image_blocks(job.shortlist)
-    captions = [block] if direction == "t2i" else caption_blocks(job.shortlist)
-    keys, scores = read_scores(work, images, captions)
-    listed = job.shortlist.row_keys(direction, block)
-    image, caption = np.divmod(listed, job.shortlist.anchors("t2i"))
-    ids = np.where(listed < 0, -1, caption if direction == "i2t" else image).astype(np.int32)
+def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Store) -> NegativeLists:
+    """The reranked lists of a block of anchors."""
+    shortlist = job.shortlist
+    images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
+    scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
+    table = pa.concat_tables(scored).sort_by("pair")
+    keys, scores = table["pair"].to_numpy(), table["score"].to_numpy()
+    ids, listed = shortlist[direction][slice(*block)], shortlist.row_keys(direction, block)
     rescored = np.where(listed < 0, np.float32(np.nan), scores[np.searchsorted(keys, listed)])
-    return NegativeLists(*_sorted(ids, rescored, job.h(direction)), _positives(job, direction, block, keys, scores))
+    own = positives_of(direction, shortlist.positives, len(shortlist[direction])).rows(np.arange(*block))
+    owners = np.repeat(np.arange(*block), np.diff(own.offsets))
+    pairs = listed_keys(direction, owners, own.ids, len(shortlist.images))
+    ids, rescored = (column[:, : job.h(direction)] for column in in_table_order(ids, rescored))
+    return NegativeLists(ids, rescored, lowest(scores[np.searchsorted(keys, pairs)], own))
 
 
-def _sorted(
-    ids: Int32[np.ndarray, "anchors depth"], scores: Float32[np.ndarray, "anchors depth"], h: int
-) -> tuple[Int32[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"]]:
-    """Score falling, then id rising; padding last."""
-    order = np.lexsort((ids, np.where(ids < 0, np.float32(np.inf), -scores)))[:, :h]
-    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+def _best_scores(job: Rescoring, direction: Direction, store: Store) -> Float32[np.ndarray, "checked most"]:
+    """Each checked anchor's h best scores among all its negatives, falling; -inf where it has fewer."""
+    searched = [store.read(_searched_name(direction, block)) for block in _search_blocks(job, direction)]
+    rows = len(job.checked(direction))
+    found = np.concatenate([part["score"].to_numpy().reshape(rows, -1) for part in searched], axis=1)
+    return -np.sort(-found, axis=1)[:, : job.h(direction)]
 
 
-def _positives(
-    job: Rescoring,
-    direction: Direction,
-    block: Block,
-    keys: Int64[np.ndarray, " pairs"],
-    scores: Float32[np.ndarray, " pairs"],
-) -> Float32[np.ndarray, " anchors"]:
-    """The score of each anchor's lowest-scoring positive."""
-    image_of = job.shortlist.image_of
-    within = (image_of >= block[0]) & (image_of < block[1])
-    captions = np.arange(*block) if direction == "t2i" else np.flatnonzero(within)
-    own = scores[np.searchsorted(keys, job.shortlist.key(image_of[captions], captions))]
-    if direction == "t2i":
-        return own
-    lowest = np.full(block[1] - block[0], np.inf, dtype=np.float32)
-    np.minimum.at(lowest, image_of[captions] - block[0], own)
-    return lowest
+def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
+    """Units of work, none of which needs another: listed pairs scored, and sampled anchors searched in full."""
+    scored = [
+        Unit((_scored_name(images, captions),), partial(_score, images, captions))
+        for images in job.shortlist.blocks("i2t")
+        for captions in job.shortlist.blocks("t2i")
+    ]
+    searched = [
+        Unit((_searched_name(direction, block),), partial(_search, direction, block))
+        for direction in DIRECTIONS
+        for block in _search_blocks(job, direction)
+    ]
+    return scored + searched
 
 
-def _anchor_blocks(job: Rescoring, direction: Direction) -> list[Block]:
-    return image_blocks(job.shortlist) if direction == "i2t" else caption_blocks(job.shortlist)
+@torch.inference_mode()
+def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
+    """The pairs of two blocks that are to be scored, rising, and their scores."""
+    keys = job.shortlist.keys(images, captions)
+    rows, columns = np.divmod(keys, len(job.shortlist.images))
+    scores = np.empty(len(keys), dtype=np.float32)
+    for tile, codes in encode_captions(job.model, job.pairs, job.device, np.unique(columns)):
+        place = np.full(captions[1] - captions[0], -1)
+        place[tile - captions[0]] = np.arange(len(tile))
+        places = place[columns - captions[0]]
+        chosen = np.flatnonzero(places >= 0)
+        for start, stop in blocks(len(chosen), sizes.PAIR_TILE):
+            part = chosen[start:stop]
+            one = job.image_codes(images)[torch.from_numpy(rows[part] - images[0]).to(job.device)]
+            other = codes[torch.from_numpy(places[part]).to(job.device)]
+            scores[part] = job.model.pair_similarity(one, other).float().cpu().numpy()
+    if len(broken := np.flatnonzero(~np.isfinite(scores))):
+        raise ValueError(
+            f"the teacher's similarity of image {rows[broken[0]]} and caption {columns[broken[0]]} is "
+            f"{scores[broken[0]]}; the model or its features are broken, so choose another teacher."
+        )
+    return [pa.table({"pair": keys, "score": scores})]
+
+
+@torch.inference_mode()
+def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
+    """The h best negatives' scores of each checked anchor among a block of candidates."""
+    anchors, candidates = job.checked(direction), np.arange(*block)
+    images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
+    scores = np.empty((len(images), len(captions)), dtype=np.float32)
+    codes = encode_images(job.model, job.pairs, job.device, images)
+    for tile, tile_codes in encode_captions(job.model, job.pairs, job.device, captions):
+        columns = np.searchsorted(captions, tile)
+        scores[:, columns] = job.model.similarity(codes, tile_codes).float().cpu().numpy()
+    scores[job.shortlist.image_of[captions] == images[:, None]] = -np.inf
+    mine = scores if direction == "i2t" else scores.T
+    best = -np.sort(-mine, axis=1)[:, : job.h(direction)]
+    return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]
+
+
+def _search_blocks(job: Rescoring, direction: Direction) -> list[Block]:
+    return blocks(len(job.shortlist[OTHER[direction]]), sizes.SEARCH_BLOCK)
+
+
+def _scored_name(images: Block, captions: Block) -> str:
+    return f"pairs-{images[0]:09d}-{captions[0]:09d}"
+
+
+def _searched_name(direction: Direction, block: Block) -> str:
+    return f"search-{direction}-{block[0]:09d}"

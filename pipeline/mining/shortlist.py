@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.search.problem import Direction, blocks
+from aoq.pipeline.tables.pairs import Pairs, listed_keys, pair_keys, paired
 
 IMAGE_BLOCK, CAPTION_BLOCK = 4096, 2048
-"""A unit of work is the pairs of so many images with so many captions; the images' codes stay in memory meanwhile."""
+"""A unit of work is the pairs of these many images and captions; the images' codes stay in memory meanwhile."""
 PAIR_TILE = 128
 SEARCH_BLOCK = 2048
 """Candidates of a unit of the full search."""
@@ -27,28 +29,30 @@ class Shortlist:
     images: Int32[np.ndarray, "captions depth_images"]
     image_of: Int32[np.ndarray, " captions"]
 
-    def anchors(self, direction: Direction) -> int:
-        return len(self.captions if direction == "i2t" else self.images)
+    def __getitem__(self, direction: Direction) -> Int32[np.ndarray, "anchors depth"]:
+        return self.captions if direction == "i2t" else self.images
+
+    @cached_property
+    def positives(self) -> Pairs:
+        return paired(self.image_of)
+
+    def blocks(self, direction: Direction) -> list[Block]:
+        """Where each unit's anchors start and stop."""
+        return blocks(len(self[direction]), IMAGE_BLOCK if direction == "i2t" else CAPTION_BLOCK)
 
     def keys(self, images: Block, captions: Block) -> Int64[np.ndarray, " pairs"]:
         """The pairs to score of two blocks, each as image * captions + caption, rising."""
         found = [self._inside("i2t", images, captions), self._inside("t2i", captions, images)]
-        rows = np.arange(*captions)
-        own = self.image_of[slice(*captions)]
-        there = (own >= images[0]) & (own < images[1])
-        return np.unique(np.concatenate([*found, self.key(own[there], rows[there])]))
-
-    def key(self, image: np.ndarray, caption: np.ndarray) -> Int64[np.ndarray, "*axes"]:
-        return image.astype(np.int64) * len(self.images) + caption
+        own = self.positives
+        inside = ((own >= [images[0], captions[0]]) & (own < [images[1], captions[1]])).all(axis=1)
+        return np.unique(np.concatenate([*found, pair_keys(own[inside, 0], own[inside, 1], len(self.images))]))
 
     def row_keys(self, direction: Direction, block: Block) -> Int64[np.ndarray, "anchors depth"]:
         """The listed pairs of a block of anchors; padding gives no key of any pair."""
-        ids = (self.captions if direction == "i2t" else self.images)[slice(*block)]
-        anchors = np.arange(*block)[:, None]
-        keys = self.key(anchors, ids) if direction == "i2t" else self.key(ids, anchors)
-        return np.where(ids < 0, -1, keys)
+        ids, anchors = self[direction][slice(*block)], np.arange(*block)[:, None]
+        return np.where(ids < 0, -1, listed_keys(direction, anchors, ids, len(self.images)))
 
     def _inside(self, direction: Direction, anchors: Block, candidates: Block) -> Int64[np.ndarray, " pairs"]:
-        ids = (self.captions if direction == "i2t" else self.images)[slice(*anchors)]
+        ids = self[direction][slice(*anchors)]
         inside = (ids >= candidates[0]) & (ids < candidates[1])
         return self.row_keys(direction, anchors)[inside]

@@ -14,9 +14,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.mining import Mining
 
 LONGEST_NAME = 200
-"""Of a folder, in characters: file systems take 255 bytes."""
-TABLELESS = ("sum", "online")
-"""Losses that need no negative table."""
+"""Characters in the name of a folder: file systems take 255 bytes."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Chain:
     """The precomp folder the experiment reads."""
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
-    """Whose table the student trains on, where it is not the experiment's own."""
+    """The experiment whose table the student trains on, where the table is not its own."""
     start: Artifact | None = None
     """The training whose weights the student starts from, where it is fine-tuned."""
     members: tuple[Member, ...] = ()
@@ -43,10 +41,10 @@ class Chain:
     table: Rerank | Fusion | Refresh | None = None
     """How the members make the table, in place of [mining]."""
     weights: tuple[float, ...] | None = None
-    """Of an ensemble's members; None weighs all alike."""
+    """One weight for each member of an ensemble; None weighs all alike."""
 
     def owner(self, stage: str) -> Chain:
-        """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
+        """The chain that has the stage: this one, or its teacher's where the table comes from a teacher."""
         if stage in self.stages:
             return self
         if self.teacher is None:
@@ -65,7 +63,7 @@ class Chain:
     def trains_on_table(self) -> bool:
         """Whether the second round draws offline negatives."""
         trains = "second_round" in self.stages and self.experiment.weights is None
-        return trains and self.experiment.student.loss.name not in TABLELESS
+        return trains and self.experiment.student.loss.draws_offline
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Member:
     """An experiment that another, a study or a report is made of."""
 
     asked: str
-    """As it is named, with an override after `@` if need be: "f30k_vsrn@seed=1"."""
+    """The experiment as it is named, with an override after `@` if need be: "f30k_vsrn@seed=1"."""
     chain: Chain
     stage: str
     """The stage that is needed of it."""
@@ -84,7 +82,7 @@ class Member:
 
     @property
     def run(self) -> str:
-        """Its folder below `runs/`."""
+        """The name of its folder below `runs/`."""
         return run_name(*split_member(self.asked))
 
 
@@ -99,7 +97,7 @@ class Depths(NamedTuple):
         return cls(section.h_captions, section.h_images)
 
     def named(self, option: str) -> dict[str, int]:
-        """As options, {"h_captions": 300, "h_images": 60} of `h`."""
+        """The depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
         return {f"{option}_{side}": depth for side, depth in self._asdict().items()}
 
     def check_within(self, there: Depths, where: str, keeps: str, remedy: str = "", *, option: str = "h") -> None:
@@ -111,7 +109,7 @@ class Depths(NamedTuple):
 
 
 def table_depths(chain: Chain) -> Depths:
-    """Those of the table that the chain has or trains on."""
+    """The depths of the table that the chain has or trains on."""
     owner = chain.owner("hard_negatives")
     made = owner.table or owner.experiment.mining
     assert made is not None  # what else gave the owner its table
@@ -119,14 +117,14 @@ def table_depths(chain: Chain) -> Depths:
 
 
 def table_owner(chain: Chain) -> Chain | None:
-    """Whose table it is or trains on; None where it has to do with none."""
+    """The chain that has the table that this one has or trains on; None where it needs none."""
     if "hard_negatives" in chain.stages:
         return chain
     return table_owner(chain.teacher) if chain.teacher else None
 
 
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
-    """A table's rows are those of one training split."""
+    """Refuse a table of other training data: its rows are those of one training split."""
     ours, theirs = (
         [
             chain["dataset"].ingredients["splits"]["train"],

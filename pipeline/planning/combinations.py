@@ -91,7 +91,7 @@ def ensemble(recipes: Recipes, asked: Ensemble, *members: Member) -> Chain:
 
 
 def _combined(name: str, made: dict[str, Artifact], data: Chain, *members: Member) -> Chain:
-    """What is made of the members, and what their data are made by, which is that of `data`."""
+    """A chain of what is made of the members, and of what makes the data of `data`."""
     experiment = data.experiment.model_copy(update={"name": name})
     stages = {stage: data.stages[stage] for stage in ("world", "dataset") if stage in data.stages}
     return Chain(experiment, data.data_root, data.folder, stages | made, members=members)

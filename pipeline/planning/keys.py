@@ -1,4 +1,4 @@
-"""What shapes each stage, and so is part of its artefact's key: options that do nothing have no part in it."""
+"""The artefact of each stage, with what shapes it and so its key; options that do nothing have no part in keys."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
 
 VERSIONS = {"hard_negatives": 2}
-"""Of each stage's code, and of each other way to make a table or a student (`rerank`, `fusion`, `refresh`,
-`co_teaching`): raised from 1 when it changes results."""
+"""The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
+`co_teaching`); raised from 1 when it changes results."""
 LATER_SAMPLING = {"gap", "sharpness", "windows", "harder", "hardest"}
 """Options that came later: they have no part in keys while they are not used."""
 
@@ -59,7 +59,7 @@ class Recipes:
         return self.artifact("dataset", ingredients, *world)
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
-        """Its part of the key: none where no pair is moved."""
+        """The noise's part of the key: none where no pair is moved."""
         if noise is None or not noise.moves_pairs:
             return {}
         if noise.file is not None:
@@ -84,8 +84,11 @@ class Recipes:
         return self.artifact("first_round", ingredients, dataset)
 
     def control(self, experiment: Experiment, dataset: Artifact) -> Artifact:
-        training = schedule(control_training(experiment.student))
-        return self.artifact("first_round", {**_trained(experiment), "training": training}, dataset)
+        return self.without_table(experiment, control_training(experiment.student), dataset)
+
+    def without_table(self, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
+        """The student trained on in-batch negatives alone."""
+        return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: BaseModel, dataset: Artifact) -> Artifact:
         ingredients = {**_trained(experiment), "co_teaching": values(section)}
@@ -115,7 +118,7 @@ class Recipes:
         return self.artifact("hard_negatives", {way: ingredients}, *upstream, way=way)
 
     def evaluation(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
-        """With all that is known of the split; `mean` is an ensemble's."""
+        """Metrics on the split and all that is known of it; `mean` is an ensemble's."""
         options = values(experiment.evaluation)
         known = (experiment.dataset.train, experiment.dataset.dev)
         content = None if options["split"] in known else split_fingerprint(folder, options["split"])
@@ -149,12 +152,12 @@ def control_training(training: Training) -> Training:
 
 
 def student_training(student: SecondRound) -> SecondRound:
-    """The second round's own: where it fine-tunes, warm-up and start-up, for fresh weights, are the control's alone."""
+    """The second round's own schedule: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
     return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
 
 
 def schedule(training: Training) -> dict[str, Any]:
-    """Its options; those that came later are None, and have no part in keys, while they are not used."""
+    """The round's options; those that came later are None, and have no part in keys, while they are not used."""
     return training.model_dump(mode="json", exclude_none=True)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.combinations import Ensemble, Fusing, Refresh, Rerank, Reranking
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import Combination, load_experiment, merge, override_text, parse_override
+from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override
 from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, split_member, table_depths
 from aoq.pipeline.planning.combinations import ensemble, fused, refreshed, reranked
 from aoq.pipeline.planning.keys import Recipes
@@ -71,6 +71,8 @@ class _Planner:
             if experiment.mining is not None and teacher is None:
                 stages |= recipes.mined(experiment, experiment.mining, dataset)
             stages["control"] = stages["second_round"] = recipes.control(experiment, dataset)
+            if experiment.student.loss.name != "online":  # which is the control's; with a table it is planned below
+                stages["second_round"] = recipes.without_table(experiment, experiment.student, dataset)
         chain = Chain(experiment, recipes.data_root, folder, stages, teacher)
         if chain.trains_on_table:
             chain = _with_student(recipes, chain)
@@ -78,7 +80,7 @@ class _Planner:
         return replace(chain, stages={**chain.stages, "evaluation": evaluation})
 
     def teacher(self, experiment: Experiment) -> Chain | None:
-        """Whose table the student trains on, if not that of a first round of its own."""
+        """The chain whose table the student trains on, if not that of a first round of its own."""
         if experiment.refresh is not None and experiment.refresh.rounds:
             return self.refreshed(experiment, experiment.refresh)
         if experiment.teacher is None:
@@ -88,8 +90,7 @@ class _Planner:
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
         """The table of the student with one refresh less: searched anew, or reordered where it compares fragments."""
         name, override = split_member(self.asked[-1])
-        change = parse_override(override) if override else {}
-        merge(change, {"refresh": {"rounds": refresh.rounds - 1}})
+        change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
         if experiment.model.makes_embeddings:
             return refreshed(self.recipes, title, refresh, self.member("student", before, "second_round"))

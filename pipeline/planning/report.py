@@ -1,4 +1,4 @@
-"""Which runs a report is about."""
+"""Planning a report: the chain of every run that it is about."""
 
 from __future__ import annotations
 

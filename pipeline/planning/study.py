@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment, merge, override_text, parse_override
-from aoq.pipeline.config.losses import Loss, WarmUp, online_version
+from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override
+from aoq.pipeline.config.losses import LossSection, online_version
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.planning.chain import Member, same_queries, split_member
 from aoq.pipeline.planning.planner import plan
@@ -69,8 +67,8 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
             name, override = split_member(member)
             for arm in study.arms_of(model):
                 try:
-                    change = parse_override(override) if override else {}
-                    merge(change, _with_numbers(_asked(study, arm, model), bases[model]))
+                    asked = merged(study.arms[arm].change, study.arms[arm].change_for.get(model, {}))
+                    change = merged(parse_override(override), _with_numbers(asked, bases[model]))
                     chosen = override_text({**change, "seed": seed})
                     chain = plan(name, override=chosen, data_root=data_root, artifact_root=artifact_root)
                 except (ValueError, OSError) as error:
@@ -91,16 +89,9 @@ def _base(study: Study, model: str, member: str) -> Experiment:
         raise ValueError(f"{where}: {error}") from None
     if not isinstance(experiment, Experiment) or experiment.weights is not None:
         raise ValueError(f"{where}: experiment {member!r} trains nothing.")
-    if override and "seed" in parse_override(override):
+    if "seed" in parse_override(override):
         raise ValueError(f"{where} sets a seed, which is what `seeds` are for.")
     return experiment
-
-
-def _asked(study: Study, arm: str, model: str) -> Change:
-    """What the arm changes in the model's experiment."""
-    asked = deepcopy(study.arms[arm].change)
-    merge(asked, deepcopy(study.arms[arm].change_for.get(model, {})))
-    return asked
 
 
 def _with_numbers(change: Change, base: Experiment) -> Change:
@@ -112,11 +103,11 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
     if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
         return change
     loss = second_round["loss"]
-    sections = {get_args(kind.model_fields["name"].annotation)[0]: kind for kind in get_args(get_args(Loss)[0])}
-    if loss.get("name") not in sections:
+    try:
+        section, here = LossSection.kind(loss.get("name", "")), base.student.loss
+    except ValueError:  # the experiment says so better
         return change
-    section, here = sections[loss["name"]], base.student.loss
-    there = online_version(here, loss["name"]) if loss["name"] in get_args(WarmUp) else here
+    there = here if section.draws_offline else online_version(here)
     kept = {
         number: value
         for number, value in there.model_dump(exclude={"name"}).items()

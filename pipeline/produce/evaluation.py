@@ -28,7 +28,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
     parts.mkdir()
     scores: list[np.ndarray] = []
-    metrics = []
+    metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
         pairs = open_named_pairs(member, chain.folder, options.split)
         image_of, place = pairs.split.image_of, parts / str(len(scores))

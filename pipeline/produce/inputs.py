@@ -18,7 +18,7 @@ from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.planning.chain import Chain
 
 NOISE = "noise.npy"
-"""Of the dataset stage: the image of every training caption, in the format of NCR's noise files."""
+"""The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
 
 
 def open_true_train_split(chain: Chain) -> Split:

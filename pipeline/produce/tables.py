@@ -13,10 +13,9 @@ from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.mining.drifted import drifted
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.mining.rerank import rerank
-from aoq.pipeline.mining.rescore import Rescoring
+from aoq.pipeline.mining.refresh import refresh
+from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
@@ -95,7 +94,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
         earlier = student["hard_negatives"].path / "table"
         kept = {"tables": table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))}
         provenance["kept"] = {**kept, "drifted_below": options.drifted_below}
-        search = drifted(earlier, options.drifted_below)
+        search = refresh(earlier, options.drifted_below)
     _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search=search)
     shutil.rmtree(vectors)
 

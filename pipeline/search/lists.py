@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int32, UInt8
+from jaxtyping import Bool, Float32, Int32, Int64, UInt8
 
 from aoq.pipeline.search.exact import lowest_positives
 from aoq.pipeline.search.problem import Side
@@ -29,13 +29,40 @@ class NegativeLists:
     def __len__(self) -> int:
         return len(self.negative_ids)
 
-    def __getitem__(self, rows: slice) -> NegativeLists:
+    def __getitem__(self, rows: slice | Int64[np.ndarray, " some"]) -> NegativeLists:
         """The lists of some anchors."""
         return replace(self, **{name: column[rows] for name, column in vars(self).items() if column is not None})
 
     @property
     def h(self) -> int:
         return self.negative_ids.shape[1]
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, " anchors"]:
+        """How many negatives each list has."""
+        return (self.negative_ids >= 0).sum(axis=1)
+
+    def head(self, depth: int) -> NegativeLists:
+        """The first of each list, up to `depth`."""
+        columns = {"negative_ids": self.negative_ids, "scores": self.scores, "sources": self.sources}
+        return replace(self, **{name: column[:, :depth] for name, column in columns.items() if column is not None})
+
+    def keep(self, left: Bool[np.ndarray, "anchors h"]) -> NegativeLists:
+        """The lists of what is left; it moves up, and the rest is padding."""
+        left = left & (self.negative_ids >= 0)
+        order = np.argsort(~left, axis=1, kind="stable")
+        kept = np.take_along_axis(left, order, axis=1)
+        ids = np.where(kept, np.take_along_axis(self.negative_ids, order, axis=1), np.int32(-1))
+        scores = np.where(kept, np.take_along_axis(self.scores, order, axis=1), np.float32(np.nan))
+        return NegativeLists(ids, scores, self.positive_score)
+
+
+def in_table_order(
+    ids: Int32[np.ndarray, "anchors depth"], scores: Float32[np.ndarray, "anchors depth"]
+) -> tuple[Int32[np.ndarray, "anchors depth"], Float32[np.ndarray, "anchors depth"]]:
+    """Lists in a table's order: score falling, then id rising; padding last."""
+    order = np.lexsort((ids, -scores, ids < 0), axis=1)
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:

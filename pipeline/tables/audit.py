@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
-from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
+from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside, said_of
+from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
 SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
@@ -45,13 +45,13 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     if not isinstance(given, NegativeTable):
         folder = Path(given)
         for direction in DIRECTIONS:
-            if lacking := SAID - _said(table, direction).keys():
+            if lacking := SAID - said_of(table.manifest, direction).keys():
                 raise ValueError(
                     f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
                     "tables could be audited; mine again."
                 )
             findings += _identity(folder, direction, table)
-            if _said(table, direction)["guarantee"] == "exact":
+            if said_of(table.manifest, direction)["guarantee"] == "exact":
                 findings += _certificates(folder, direction, table[direction])
     mined = [direction for direction in DIRECTIONS if table[direction].h]
     for direction in mined:
@@ -65,13 +65,9 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     return findings
 
 
-def _said(table: NegativeTable, direction: Direction) -> dict[str, str]:
-    return table.manifest.get("directions", {}).get(direction, {})
-
-
 def _scores(table: NegativeTable, direction: Direction) -> str:
     """What is mined has exact scores; what is imported may have the `source`'s, or `none`."""
-    return _said(table, direction).get("scores", "exact")
+    return str(said_of(table.manifest, direction).get("scores", "exact"))
 
 
 def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
@@ -115,7 +111,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 
 
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
-    """Of an exact table: every last score clears the bound of all that was not scored exactly."""
+    """Check that every last score of an exact table clears the bound of all that was not scored exactly."""
     name = f"{direction}.certificates.parquet"
     rows = read_beside(folder / name, CERTIFICATES)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
@@ -134,8 +130,7 @@ class _Listed:
         lists = table[direction]
         self.anchors, places = np.nonzero(lists.negative_ids >= 0)
         ids = lists.negative_ids[self.anchors, places]
-        images, captions = (self.anchors, ids) if direction == "i2t" else (ids, self.anchors)
-        self.keys: Int64[np.ndarray, " pairs"] = pair_keys(images, captions, len(table.t2i))
+        self.keys: Int64[np.ndarray, " pairs"] = listed_keys(direction, self.anchors, ids, len(table.t2i))
         self.scores: Float32[np.ndarray, " pairs"] = lists.scores[self.anchors, places]
         self._file, self._count = f"{direction}.parquet", len(lists)
 
@@ -158,7 +153,7 @@ def _agreement(table: NegativeTable, listed: dict[Direction, _Listed]) -> Iterat
 
     Not asked where scores came from elsewhere; fused scores are the list's own.
     """
-    guarantees = [_said(table, direction).get("guarantee") for direction in DIRECTIONS]
+    guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in DIRECTIONS]
     if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
         return
     for direction, pairs in listed.items():

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.pairs import Pairs
 
 FORMAT_VERSION = 1
@@ -62,7 +63,7 @@ def content_sha256(lists: NegativeLists) -> str:
 
 
 def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
-    """With page checksums: without them a flipped byte reads as another id. Numbers hardly repeat: no dictionary."""
+    """Write with page checksums, as a flipped byte reads as another id, and no dictionary, as numbers hardly repeat."""
     empty = NegativeLists(
         np.empty((0, h), np.int32),
         np.empty((0, h), np.float32),
@@ -88,7 +89,7 @@ def read_lists(path: Path) -> NegativeLists:
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
-    """The same, so many rows at a time."""
+    """Read one direction up to `rows` lists at a time."""
     first = 0
     with open_lists(path) as file, readable_errors(path):
         for batch in file.iter_batches(rows):
@@ -175,6 +176,11 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
+
+
+def said_of(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
+    """What a manifest says of one direction, if anything."""
+    return manifest.get("directions", {}).get(direction, {})
 
 
 def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:

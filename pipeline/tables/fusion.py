@@ -1,10 +1,10 @@
 """One table of the lists of several, whatever their scores.
 
     rank    the sum of  w_m / (60 + rank_m)  over the members that list the pair, ranks from 1 (Cormack et al., 2009)
-    score   the mean, weighted by w_m, of F_m(s) over all members: of the member's positive pairs, the share that scores
-            at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor: an
-            exact list says that what it leaves out scores no more, and so a pair loses least by where a list was cut.
-            A member that lists nothing for the anchor gives 0.
+    score   the mean, weighted by w_m, of F_m(s) over all members: the fraction of the member's positive pairs that
+            score at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor:
+            an exact list says that what it leaves out scores no more, and so a pair loses least by where a list was
+            cut. A member that lists nothing for the anchor gives 0.
 
 F_m is of every caption with its image, in both directions: the positive scores of t2i. A fused score belongs to one
 anchor's list, and the other direction may score the pair otherwise. `positive_score` is the same mean of the members'
@@ -21,20 +21,20 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Float32, Float64, Int32, Int64, UInt8
+from jaxtyping import Float32, Float64
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.writing import as_tables, row_groups, write_table
 
 RANK_CONSTANT = 60
-ID_BITS = 32
+ID_COUNT = 2**32
 
 
 @dataclass(frozen=True)
 class Values:
-    """What pairs count in one member: the listed ones, any other of an anchor, and the lowest positive."""
+    """The value of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
 
     listed: Float64[np.ndarray, "anchors h"]
     unlisted: Float64[np.ndarray, " anchors"]
@@ -53,12 +53,12 @@ def by_rank(lists: NegativeLists) -> Values:
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
     """`ordered` are the scores of the member's positive pairs, rising."""
 
-    def share(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
+    def fraction(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
         return np.searchsorted(ordered, scores, side="right") / len(ordered)
 
-    listed = share(lists.scores)
+    listed = fraction(lists.scores)
     lowest = np.where(lists.negative_ids >= 0, listed, np.inf).min(axis=1)
-    positive = np.where(np.isfinite(lists.positive_score), share(lists.positive_score), np.nan)
+    positive = np.where(np.isfinite(lists.positive_score), fraction(lists.positive_score), np.nan)
     return Values(listed, np.where(np.isfinite(lowest), lowest, 0.0), positive)
 
 
@@ -67,9 +67,11 @@ def fuse(
 ) -> NegativeLists:
     """The h best pairs of the same anchors in all members: score falling, then id rising."""
     entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
-    keys = [(found[0] << ID_BITS) + lists.negative_ids[found] for lists, found in zip(members, entries, strict=True)]
+    keys = [
+        pair_keys(found[0], lists.negative_ids[found], ID_COUNT) for lists, found in zip(members, entries, strict=True)
+    ]
     pairs = np.unique(np.concatenate(keys))
-    anchors, ids = pairs >> ID_BITS, (pairs & (2**ID_BITS - 1)).astype(np.int32)
+    anchors, ids = np.divmod(pairs, ID_COUNT)
     total, sources = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.uint8)
     positive = np.zeros(len(members[0]))
     for bit, (lists, measure, weight) in enumerate(zip(members, measures, weights, strict=True)):
@@ -79,26 +81,14 @@ def fuse(
         total += weight * counted
         positive += weight * values.positive
         sources[place] |= np.uint8(1 << bit)
-    return _best(anchors, ids, total.astype(np.float32), sources, positive.astype(np.float32), h)
-
-
-def _best(
-    anchors: Int64[np.ndarray, " pairs"],
-    ids: Int32[np.ndarray, " pairs"],
-    scores: Float32[np.ndarray, " pairs"],
-    sources: UInt8[np.ndarray, " pairs"],
-    positive: Float32[np.ndarray, " anchors"],
-    h: int,
-) -> NegativeLists:
-    """Pairs, by anchor, as lists."""
+    scores = total.astype(np.float32)
     order = np.lexsort((ids, -scores, anchors))
     place = np.arange(len(order)) - np.searchsorted(anchors, anchors)
     order, place = order[place < h], place[place < h]
-    shape = len(positive), h
-    lists = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32), positive, np.zeros(shape, np.uint8)
-    for column, values in ((lists[0], ids), (lists[1], scores), (lists[3], sources)):
-        column[anchors[order], place] = values[order]
-    return NegativeLists(*lists)
+    shape, at = (len(positive), h), (anchors[order], place)
+    best, best_scores, listed_by = np.full(shape, -1), np.full(shape, np.nan), np.zeros(shape, np.uint8)
+    best[at], best_scores[at], listed_by[at] = ids[order], scores[order], sources[order]
+    return NegativeLists(best.astype(np.int32), np.float32(best_scores), positive.astype(np.float32), listed_by)
 
 
 def fuse_tables(

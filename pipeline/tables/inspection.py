@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.files import said_of
 from aoq.pipeline.tables.screens.rules import bit, rules_of
 from aoq.pipeline.tables.screens.view import View
 from aoq.pipeline.tables.table import NegativeTable
@@ -62,9 +63,6 @@ class Inspection:
     positives: list[Positive]
     negatives: list[Negative]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class AnchorList:
@@ -80,7 +78,7 @@ class AnchorList:
     suspicion: Float32[np.ndarray, " h"]
     sources: UInt8[np.ndarray, " h"] | None = None
     members: Sequence[str] = ()
-    """Of a fused table: bit m of `sources` stands for member m."""
+    """A fused table's; bit m of `sources` stands for member m."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
@@ -117,8 +115,9 @@ def inspect_anchor(
 
 
 def members_of(manifest: Mapping[str, Any], direction: Direction) -> Sequence[str]:
-    """Whose lists a fused table joins; none of any other table."""
-    return manifest["directions"][direction].get("sources", [])
+    """The tables that a fused table joins; none for any other."""
+    sources: Sequence[str] = said_of(manifest, direction).get("sources", [])
+    return sources
 
 
 def inspect_list(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, Integer
+from jaxtyping import Bool, Float32, Int32, Int64, Integer
 
 from aoq.pipeline.search.problem import Direction, Positives
 
@@ -28,11 +28,27 @@ def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
     return Positives(ids, np.concatenate([[0], np.cumsum(np.bincount(own, minlength=anchors))]).astype(np.int64))
 
 
+def lowest(scores: Float32[np.ndarray, " pairs"], positives: Positives) -> Float32[np.ndarray, " anchors"]:
+    """The least score of each anchor's positives; NaN where it has none."""
+    found = np.full(len(positives.offsets) - 1, np.nan, dtype=np.float32)
+    has = np.diff(positives.offsets) > 0
+    found[has] = np.minimum.reduceat(scores, positives.offsets[:-1][has]) if has.any() else []
+    return found
+
+
 def pair_keys(
-    images: Integer[np.ndarray, " pairs"], captions: Integer[np.ndarray, " pairs"], caption_count: int
-) -> Int64[np.ndarray, " pairs"]:
-    """One number for each pair."""
+    images: Integer[np.ndarray, "*#pairs"], captions: Integer[np.ndarray, "*#pairs"], caption_count: int
+) -> Int64[np.ndarray, "*pairs"]:
+    """One number for each pair, rising by image, then by caption."""
     return images.astype(np.int64) * caption_count + captions
+
+
+def listed_keys(
+    direction: Direction, anchors: np.ndarray, candidates: np.ndarray, caption_count: int
+) -> Int64[np.ndarray, "*pairs"]:
+    """The same of pairs as a direction lists them."""
+    sides = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
+    return pair_keys(sides[0], sides[1], caption_count)
 
 
 def is_among(keys: Int64[np.ndarray, " some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, " some"]:

@@ -9,45 +9,47 @@ from jaxtyping import Bool, Float, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PERSISTENCE = 0.9
+ID_COUNT = 2**32
 
 
 @dataclass(frozen=True)
 class Description:
-    """Of one direction. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
+    """One direction's lists. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
 
     anchors: int
     h: int
     full: float
-    """The share of lists without padding."""
+    """The fraction of lists without padding."""
     first_score: list[float] | None
     last_score: list[float] | None
     positive_score: list[float] | None
-    """Of the lowest-scoring positive."""
+    """The lowest-scoring positive's."""
     positive_rank: list[float] | None
     """1 + the negatives at least as similar as the lowest-scoring positive; h + 1 stands for all beyond."""
     above_positive: float | None
-    """The share of listed pairs at least as similar as the anchor's lowest-scoring positive: some of them are true."""
+    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive."""
     never_listed: float
-    """The share of candidates that are nobody's negative."""
+    """The fraction of candidates that are in no list."""
     most_listed: list[tuple[int, int]]
     """Hubs: the candidates in most lists, and in how many."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one direction of two tables, over the anchors; 1 means the same lists."""
+    """How one direction of two tables differs, over the anchors; 1 means the same lists."""
 
     depth: int
     overlap: float
-    """The mean share of ids that both lists have within `depth`."""
+    """The mean fraction of ids that both lists have within `depth`."""
     rank_biased_overlap: float
     """The mean of Webber et al.'s (2010) with p = 0.9, cut at `depth` and divided by what equal lists have."""
     same_order: float
-    """The share of anchors with the same ids in the same order."""
+    """The fraction of anchors with the same ids in the same order."""
     most_changed: list[tuple[int, float]]
     """The anchors with the least overlap, and it."""
 
@@ -76,7 +78,7 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
 
 
 def share_above_positive(lists: NegativeLists) -> float | None:
-    """Of the listed pairs, those at least as similar as the anchor's lowest-scoring positive, where it has one."""
+    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive, where it has one."""
     listed = int((lists.negative_ids[np.isfinite(lists.positive_score)] >= 0).sum())
     return float(_above_positive(lists).sum() / listed) if listed else None
 
@@ -135,10 +137,10 @@ def common_by_depth(
     found = []
     for lists in (one, other):
         rows, places = np.nonzero(lists >= 0)
-        found.append((rows * (1 << 32) + lists[rows, places], places))
+        found.append((pair_keys(rows, lists[rows, places], ID_COUNT), places))
     keys, left, right = np.intersect1d(found[0][0], found[1][0], assume_unique=True, return_indices=True)
     counts = np.zeros((anchors, depth), dtype=np.int64)
-    np.add.at(counts, (keys >> 32, np.maximum(found[0][1][left], found[1][1][right])), 1)
+    np.add.at(counts, (keys // ID_COUNT, np.maximum(found[0][1][left], found[1][1][right])), 1)
     return counts.cumsum(axis=1)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
-from aoq.pipeline.tables.files import content_sha256, read_lists, read_manifest, read_positives, table_hashes
+from aoq.pipeline.tables.files import content_sha256, read_lists, read_manifest, read_positives, said_of, table_hashes
 from aoq.pipeline.tables.pairs import Pairs, positives_of
 from aoq.pipeline.tables.writing import save_lists
 
@@ -48,7 +48,7 @@ class NegativeTable:
     @property
     def sha256(self) -> dict[str, str]:
         """Each direction's content, by the manifest where it says it."""
-        if "sha256" in self.manifest.get("directions", {}).get("i2t", {}):
+        if "sha256" in said_of(self.manifest, "i2t"):
             return table_hashes(self.manifest)
         return {"i2t": content_sha256(self.i2t), "t2i": content_sha256(self.t2i)}
 

@@ -19,7 +19,15 @@ import pyarrow.parquet as pq
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.files import (
+    CERTIFICATES,
+    FORMAT_VERSION,
+    MANIFEST,
+    ContentHash,
+    list_writer,
+    said_of,
+    write_positives,
+)
 from aoq.pipeline.tables.pairs import Pairs
 
 GROUP_ROWS = 4096
@@ -67,7 +75,7 @@ def save_lists(
     made: dict[Direction, Made] = {}
     for direction, one in lists.items():
         exact = one.bound is not None and bool((one.scores[:, -1] > one.bound).all())
-        said = {"search": "in memory", "guarantee": "exact", **manifest.get("directions", {}).get(direction, {})}
+        said = {"search": "in memory", "guarantee": "exact", **said_of(manifest, direction)}
         said = {key: value for key, value in said.items() if key in SAID_OF_SEARCH}
         if said["guarantee"] == "exact" and not exact:
             said["guarantee"] = "unproven"

@@ -52,7 +52,7 @@ class Batch:
 
 
 def make_objective(loss: Loss) -> Objective:
-    kind = loss_kind(loss.name, getattr(loss, "companions", None))
+    kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
     numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
     return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
 

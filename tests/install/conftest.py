@@ -15,7 +15,8 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent.parent
-SHIPPED = ("aoq", "configs", "luigi.cfg", "models", "pipeline", "tasks", "LICENSE", "README.md", "pyproject.toml")
+SHIPPED = ("aoq", "configs", "luigi.cfg", "models", "pipeline", "tasks")
+SHIPPED += ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml")
 DEPENDENCIES = Path(torch.__file__).parent.parent
 LUIGI = """#!{python}
 import sys

@@ -29,4 +29,5 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, che
 def test_the_sdist_has_no_links_and_makes_the_same_wheel(sdist, wheels):
     with tarfile.open(sdist) as archive:
         assert all(member.isfile() or member.isdir() for member in archive)
+        assert any(name.endswith("/constraints.txt") for name in archive.getnames())
     assert content(wheels["sdist"]) == content(wheels["checkout"])

@@ -11,8 +11,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import shortlist as sizes
-from aoq.pipeline.mining.rerank import measured_recall, rerank
-from aoq.pipeline.mining.rescore import Rescoring, caption_blocks, image_blocks, rescoring_units
+from aoq.pipeline.mining.rerank import Rescoring, measured_recall, rerank, rescoring_units
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.audit import audit
@@ -101,7 +100,7 @@ def by_definition(job, direction, anchor, ids):
 
 
 def lists_of(job, direction):
-    return job.shortlist.captions if direction == "i2t" else job.shortlist.images
+    return job.shortlist[direction]
 
 
 @pytest.mark.parametrize("blocks", [(11, 23, 16, 29), (4096, 2048, 128, 2048)])
@@ -183,9 +182,7 @@ def test_an_interrupted_run_goes_on_to_the_same_table(job, cut, tmp_path, most_p
         path.write_bytes(path.read_bytes()[:-9])
     job.model.most_pairs = None
     assert run(job, tmp_path / "cut").manifest == whole
-    blocks = [
-        (images, captions) for images in image_blocks(job.shortlist) for captions in caption_blocks(job.shortlist)
-    ]
+    blocks = [(images, captions) for images in job.shortlist.blocks("i2t") for captions in job.shortlist.blocks("t2i")]
     largest = max(len(job.shortlist.keys(*block)) for block in blocks)
     again = job.model.pairs_scored - every
     assert again <= (1 + len(damaged)) * largest

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.pipeline.planning.chain import run_name
 from aoq.pipeline.planning.planner import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
@@ -237,15 +236,3 @@ def test_teachers_in_a_circle_are_refused(folder, tmp_path):
     text = f'teacher = "{path}"\ndataset.folder = "small"\nmodel.name = "vsepp"\n'
     with pytest.raises(ValueError, match="teachers in a circle"):
         planned(tmp_path, text + 'second_round = {epochs = 2, loss.name = "adapoffquin"}')
-
-
-def test_runs_have_a_folder_for_each_override():
-    assert run_name("f8k_scan") == "f8k_scan"
-    assert run_name("configs/own.toml") == "own"
-    assert (
-        run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
-        == "f8k_scan@seed=1,second_round.loss.name=offtri"
-    )
-    long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
-    assert {len(name) for name in long} == {200}
-    assert long[0] != long[1]

@@ -1,24 +1,25 @@
-"""The formats by name, and what each needs to know."""
+"""The formats by name, what each needs to know, and a table on disk in one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aoq.pipeline.tables.exchange.jsonlines import write_flagembedding, write_tevatron
-from aoq.pipeline.tables.exchange.official import write_official
-from aoq.pipeline.tables.exchange.outgoing import Outgoing
-from aoq.pipeline.tables.exchange.pylate import write_pylate
-from aoq.pipeline.tables.exchange.sentence_transformers import (
-    write_labeled_lists,
-    write_labeled_pairs,
-    write_triplets,
-    write_tuples,
-)
-from aoq.pipeline.tables.exchange.trec import write_run
-from aoq.pipeline.tables.exchange.written import Written
+import numpy as np
+from jaxtyping import Float32
+
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.exchange import jsonlines, official, parquet, trec
+from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, check_ids
+from aoq.pipeline.tables.files import POSITIVES, count_lists, read_chunks, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.pairs import Pairs, positives_of
+from aoq.pipeline.tables.screens.view import View
+
+Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
+"""The vectors of `images` and of `captions`."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "triplet": Format(write_triplets, scores="optional"),
-    "n-tuple": Format(write_tuples, scores="optional"),
-    "labeled-pair": Format(write_labeled_pairs, scores="optional"),
-    "labeled-list": Format(write_labeled_lists, scores="optional"),
-    "pylate": Format(write_pylate, scores="always"),
-    "flagembedding": Format(write_flagembedding, scores="optional"),
-    "tevatron": Format(write_tevatron),
-    "trec": Format(write_run, has_texts=False, has_positives=False, scores="of negatives"),
-    "aoq": Format(write_official, has_texts=False, has_positives=False, both_directions=True),
+    "triplet": Format(parquet.write_triplets, scores="optional"),
+    "n-tuple": Format(parquet.write_tuples, scores="optional"),
+    "labeled-pair": Format(parquet.write_labeled_pairs, scores="optional"),
+    "labeled-list": Format(parquet.write_labeled_lists, scores="optional"),
+    "pylate": Format(parquet.write_pylate, scores="always"),
+    "flagembedding": Format(jsonlines.write_flagembedding, scores="optional"),
+    "tevatron": Format(jsonlines.write_tevatron),
+    "trec": Format(trec.write_run, has_texts=False, has_positives=False, scores="of negatives"),
+    "aoq": Format(official.write_official, has_texts=False, has_positives=False, both_directions=True),
 }
 
 
@@ -49,3 +50,79 @@ def find_format(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"there is no format {name!r}; formats are {', '.join(FORMATS)}.")
     return FORMATS[name]
+
+
+def export_table(
+    table: Path,
+    output: Path,
+    name: str,
+    *,
+    direction: Direction | None = None,
+    num_negatives: int | None = None,
+    scores: bool = False,
+    captions: Sequence[str] | None = None,
+    image_ids: Sequence[str] | None = None,
+    vectors: Matrices | None = None,
+    view: View | None = None,
+) -> dict[Direction, Written]:
+    """Write the lists of one direction, or of both where the format has both, to the new file or folder `output`.
+
+    `captions` are the texts of all captions, `image_ids` of all images (by default their row numbers). `vectors`, what
+    the table was mined from, give the scores of positives that the table does not keep. What `view` flags is left out.
+    """
+    form, manifest = find_format(name), read_manifest(table)
+    images, rows = _names(table, captions, image_ids)
+    if captions is None and form.has_texts:
+        raise ValueError(f"{name} has the captions' texts, and none are given; give --captions FILE or --data FOLDER.")
+    pairs = _true_pairs(table, len(images.ids), len(rows.ids)) if form.has_positives else np.empty((0, 2), np.int32)
+    written: dict[Direction, Written] = {}
+    for one in DIRECTIONS if direction is None else (direction,):
+        _, h = count_lists(table / f"{one}.parquet")
+        if num_negatives is not None and num_negatives > h and not form.both_directions:
+            raise ValueError(f"{num_negatives} negatives are asked for, and the {one} lists of {table} have {h}.")
+        known = said_of(manifest, one).get("scores", "exact")
+        has_scores = scores or form.scores == "always"
+        if (has_scores and known != "exact") or (form.scores == "of negatives" and known == "none"):
+            lacking = "scores" if known == "none" else "scores of positives"
+            raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
+        anchors, candidates = (images, rows) if one == "i2t" else (rows, images)
+        sides = ("images", "captions") if one == "i2t" else ("captions", "images")
+        outgoing = Outgoing(
+            one,
+            _chunks(table, one, view),
+            anchors,
+            candidates,
+            positives_of(one, pairs, len(anchors.ids)),
+            min(num_negatives or h, h),
+            has_scores,
+            None if vectors is None else (vectors[sides[0]], vectors[sides[1]]),
+        )
+        written[one] = form.write(outgoing, output)
+    return written
+
+
+def _chunks(table: Path, direction: Direction, view: View | None) -> Iterator[NegativeLists]:
+    start = 0
+    for lists in read_chunks(table / f"{direction}.parquet", ROWS):
+        yield lists if view is None else lists.keep(view[direction].flags[start : start + len(lists)] == 0)
+        start += len(lists)
+
+
+def _names(table: Path, captions: Sequence[str] | None, image_ids: Sequence[str] | None) -> tuple[Names, Names]:
+    """What images and captions go by."""
+    images, rows = ([str(row) for row in range(count_lists(table / f"{one}.parquet")[0])] for one in DIRECTIONS)
+    for given, numbers, what in ((image_ids, images, "image ids"), (captions, rows, "captions")):
+        if given is not None and len(given) != len(numbers):
+            raise ValueError(f"{len(given)} {what} are given for a table of {len(numbers)}; they are of other data.")
+    ids = images if image_ids is None else image_ids
+    check_ids(ids)
+    return Names(ids, ids), Names(rows, rows if captions is None else captions)
+
+
+def _true_pairs(table: Path, images: int, captions: int) -> Pairs:
+    pairs = read_positives(table)
+    if not len(pairs):
+        raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
+    if ((pairs < 0) | (pairs >= [images, captions])).any():
+        raise ValueError(f"{table / POSITIVES} has pairs with rows that the table has not; mine the table again.")
+    return pairs

@@ -7,21 +7,23 @@ those that came with the lists, or none at all (null), and then the order is as 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Bool, Float32, Int32, Integer
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
+from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.exchange.raw import RawLists
+from aoq.pipeline.tables.exchange.official import open_official
+from aoq.pipeline.tables.exchange.outgoing import check_ids
+from aoq.pipeline.tables.exchange.trec import Rows, measure_run, read_run
 from aoq.pipeline.tables.files import FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
-from aoq.pipeline.tables.pairs import is_among, pair_keys, paired, positives_of
+from aoq.pipeline.tables.pairs import is_among, lowest, pair_keys, paired, positives_of
 
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
@@ -29,21 +31,113 @@ Matrix = Float32[np.ndarray, "_ D"]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One direction: the lists, who is no negative of whom, and the vectors if there are any."""
+class ForeignLists:
+    """One direction as it came; -1 stands where a list is shorter than others."""
 
-    raw: RawLists
+    source: str
+    ids: Integer[np.ndarray, "anchors h"]
+    scores: Float32[np.ndarray, "anchors h"] | None = None
+
+
+def find_files(source: Path) -> dict[Direction, Path]:
+    """The images' lists, and the captions' beside them."""
+    if not source.name.startswith("i2t"):
+        raise ValueError(
+            f"{source} is not the name of a file with images' lists; name i2t_NAME.npy or i2t_NAME.trec, beside which "
+            "the captions' lists lie as t2i_NAME.npy or t2i_NAME.trec."
+        )
+    files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
+    for path in files.values():
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is no file; a table needs the lists of images (i2t) and captions (t2i).")
+    return files
+
+
+def open_lists(
+    files: Mapping[Direction, Path], image_ids: Sequence[str] | None, captions: int | None, work: Path
+) -> dict[Direction, ForeignLists]:
+    """Official `.npy` lists as they are; TREC runs by way of files in the folder `work`.
+
+    A run has rows for all `image_ids` and the count of `captions`; where these are not known, for as many as it names.
+    """
+    if files["i2t"].suffix == ".npy":
+        return {direction: ForeignLists(str(path), open_official(path)) for direction, path in files.items()}
+    if image_ids is not None:
+        check_ids(image_ids)
+    images: Rows = None if image_ids is None else {name: row for row, name in enumerate(image_ids)}
+    i2t, t2i = measure_run(files["i2t"], images, None), measure_run(files["t2i"], None, images)
+    image_count = max(i2t.queries, t2i.documents) if image_ids is None else len(image_ids)
+    caption_count = max(t2i.queries, i2t.documents) if captions is None else captions
+    if t2i.queries > caption_count:
+        raise ValueError(
+            f"{files['t2i']} has a list for caption {t2i.queries - 1}, and there are captions 0 to {caption_count - 1}."
+        )
+    return {
+        "i2t": ForeignLists(str(files["i2t"]), *read_run(files["i2t"], images, None, image_count, i2t.longest, work)),
+        "t2i": ForeignLists(str(files["t2i"]), *read_run(files["t2i"], None, images, caption_count, t2i.longest, work)),
+    }
+
+
+def import_lists(
+    given: Mapping[Direction, ForeignLists],
+    image_of: Int32[np.ndarray, " captions"],
+    vectors: Mapping[str, Matrix] | None,
+    *,
+    provenance: Mapping[str, Any],
+    output: Path,
+) -> dict[str, Any]:
+    """Write the table to the new folder `output`; its manifest."""
+    _check_sizes(given, image_of, vectors)
+    output.mkdir()
+    pairs = paired(image_of)
+    write_positives(output, pairs)
+    header = {"format_version": FORMAT_VERSION, **provenance}
+    manifest: dict[str, Any] = {**header, "directions": {}}
+    for direction in DIRECTIONS:
+        lists, candidates = given[direction], len(given[OTHER[direction]].ids)
+        sides = ("images", "captions") if direction == "i2t" else ("captions", "images")
+        both = None if vectors is None else (vectors[sides[0]], vectors[sides[1]])
+        side = _Side(lists, positives_of(direction, pairs, len(lists.ids)), candidates, both)
+        about = {"direction": direction, "h": lists.ids.shape[1], "search": "none", "guarantee": "imported"}
+        about["scores"] = side.whose_scores
+        figures = _write_side(side, output / f"{direction}.parquet", {**header, **about})
+        manifest["directions"][direction] = {**about, **figures}
+    write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    return manifest
+
+
+def _write_side(side: _Side, path: Path, footer: Mapping[str, Any]) -> dict[str, Any]:
+    content, dropped, empty = ContentHash(), 0, 0
+    with list_writer(path, footer["h"], footer) as writer:
+        for start, stop in blocks(len(side.given.ids), GROUP_ROWS):
+            lists, own = side.block(start, stop)
+            writer.write_table(to_arrow(lists, start).cast(writer.schema))
+            content.add(lists)
+            dropped += own
+            empty += int((lists.lengths == 0).sum())
+    return {
+        "anchors": len(side.given.ids),
+        "sha256": content.hexdigest(),
+        "own_positives_left_out": dropped,
+        "anchors_without_negatives": empty,
+    }
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One direction: the lists, who is no negative of whom, and the vectors of anchors and candidates, if any."""
+
+    given: ForeignLists
     positives: Positives
     candidates: int
     vectors: tuple[Matrix, Matrix] | None
-    """Of anchors and of candidates."""
 
     @property
-    def scores(self) -> str:
-        """Whose the scores are: `exact` dot products, the `source`'s, or `none`."""
+    def whose_scores(self) -> str:
+        """`exact` dot products, the `source`'s, or `none`."""
         if self.vectors is not None:
             return "exact"
-        return "none" if self.raw.scores is None else "source"
+        return "none" if self.given.scores is None else "source"
 
     def block(self, start: int, stop: int) -> tuple[NegativeLists, int]:
         """The lists of some anchors, and how many own positives were among them."""
@@ -51,14 +145,18 @@ class Side:
         own = self.positives.rows(np.arange(start, stop))
         is_own = self._is_own(ids, own)
         ids[is_own] = -1
-        scores = self._scores(ids, start, stop)
-        order = np.lexsort((ids, -scores, ids < 0)) if self.scores != "none" else np.argsort(ids < 0, kind="stable")
-        lists = NegativeLists(
-            np.take_along_axis(ids, order, axis=1),
-            np.take_along_axis(scores, order, axis=1),
-            self._lowest_positives(own, start, stop),
-        )
-        return lists, int(is_own.sum())
+        scores, positive = np.full(ids.shape, np.nan, dtype=np.float32), np.full(len(ids), np.nan, dtype=np.float32)
+        real = ids >= 0
+        if self.vectors is not None:
+            anchors, candidates = self.vectors[0][start:stop], self.vectors[1]
+            offsets = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
+            scores[real] = exact_scores(anchors, candidates, offsets, ids[real])
+            positive = lowest(exact_scores(anchors, candidates, own.offsets, own.ids), own)
+        elif self.given.scores is not None:
+            scores[real] = self.given.scores[start:stop][real]
+        else:
+            return NegativeLists(ids, scores, positive).keep(real), int(is_own.sum())
+        return NegativeLists(*in_table_order(ids, scores), positive), int(is_own.sum())
 
     def _is_own(self, ids: Int32[np.ndarray, "anchors h"], own: Positives) -> Bool[np.ndarray, "anchors h"]:
         owners = np.repeat(np.arange(len(ids)), np.diff(own.offsets))
@@ -69,105 +167,34 @@ class Side:
         return found
 
     def _checked_ids(self, start: int, stop: int) -> Int32[np.ndarray, "anchors h"]:
-        ids = np.asarray(self.raw.ids[start:stop])
-        if (outside := ((ids < -1) | (ids >= self.candidates)).any(axis=1)).any():
-            row = int(outside.argmax())
-            wrong = ids[row][(ids[row] < -1) | (ids[row] >= self.candidates)][0]
+        ids = np.asarray(self.given.ids[start:stop])
+        outside = (ids < -1) | (ids >= self.candidates)
+        if outside.any():
+            row, place = np.argwhere(outside)[0]
             raise ValueError(
-                f"{self.raw.source}: row {start + row} lists {wrong}, and there are candidates 0 to "
+                f"{self.given.source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to "
                 f"{self.candidates - 1}; the lists are of other data, or the pairs are."
             )
         ordered = np.sort(ids, axis=1)
         if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
-            raise ValueError(f"{self.raw.source}: row {start + int(twice.argmax())} lists a candidate twice.")
+            raise ValueError(f"{self.given.source}: row {start + int(twice.argmax())} lists a candidate twice.")
         return ids.astype(np.int32)
-
-    def _scores(self, ids: Int32[np.ndarray, "anchors h"], start: int, stop: int) -> Float32[np.ndarray, "anchors h"]:
-        scores = np.full(ids.shape, np.nan, dtype=np.float32)
-        real = ids >= 0
-        if self.vectors is not None:
-            anchors, candidates = self.vectors
-            offsets: Int64[np.ndarray, " anchors_and_one"] = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
-            scores[real] = exact_scores(anchors[start:stop], candidates, offsets, ids[real])
-        elif self.raw.scores is not None:
-            scores[real] = self.raw.scores[start:stop][real]
-        return scores
-
-    def _lowest_positives(self, own: Positives, start: int, stop: int) -> Float32[np.ndarray, " anchors"]:
-        lowest = np.full(stop - start, np.nan, dtype=np.float32)
-        has = np.diff(own.offsets) > 0
-        if self.vectors is not None and has.any():
-            anchors, candidates = self.vectors
-            scores = exact_scores(anchors[start:stop], candidates, own.offsets, own.ids)
-            lowest[has] = np.minimum.reduceat(scores, own.offsets[:-1][has])
-        return lowest
-
-
-def import_lists(
-    raw: Mapping[Direction, RawLists],
-    image_of: Int32[np.ndarray, " captions"],
-    vectors: Mapping[str, Matrix] | None,
-    *,
-    provenance: Mapping[str, Any],
-    output: Path,
-) -> dict[str, Any]:
-    """Write the table to the new folder `output`; its manifest."""
-    _check_sizes(raw, image_of, vectors)
-    output.mkdir()
-    pairs = paired(image_of)
-    write_positives(output, pairs)
-    header = {"format_version": FORMAT_VERSION, **provenance}
-    manifest: dict[str, Any] = {**header, "directions": {}}
-    for direction in DIRECTIONS:
-        candidates = len(raw[OTHER[direction]].ids)
-        both = None
-        if vectors is not None:
-            both = (vectors["images"], vectors["captions"])
-            both = both if direction == "i2t" else (both[1], both[0])
-        side = Side(raw[direction], positives_of(direction, pairs, len(raw[direction].ids)), candidates, both)
-        about = {"direction": direction, "h": side.raw.ids.shape[1], "search": "none", "guarantee": "imported"}
-        about["scores"] = side.scores
-        figures = _write_side(side, output / f"{direction}.parquet", {**header, **about})
-        manifest["directions"][direction] = {**about, **figures}
-    write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    return manifest
-
-
-def _write_side(side: Side, path: Path, footer: Mapping[str, Any]) -> dict[str, Any]:
-    content, dropped, empty = ContentHash(), 0, 0
-    with list_writer(path, side.raw.ids.shape[1], footer) as writer:
-        for lists, own, first in _blocks(side):
-            group = to_arrow(lists, first)
-            writer.write_table(group.cast(writer.schema))
-            content.add(from_arrow(group))
-            dropped += own
-            empty += int((lists.negative_ids[:, 0] < 0).sum())
-    return {
-        "anchors": len(side.raw.ids),
-        "sha256": content.hexdigest(),
-        "own_positives_left_out": dropped,
-        "anchors_without_negatives": empty,
-    }
-
-
-def _blocks(side: Side) -> Iterator[tuple[NegativeLists, int, int]]:
-    for start, stop in blocks(len(side.raw.ids), GROUP_ROWS):
-        lists, own = side.block(start, stop)
-        yield lists, own, start
 
 
 def _check_sizes(
-    raw: Mapping[Direction, RawLists], image_of: Int32[np.ndarray, " captions"], vectors: Mapping[str, Matrix] | None
+    given: Mapping[Direction, ForeignLists],
+    image_of: Int32[np.ndarray, " captions"],
+    vectors: Mapping[str, Matrix] | None,
 ) -> None:
-    images, captions = len(raw["i2t"].ids), len(raw["t2i"].ids)
+    images, captions = len(given["i2t"].ids), len(given["t2i"].ids)
     if len(image_of) != captions:
         raise ValueError(
-            f"{raw['t2i'].source} has lists for {captions} captions, and {len(image_of)} are paired with images."
+            f"{given['t2i'].source} has lists for {captions} captions, and {len(image_of)} are paired with images."
         )
     if len(outside := np.flatnonzero((image_of < -1) | (image_of >= images))):
         raise ValueError(
-            f"caption {outside[0]} is paired with image {image_of[outside[0]]}, and {raw['i2t'].source} has lists for "
-            f"images 0 to {images - 1}."
+            f"caption {outside[0]} is paired with image {image_of[outside[0]]}, and {given['i2t'].source} has lists "
+            f"for images 0 to {images - 1}."
         )
     if vectors is not None and (found := (len(vectors["images"]), len(vectors["captions"]))) != (images, captions):
         raise ValueError(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Integer
 from numpy.lib.format import open_memmap
 
 from aoq.pipeline.data.files import open_array
-from aoq.pipeline.tables.exchange.outgoing import Outgoing
-from aoq.pipeline.tables.exchange.raw import RawLists
-from aoq.pipeline.tables.exchange.written import Written
+from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 
 def write_official(outgoing: Outgoing, folder: Path) -> Written:
@@ -27,17 +26,18 @@ def write_official(outgoing: Outgoing, folder: Path) -> Written:
             row = int(short.argmax())
             raise ValueError(
                 f"{outgoing.direction}: anchor {chunk.first + row} has {chunk.lengths[row]} negatives, and the "
-                "official lists have no padding; give --num-negatives, so many as every anchor has."
+                "official lists have no padding; give --num-negatives, at most as many as every anchor has."
             )
         lists[chunk.first : chunk.first + len(chunk.ids)] = chunk.ids
     lists.flush()
     return Written(len(lists))
 
 
-def open_official(path: Path) -> RawLists:
+def open_official(path: Path) -> Integer[np.ndarray, "anchors h"]:
+    """The lists of one direction, memory-mapped."""
     lists = open_array(path)
     if lists.ndim != 2 or 0 in lists.shape or not np.issubdtype(lists.dtype, np.integer):
         raise ValueError(
             f"{path} holds {lists.dtype} of shape {lists.shape}; official lists are integers of shape (anchors, h)."
         )
-    return RawLists(str(path), lists, None)
+    return lists

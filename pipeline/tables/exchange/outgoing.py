@@ -1,20 +1,24 @@
-"""One direction of a table on its way to another format."""
+"""One direction of a table on its way to another format, and what writers of formats share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import Direction, Positives, blocks
+from aoq.pipeline.search.problem import Direction, Positives
 from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.pairs import lowest
 
 ROWS = 256
-"""So many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
+"""How many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
+GROUP_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -25,60 +29,41 @@ class Names:
     texts: Sequence[str]
 
 
+def check_ids(ids: Sequence[str]) -> None:
+    """Refuse images that share an id."""
+    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
+        row = next(row for row, name in enumerate(ids) if rows[name] != row)
+        raise ValueError(f"images {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each image its own.")
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Some anchors, from number `first`: their negatives, the real ones in front, and their positives."""
+    """Some anchors, from number `first`: the heads of their lists, and their positives."""
 
     first: int
-    ids: Int32[np.ndarray, "anchors h"]
-    scores: Float32[np.ndarray, "anchors h"]
+    ids: Int32[np.ndarray, "anchors depth"]
+    scores: Float32[np.ndarray, "anchors depth"]
     positives: Positives
     positive_scores: Float32[np.ndarray, " pairs"] | None
-    """Of each of `positives`; None where they are not asked for."""
+    """One for each of `positives`; None where they are not asked for."""
 
     @property
     def has_positive(self) -> Bool[np.ndarray, " anchors"]:
         return np.diff(self.positives.offsets) > 0
 
     @property
-    def is_real(self) -> Bool[np.ndarray, "anchors h"]:
-        return self.ids >= 0
+    def lengths(self) -> Int64[np.ndarray, " anchors"]:
+        return (self.ids >= 0).sum(axis=1)
 
     @property
-    def lengths(self) -> Int64[np.ndarray, " anchors"]:
-        return self.is_real.sum(axis=1)
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """What the table was mined from; gives the scores of all positives, of which the table keeps the lowest."""
-
-    anchors: Float32[np.ndarray, "anchors D"]
-    candidates: Float32[np.ndarray, "candidates D"]
-
-    def positive_scores(
-        self, first: int, lowest: Float32[np.ndarray, " anchors"], positives: Positives
-    ) -> Float32[np.ndarray, " pairs"]:
-        """Exact; refuses vectors that do not give the anchors' lowest scores again."""
-        rows = self.anchors[first : first + len(lowest)]
-        scores = exact_scores(rows, self.candidates, positives.offsets, positives.ids)
-        has = np.diff(positives.offsets) > 0
-        found = np.minimum.reduceat(scores, positives.offsets[:-1][has]) if has.any() else scores
-        if len(other := np.flatnonzero(found != lowest[has])):
-            anchor = first + int(np.flatnonzero(has)[other[0]])
-            raise ValueError(
-                f"the vectors give anchor {anchor} a lowest positive score of {found[other[0]]:.6g}, the table has "
-                f"{lowest[anchor - first]:.6g}; give the vectors that the table was mined from."
-            )
-        return scores
+    def pair_rows(self) -> Int64[np.ndarray, " pairs"]:
+        """Which of the anchors each positive belongs to."""
+        return np.repeat(np.arange(len(self.ids)), np.diff(self.positives.offsets))
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The lists of one direction, and all that a format may want to know of them.
-
-    `lists` are NegativeLists from anchor 0 on, of any number of rows; -1 anywhere in a row is no negative.
-    """
+    """The lists of one direction, some at a time from anchor 0 on, and all that a format may want of them."""
 
     direction: Direction
     lists: Iterable[NegativeLists]
@@ -86,9 +71,12 @@ class Outgoing:
     candidates: Names
     positives: Positives
     depth: int
-    """At most so many negatives of each anchor are taken, from the head of its list."""
+    """The most negatives of each anchor that are taken, from the head of its list."""
     scored: bool = False
-    vectors: Vectors | None = field(default=None, repr=False)
+    vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None = field(
+        default=None, repr=False
+    )
+    """What the table was mined from: gives the scores of all positives, of which the table keeps the lowest."""
 
     def __post_init__(self) -> None:
         if self.scored and self.vectors is None and self.positives.most > 1:
@@ -100,15 +88,10 @@ class Outgoing:
     def chunks(self) -> Iterator[Chunk]:
         first = 0
         for lists in self.lists:
-            for start, stop in blocks(len(lists), ROWS):
-                rows = slice(start, stop)
-                order = np.argsort(lists.negative_ids[rows] < 0, axis=1, kind="stable")[:, : self.depth]
-                ids = np.take_along_axis(lists.negative_ids[rows], order, axis=1)
-                scores = np.take_along_axis(lists.scores[rows], order, axis=1)
-                lowest = lists.positive_score[rows]
-                own = self.positives.rows(np.arange(first, first + stop - start))
-                yield Chunk(first, ids, scores, own, self._positive_scores(first, lowest, own))
-                first += stop - start
+            own = self.positives.rows(np.arange(first, first + len(lists)))
+            scores = self._positive_scores(first, lists.positive_score, own) if self.scored else None
+            yield Chunk(first, lists.negative_ids[:, : self.depth], lists.scores[:, : self.depth], own, scores)
+            first += len(lists)
 
     @property
     def empty_chunk(self) -> Chunk:
@@ -117,21 +100,56 @@ class Outgoing:
         return Chunk(0, np.empty(shape, np.int32), np.empty(shape, np.float32), own, scores)
 
     def _positive_scores(
-        self, first: int, lowest: Float32[np.ndarray, " anchors"], own: Positives
-    ) -> Float32[np.ndarray, " pairs"] | None:
-        if not self.scored:
-            return None
-        if self.vectors is not None:
-            return self.vectors.positive_scores(first, lowest, own)
-        return lowest[np.diff(own.offsets) > 0]
+        self, first: int, known: Float32[np.ndarray, " anchors"], own: Positives
+    ) -> Float32[np.ndarray, " pairs"]:
+        """Exact; refuses vectors that do not give the anchors' lowest scores again."""
+        has = np.diff(own.offsets) > 0
+        if self.vectors is None:
+            return known[has]
+        anchors, candidates = self.vectors
+        scores = exact_scores(anchors[first : first + len(known)], candidates, own.offsets, own.ids)
+        found = lowest(scores, own)
+        if len(other := np.flatnonzero(has & (found != known))):
+            row = other[0]
+            raise ValueError(
+                f"the vectors give anchor {first + row} a lowest positive score of {found[row]:.6g}, the table has "
+                f"{known[row]:.6g}; give the vectors that the table was mined from."
+            )
+        return scores
 
 
-def check_ids(ids: Sequence[str]) -> None:
-    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
-        row = next(row for row, name in enumerate(ids) if rows[name] != row)
-        raise ValueError(f"images {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each image its own.")
+@dataclass(frozen=True)
+class Written:
+    """How many rows (lines) are in the file, and how many anchors are not, since they lack what a row needs."""
+
+    rows: int
+    anchors_left_out: int = 0
 
 
-def string_array(texts: Sequence[str]) -> pa.Array:
-    """64-bit offsets: what is taken from it may be more than 2 GB."""
-    return pa.array(texts, pa.large_string())
+class RowGroups:
+    """Writes tables of one schema to a Parquet file, in row groups of about 64 MB."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
+        self._waiting: list[pa.Table] = []
+        self.rows = 0
+
+    def __enter__(self) -> RowGroups:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def add(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self.rows += len(table)
+        if sum(waiting.nbytes for waiting in self._waiting) >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            group = pa.concat_tables(self._waiting)
+            self._writer.write_table(group, row_group_size=max(1, len(group)))
+        self._waiting = []

@@ -9,11 +9,10 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float32, Int32
 from numpy.lib.format import open_memmap
 
-from aoq.pipeline.tables.exchange.outgoing import Outgoing
-from aoq.pipeline.tables.exchange.raw import RawLists
-from aoq.pipeline.tables.exchange.written import Written
+from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 TAG = "aoq"
 
@@ -64,15 +63,17 @@ def measure_run(path: Path, queries: Rows, documents: Rows) -> Extent:
     return Extent(max(seen) + 1, last + 1, longest)
 
 
-def read_run(path: Path, queries: Rows, documents: Rows, anchors: int, longest: int, work: Path) -> RawLists:
-    """The lists of a run that was measured, row by row in files in the folder `work`."""
+def read_run(
+    path: Path, queries: Rows, documents: Rows, anchors: int, longest: int, work: Path
+) -> tuple[Int32[np.ndarray, "anchors longest"], Float32[np.ndarray, "anchors longest"]]:
+    """Ids and scores of a run that was measured, memory-mapped files in the folder `work`; padded with -1 and NaN."""
     shape = (anchors, longest)
     ids = open_memmap(work / f"{path.name}.ids.npy", mode="w+", dtype=np.int32, shape=shape)
     scores = open_memmap(work / f"{path.name}.scores.npy", mode="w+", dtype=np.float32, shape=shape)
     ids[:], scores[:] = -1, np.nan
     for _, query, found, found_scores in _lists(path, queries, documents):
         ids[query, : len(found)], scores[query, : len(found)] = found, found_scores
-    return RawLists(str(path), ids, scores)
+    return ids, scores
 
 
 def _lists(path: Path, queries: Rows, documents: Rows) -> Iterator[tuple[int, int, list[int], list[float]]]:

@@ -1,4 +1,4 @@
-"""How alike two captions, or two images, are: by their words, and by a model's vectors."""
+"""How similar two captions, or two images, are: by their words, and by a model's vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.pairs import is_among
 
 BLOCK_NUMBERS = 2**24
-"""Of the vectors that are gathered at a time."""
+"""How many numbers of vectors are gathered at a time."""
 
 Rows = Int64[np.ndarray, " entries"]
 

@@ -42,7 +42,7 @@ class Entries:
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """How far under the anchor's lowest-scoring positive; NaN without one, which is less than nothing."""
+        """How far under the anchor's lowest-scoring positive; NaN without one, which is below any margin."""
         return self.positive_score.astype(np.float64) - self.scores
 
 
@@ -185,7 +185,7 @@ def check_knowledge(screen: Screen, known: Knowledge) -> None:
 
 
 def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UInt16[np.ndarray, "anchors h"]:
-    """Of every listed negative, the bits of the rules that it meets; 0 for padding."""
+    """Give every listed negative the bits of the rules that it meets; 0 for padding."""
     lists = context.table[direction]
     flags = np.zeros(lists.negative_ids.shape, dtype=np.uint16)
     for entries in entry_blocks(direction, lists):
@@ -203,7 +203,7 @@ def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UI
 def _overused(
     ids: Int32[np.ndarray, "anchors h"], left: Bool[np.ndarray, "anchors h"], most: int
 ) -> Bool[np.ndarray, "anchors h"]:
-    """Of what is left, all but each candidate's `most` best places: the highest ranks, then the lowest anchors."""
+    """What is left beyond each candidate's `most` best places: the highest ranks, then the lowest anchors."""
     anchors, places = np.nonzero(left)
     candidates = ids[anchors, places]
     order = np.lexsort((anchors, places, candidates))

@@ -22,7 +22,7 @@ from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.matches import read_matches
 from aoq.pipeline.tables.screens.rules import Context, Knowledge, bit, check_knowledge, flag_negatives, rules_of
-from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, leave_out, write_view
+from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, write_view
 from aoq.pipeline.tables.table import NegativeTable, data_frame, negatives_of
 from aoq.pipeline.tables.writing import made_whole
 
@@ -43,7 +43,7 @@ class ScreenedTable:
         return self.view[direction].flags
 
     def suspicion(self, direction: Direction) -> Float32[np.ndarray, "anchors h"]:
-        """0 to 1: how likely each negative is a true match after all, as far as the rules say."""
+        """0 to 1: how much the rules suspect each negative of being a false negative."""
         return self.view[direction].suspicion
 
     def weights(self, direction: Direction, suspected: Suspected | None = None) -> Float32[np.ndarray, "anchors h"]:
@@ -53,7 +53,7 @@ class ScreenedTable:
 
     def left(self, direction: Direction) -> NegativeLists:
         """The lists without what is flagged, moved up and padded."""
-        return leave_out(self.table[direction], self.view[direction])
+        return self.table[direction].keep(self.flags(direction) == 0)
 
     def to_pandas(self, direction: Direction) -> Any:
         """A pandas.DataFrame as the table's own, with the names of the rules met (`flags`) and `suspicion`."""
@@ -64,7 +64,7 @@ class ScreenedTable:
         return data_frame({**negatives_of(self.table[direction]), **columns})
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the view, as `aoq screen` does, as the new folder `folder`; the table is saved by itself."""
+        """Write the view, as `aoq screen` does, as the new folder `folder`; the table is not saved with it."""
         with made_whole(Path(folder), overwrite=overwrite) as made:
             write_view(self.view, made)
 
@@ -113,8 +113,8 @@ def _name(given: Path | str | np.ndarray | None) -> str | None:
 def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
     """The table's negatives under the rules of the screen.
 
-    A negative is suspected as much as rules that cast suspicion hold, as a share of those that are set; certainly if
-    people said that it matches, or it is the same text.
+    A negative's suspicion is the fraction of the set rules that cast suspicion and that it meets; 1 if people said that
+    it matches, or it is the same text.
     """
     check_knowledge(screen, known)
     judged, counts, context = {}, {}, Context(table, known)

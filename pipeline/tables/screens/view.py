@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float32, UInt16
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
-from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.files import MANIFEST, group_rows, readable_errors, table_hashes
 from aoq.pipeline.tables.screens.rules import bit
@@ -40,10 +39,6 @@ class Judged:
 
     flags: UInt16[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
-
-    def rows(self, start: int, stop: int) -> Judged:
-        """Of some anchors."""
-        return Judged(self.flags[start:stop], self.suspicion[start:stop])
 
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
@@ -69,16 +64,6 @@ class View:
 
     def __getitem__(self, direction: Direction) -> Judged:
         return self.i2t if direction == "i2t" else self.t2i
-
-
-def leave_out(lists: NegativeLists, judged: Judged) -> NegativeLists:
-    """The lists without what the view flags; what is left moves up, and the rest is padding."""
-    left = (judged.flags == 0) & (lists.negative_ids >= 0)
-    order = np.argsort(~left, axis=1, kind="stable")
-    kept = np.take_along_axis(left, order, axis=1)
-    ids = np.where(kept, np.take_along_axis(lists.negative_ids, order, axis=1), np.int32(-1))
-    scores = np.where(kept, np.take_along_axis(lists.scores, order, axis=1), np.float32(np.nan))
-    return NegativeLists(ids, scores, lists.positive_score)
 
 
 def write_view(view: View, folder: Path) -> None:

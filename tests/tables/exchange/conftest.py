@@ -10,7 +10,7 @@ import pytest
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing, Vectors
+from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing
 from aoq.pipeline.tables.pairs import paired, positives_of
 from aoq.pipeline.tables.table import read_table
 
@@ -56,7 +56,7 @@ def outgoing(world):
             change(ids, scores)
         vectors = (world.images, world.captions) if direction == "i2t" else (world.captions, world.images)
         anchors, candidates = ("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t")
-        changed = NegativeLists(ids, scores, lists.positive_score)
+        changed = NegativeLists(ids, scores, lists.positive_score).keep(ids >= 0)
         chunks = [changed[start : start + cut] for start in range(0, len(lists), cut)]
         return Outgoing(
             direction,
@@ -66,7 +66,7 @@ def outgoing(world):
             positives_of(direction, paired(IMAGE_OF), len(lists)),
             depth,
             scored,
-            Vectors(*vectors) if scored else None,
+            vectors if scored else None,
         )
 
     return make

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange import written
+from aoq.pipeline.tables.exchange import outgoing as files
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
 
@@ -102,7 +102,7 @@ def test_sentence_transformers(name, scored, change, direction, outgoing, groups
 
 def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, monkeypatch):
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "one")
-    monkeypatch.setattr(written, "GROUP_BYTES", 1)
+    monkeypatch.setattr(files, "GROUP_BYTES", 1)
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "many")
     assert pq.ParquetFile(tmp_path / "one").num_row_groups == 1
     assert pq.ParquetFile(tmp_path / "many").num_row_groups == 4

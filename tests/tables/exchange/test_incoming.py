@@ -8,8 +8,7 @@ import pytest
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange import incoming
-from aoq.pipeline.tables.exchange.incoming import import_lists
-from aoq.pipeline.tables.exchange.raw import RawLists
+from aoq.pipeline.tables.exchange.incoming import ForeignLists, import_lists
 from aoq.pipeline.tables.statistics import compare, describe
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.sampler import Sampler
@@ -37,12 +36,12 @@ def raw():
     for direction, (anchors, candidates) in COUNTS.items():
         ids = np.array([rng.permutation(candidates)[:7] for _ in range(anchors)], dtype=np.int32)
         scores = rng.integers(0, 4, size=ids.shape).astype(np.float32)
-        lists[direction] = RawLists(f"{direction}.trec", ids, scores)
+        lists[direction] = ForeignLists(f"{direction}.trec", ids, scores)
     return lists
 
 
 def bare(raw):
-    return {direction: RawLists(lists.source, lists.ids, None) for direction, lists in raw.items()}
+    return {direction: ForeignLists(lists.source, lists.ids) for direction, lists in raw.items()}
 
 
 def run(raw, vectors, folder):
@@ -124,7 +123,7 @@ def test_the_sampler_and_statistics_take_a_table_without_scores(raw, tmp_path):
 )
 def test_lists_that_do_not_fit_are_refused(raw, tmp_path, change, message):
     changed = {
-        direction: RawLists(lists.source, change.get(direction, lambda ids: ids)(lists.ids), None)
+        direction: ForeignLists(lists.source, change.get(direction, lambda ids: ids)(lists.ids))
         for direction, lists in raw.items()
     }
     with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.rules import Knowledge, bit
 from aoq.pipeline.tables.screens.screened import judge
-from aoq.pipeline.tables.screens.view import leave_out, read_view, write_view
+from aoq.pipeline.tables.screens.view import read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
 WORDS = ("a", "dog", "cat", "red", "runs", "sits")
@@ -149,7 +149,7 @@ def test_counts_add_up_and_lists_grow_short(world):
     table, known = world
     view = judge(table, Screen(range_max=8, near_text=0.5, absolute_margin=0.1), known)
     for direction, counts in view.manifest["directions"].items():
-        left = leave_out(table[direction], view[direction])
+        left = table[direction].keep(view[direction].flags == 0)
         assert counts["listed"] == (table[direction].negative_ids >= 0).sum()
         assert counts["left"] + sum(counts["takes"].values()) == counts["listed"]
         assert counts["left"] == (left.negative_ids >= 0).sum()

@@ -1,4 +1,7 @@
-"""A search that spares the anchors whose lists in an earlier table still hold."""
+"""A search with a new model that keeps the lists of an earlier table where they still hold.
+
+How far a model has moved from a table is measured by `drift`; here lists are made.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from aoq.pipeline.tables.statistics import common_by_depth
 BLOCK = 4096
 
 
-def drifted(earlier: Path, below: float) -> Backend:
-    """Exact lists for the anchors of whose lists in the table `earlier` less than the share `below` still holds.
+def refresh(earlier: Path, below: float) -> Backend:
+    """Search an anchor again only if less than the fraction `below` of its list's top half stays there.
 
-    The others keep theirs, with the new scores, and in their order. Kept lists are not certified: nothing beside them
-    was looked at.
+    The others keep their lists of the table `earlier`, with the new scores, and in their order. Kept lists are not
+    certified: nothing beside them was looked at.
     """
     return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
@@ -34,7 +37,7 @@ def drifted(earlier: Path, below: float) -> Backend:
 def agreement(
     lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
 ) -> Float64[np.ndarray, " anchors"]:
-    """Of the better half of each list, the share that is in the better half when the list is ordered anew.
+    """The fraction of each list's top half that stays there when the list is ordered anew.
 
     >>> agreement(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
     array([0.5])
