@@ -1,8 +1,8 @@
-# make demo   both rounds on the embedded demo      make test   all tests, but those of a cluster
+# make demo   both rounds on the embedded demo      make test   all tests, but those of a cluster and of installing
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster lint clean
+.PHONY: demo test test-cluster test-install lint clean
 
 demo: .venv/installed
 	@$(BIN)/luigi --module tasks SecondRound
@@ -19,6 +19,9 @@ test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest -m cluster
 
+test-install: .venv/installed
+	$(BIN)/python -m pytest -m install tests/install
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,4 +33,4 @@ lint: .venv/installed
 	@touch $@
 
 clean:
-	rm -rf .venv artifacts runs
+	rm -rf .venv artifacts runs build dist *.egg-info

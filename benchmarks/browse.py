@@ -22,10 +22,9 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
 
-from aoq.pipeline.browse.app import create_app
+from aoq.pipeline.browse.app import create_app, open_port, server_on
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.matches import Matches
-from aoq.pipeline.browse.server import open_port, server_on
 from aoq.pipeline.browse.source import Album, OpenTable, Source
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
-from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.settings import configured_path, read_shipped_settings
 
 console = Console()
 
@@ -31,7 +31,7 @@ console = Console()
 @click.option("--artifact-root", default="")
 def main(experiments: tuple[str, ...], data_root: str, artifact_root: str) -> None:
     """Print the figures of each experiment."""
-    read_project_settings()
+    read_shipped_settings()
     roots = {"data_root": configured_path("data_root", data_root)}
     roots["artifact_root"] = configured_path("artifact_root", artifact_root)
     for experiment in experiments:

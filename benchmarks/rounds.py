@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.stages import plan
-from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.settings import configured_path, read_shipped_settings
 
 COLUMNS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 LOSSES = ("offtri", "offquin", "adapoffquin")
@@ -40,7 +40,7 @@ def main(
     experiment: str, seeds: int, jobs: int, losses: str, override: str, data_root: str, artifact_root: str
 ) -> None:
     """Print mean and standard deviation of each arm's dev recalls."""
-    read_project_settings()
+    read_shipped_settings()
     arms: dict[str, list[tuple[str, str]]] = {"round one": [], "control": []}
     arms |= {loss: [] for loss in losses.split(",")}
     for seed in range(seeds):

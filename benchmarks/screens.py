@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
+from aoq.pipeline.data.demo import SeenScenes, read_claim
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.settings import configured_path, read_project_settings
+from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
@@ -54,7 +54,7 @@ SCREENS = [
 @click.command()
 @click.option("--artifact-root", default="")
 def main(artifact_root: str) -> None:
-    read_project_settings()
+    read_shipped_settings()
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "HardNegatives", "--experiment", "demo"]
     subprocess.run([*luigi, *(["--artifact-root", artifact_root] if artifact_root else [])], check=True)
     chain = plan("demo", data_root=Path(), artifact_root=configured_path("artifact_root", artifact_root))

@@ -31,11 +31,9 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.inputs import model_options, open_pairs
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.settings import configured_path, read_project_settings
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
@@ -77,7 +75,7 @@ def main(
     device: str,
 ) -> None:
     """Print one table for all experiments."""
-    read_project_settings()
+    read_shipped_settings()
     if threads:
         torch.set_num_threads(threads)
     folders = {"data_root": data_root, "artifact_root": artifact_root}
@@ -146,11 +144,7 @@ def random_sampler(pairs: PairData, h: int = 20) -> Sampler:
     captions = rng.integers(0, len(image_of), size=(images, h))
     while (own := image_of[captions] == np.arange(images)[:, None]).any():
         captions[own] = rng.integers(0, len(image_of), size=int(own.sum()))
-    lists = [
-        NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
-        for ids in (captions, other)
-    ]
-    return Sampler(NegativeTable(*lists, manifest={}), image_of, split.captions_of)
+    return Sampler(captions.astype(np.int32), other.astype(np.int32), image_of)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Similarity models, one file a paper. A new model is one file and one line in `MODELS`."""
+"""Similarity models, one file a paper. A new one is a file and a line in `MODELS`; its keywords are [model] keys."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Block:
         return None if self.region_mask is None else self.region_mask.unsqueeze(1)
 
     def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
-        """Of the sums of regions (axis 3), weighted for each word, or of words (axis 1), weighted for each region."""
+        """|.|^2 of sums of regions (axis 3), weighted for each word, or of words (axis 1), weighted for each region."""
         if axis == 1:
             return squared_norm(weights, self.word_gram, "cvw", axis)
         gram, pattern = (self.regions.gram, "cisr") if self.is_aligned else (self.regions.gram[0], "isr")

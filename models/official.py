@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from aoq.models import build_model
-from aoq.models.official_options import Options, State, Told, our_options
-from aoq.models.official_recognition import recognise
+from aoq.models.official_programs import Options, State, Told, our_options, recognise
 
 MOST_NAMES = 8
 
@@ -29,10 +28,7 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"fc\.weight_v", r"project.parametrizations.weight.original1"),
         (r"fc_att\.(.*)", r"position_query.\1"),
         (r"position_embedding\.weight", r"block_embedding.weight"),
-        (r"Rs_GCN_1\.(.*)", r"reasoning.0.\1"),
-        (r"Rs_GCN_2\.(.*)", r"reasoning.1.\1"),
-        (r"Rs_GCN_3\.(.*)", r"reasoning.2.\1"),
-        (r"Rs_GCN_4\.(.*)", r"reasoning.3.\1"),
+        *((rf"Rs_GCN_{n + 1}\.(.*)", rf"reasoning.{n}.\1") for n in range(4)),
         (r"(reasoning\.\d)\.g\.(.*)", r"\1.value.\2"),
         (r"(reasoning\.\d)\.W\.0\.(.*)", r"\1.output.\2"),
         (r"(reasoning\.\d)\.W\.1\.(.*)", r"\1.norm.\2"),
@@ -58,8 +54,7 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"sim_tranloc_w\.(.*)", r"local_similarity.\1"),
         (r"sim_tranglo_w\.(.*)", r"global_similarity.\1"),
         (r"sim_eval_w\.(.*)", r"score.\1"),
-        (r"SGR_module\.(\d)\.graph_query_w\.(.*)", r"reasoning.\1.query.\2"),
-        (r"SGR_module\.(\d)\.graph_key_w\.(.*)", r"reasoning.\1.key.\2"),
+        (r"SGR_module\.(\d)\.graph_(query|key)_w\.(.*)", r"reasoning.\1.\2.\3"),
         (r"SGR_module\.(\d)\.sim_graph_w\.(.*)", r"reasoning.\1.output.\2"),
         (r"SAF_module\.attn_sim_w\.(.*)", r"gate.\1"),
         (r"SAF_module\.bn\.(.*)", r"norm.\1"),
@@ -147,10 +142,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _thresholds(told: Told) -> dict[str, Tensor]:
     """What NAAF has learnt besides its weights: the official code keeps it among the options."""
-    statistics = [told.number(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
     return {
-        "threshold": torch.tensor(told.number("thres", 0.0)),
-        "safe_threshold": torch.tensor(told.number("thres_safe", 0.0)),
-        "alpha": torch.tensor(told.number("alpha", 2.0)),
-        "statistics": torch.tensor(statistics),
+        "threshold": torch.tensor(told("thres", 0.0)),
+        "safe_threshold": torch.tensor(told("thres_safe", 0.0)),
+        "alpha": torch.tensor(told("alpha", 2.0)),
+        "statistics": torch.tensor([told(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]),
     }

@@ -239,10 +239,12 @@ def _versions() -> dict[str, str]:
 
 def _git_commit() -> str | None:
     """The commit of the source tree, with `+` where the tree differs from it; None outside a checkout."""
-    source = Path(__file__).resolve().parent
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():  # installed, maybe below somebody's own repository
+        return None
     try:
         described = subprocess.run(
-            ["git", "-C", str(source), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
             capture_output=True,
             text=True,
             timeout=10,

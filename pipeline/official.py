@@ -28,10 +28,11 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
     Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` says which model
     it is where several have such weights. Each model has every option that a [model] section knows.
     """
-    content = _load(path)
+    loaded = _load(path)
     try:
-        networks, options = _networks(content), _options(content)
-        return tuple(_complete(from_official(parts, options, name)) for parts in networks)
+        content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
+        networks = _networks(content, type(loaded).__name__)
+        return tuple(_complete(from_official(parts, _options(content), name)) for parts in networks)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -56,14 +57,13 @@ def _complete(model: OfficialModel) -> OfficialModel:
     return replace(model, options={**model.options, **model_section(model).model_dump(exclude={"name"})})
 
 
-def _networks(content: Any) -> list[list[dict[str, Tensor]]]:
+def _networks(content: Mapping[str, Any], kind: str) -> list[list[dict[str, Tensor]]]:
     """The state dicts of each network."""
-    found = {_text(key): value for key, value in content.items()} if isinstance(content, Mapping) else {}
     for names in NETWORKS:
-        if all(_is_state_dicts(found.get(name)) for name in names):
-            return [[_state(part) for part in found[name]] for name in names]
-    keys = sorted(map(str, found))
-    holds = f"{keys[:MOST_KEYS]}{' and more' if len(keys) > MOST_KEYS else ''}" if keys else type(content).__name__
+        if all(_is_state_dicts(content.get(name)) for name in names):
+            return [[_state(part) for part in content[name]] for name in names]
+    keys = sorted(content)
+    holds = f"{keys[:MOST_KEYS]}{' and more' if len(keys) > MOST_KEYS else ''}" if keys else kind
     raise ValueError(
         "This is no official checkpoint: it needs a list of state dicts under 'model' (NCR: under 'model_A' and under "
         f"'model_B'), but holds {holds}."
@@ -81,9 +81,9 @@ def _state(part: Mapping[Any, Any]) -> dict[str, Tensor]:
     return {_text(key): value.detach().clone() for key, value in part.items()}
 
 
-def _options(content: Mapping[Any, Any]) -> dict[str, object]:
+def _options(content: Mapping[str, Any]) -> dict[str, object]:
     """The official command-line options; none where there are none."""
-    options: Any = next((value for key, value in content.items() if _text(key) == "opt"), {})
+    options: Any = content.get("opt", {})
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     if not isinstance(options, Mapping):
         raise ValueError(f"Its options ('opt') are of type {type(options).__name__}; a Namespace or dict was expected.")

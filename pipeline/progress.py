@@ -22,14 +22,18 @@ Report = Callable[[int, int, str], None]
 def show_progress(title: str) -> Iterator[Report]:
     """Yield a function to call with (done, total, text)."""
     if not sys.stderr.isatty():
-        yield _Lines(title)
+        last = time.monotonic()
+
+        def log(done: int, total: int, text: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= QUIET_SECONDS:
+                last = time.monotonic()
+                logger.info("%s: %d of %d  %s", title, done, total, text)
+
+        yield log
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
+    about, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
+    columns = about, BarColumn(), text, TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(title, total=None, text="")
 
@@ -37,14 +41,3 @@ def show_progress(title: str) -> Iterator[Report]:
             progress.update(bar, completed=done, total=total, text=text)
 
         yield report
-
-
-class _Lines:
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int, text: str) -> None:
-        if time.monotonic() - self._last >= QUIET_SECONDS:
-            self._last = time.monotonic()
-            logger.info("%s: %d of %d  %s", self._title, done, total, text)

@@ -1,4 +1,4 @@
-"""The luigi.cfg sections of ours, and the project's luigi.cfg wherever the command is given."""
+"""Our sections of luigi.cfg: the user's own in the current directory, over the one that aoq brings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pathlib import Path
 import luigi
 from luigi.configuration import get_config
 
+import aoq
+
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
-PROJECT = Path(__file__).resolve().parent.parent
+SHIPPED = Path(aoq.__file__).parent / "luigi.cfg"
 
 
 class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the class)
-    """Relative paths start at the project's folder, wherever the command is given."""
+    """Relative paths start at the current directory."""
 
     data_root: luigi.Parameter = luigi.Parameter(default="data")
     artifact_root: luigi.Parameter = luigi.Parameter(default="artifacts")
@@ -35,10 +37,8 @@ class engine(luigi.Config):  # noqa: N801
 
 
 def configured_path(option: str, chosen: str = "") -> Path:
-    """The folder [paths] names; a path chosen on the command line starts at the current directory, as typed."""
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    return PROJECT / Path(getattr(paths(), option)).expanduser()
+    """The folder chosen on the command line, else the one [paths] names."""
+    return Path(chosen or getattr(paths(), option)).expanduser().absolute()
 
 
 def runs_root(artifact_root: str = "") -> Path:
@@ -46,17 +46,17 @@ def runs_root(artifact_root: str = "") -> Path:
     return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
 
 
-def read_project_settings() -> None:
-    """Take from the project's luigi.cfg what no other luigi.cfg has set.
+def read_shipped_settings() -> None:
+    """Take from the luigi.cfg that aoq brings what no other luigi.cfg has set.
 
-    Luigi looks into the current directory only, and without its settings it would wait for a scheduler that is not
+    Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that is not
     there, fork after torch has computed (a deadlock), and exit 0 when a task failed.
     """
     config = get_config()
-    own = configparser.ConfigParser()
-    own.read(PROJECT / "luigi.cfg", encoding="utf-8")
-    for section in own.sections():
-        for option, value in own.items(section):
+    shipped = configparser.ConfigParser()
+    shipped.read(SHIPPED, encoding="utf-8")
+    for section in shipped.sections():
+        for option, value in shipped.items(section):
             if not config.has_option(section, option):
                 config.set(section, option, value)
 

@@ -1,7 +1,7 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
-from aoq.pipeline.settings import log_to_console, read_project_settings
-from aoq.tasks.reports import Report
+from aoq.pipeline.settings import log_to_console, read_shipped_settings
+from aoq.tasks.comparisons import Ablation, Report
 from aoq.tasks.stages import (
     Control,
     Dataset,
@@ -13,9 +13,8 @@ from aoq.tasks.stages import (
     Screen,
     SecondRound,
 )
-from aoq.tasks.studies import Ablation
 
-read_project_settings()
+read_shipped_settings()
 log_to_console()
 
 __all__ = [

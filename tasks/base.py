@@ -14,10 +14,10 @@ from typing import ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.planning.chain import Chain, run_name
-from aoq.pipeline.planning.report import ReportPlan
-from aoq.pipeline.planning.stages import plan
-from aoq.pipeline.planning.study import StudyPlan
+from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.planning.report import PlannedReport
+from aoq.pipeline.planning.study import PlannedStudy
 from aoq.pipeline.settings import configured_path, engine, runs_root
 
 logger = logging.getLogger(__name__)
@@ -43,13 +43,8 @@ class MakingTask(luigi.Task):
 
     @property
     @abstractmethod
-    def subject(self) -> str:
-        """Whose stage it is, as the log names it."""
-
-    @property
-    @abstractmethod
-    def alias(self) -> str:
-        """The folder below `runs/` with the link to the artefact."""
+    def source(self) -> Chain | PlannedReport | PlannedStudy:
+        """What the stage's function makes its artefact of."""
 
     @property
     @abstractmethod
@@ -57,8 +52,18 @@ class MakingTask(luigi.Task):
 
     @property
     @abstractmethod
-    def source(self) -> Chain | StudyPlan | ReportPlan:
-        """What the stage's function reads its experiment from."""
+    def alias(self) -> str:
+        """The folder below `runs/` with the link to the artefact."""
+
+    @property
+    def subject(self) -> str:
+        """Whose stage it is, as the log names it."""
+        return self.alias
+
+    def of(self, task: type[MakingTask], experiment: str = "") -> luigi.Task:
+        """Another task with the same parameters; of another experiment where one is named, override and all."""
+        name, override = split_member(experiment)
+        return self.clone(task, **{"experiment": name, "override": override} if experiment else {})  # type: ignore[no-untyped-call]
 
     def process_resources(self) -> dict[str, int]:
         """One worker at a time makes an artefact: others that need the same do something else meanwhile."""
@@ -85,30 +90,28 @@ class MakingTask(luigi.Task):
         self.link()
 
     def link(self) -> None:
+        """Let the run's name lead to it: it may have been made under another, or the name have meant another since."""
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
         from aoq.pipeline.engine import Engine
+        from aoq.pipeline.produce import PRODUCERS
 
-        produce = getattr(importlib.import_module("aoq.pipeline.produce"), f"produce_{self.stage}")
         settings = engine()
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    produce(self.source, build, Engine(**settings.param_kwargs))
+                    PRODUCERS[self.stage](self.source, build, Engine(**settings.param_kwargs))
         except Exception:
-            self._keep_traceback()
+            with suppress(OSError):  # the disk may be what failed
+                (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             raise
         metrics = self.artifact.manifest().get("metrics")
         split = self.artifact.ingredients.get("split", "dev")  # an evaluation's own; of a training the best epoch's
         best = f"  {split} rsum {metrics['rsum']:.1f}" if metrics else ""
         logger.info("%s of %s: done%s", self.stage, self.subject, best)
-
-    def _keep_traceback(self) -> None:
-        with suppress(OSError):  # the disk may be what failed
-            (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
 
 
 class ArtifactTask(MakingTask):
@@ -124,10 +127,6 @@ class ArtifactTask(MakingTask):
         return _planned(self.experiment, self.override, **self.roots)
 
     @property
-    def subject(self) -> str:
-        return self.alias
-
-    @property
     def alias(self) -> str:
         return run_name(self.experiment, self.override)
 
@@ -139,10 +138,6 @@ class ArtifactTask(MakingTask):
     def source(self) -> Chain:
         return self.chain.owner(self.stage)
 
-    def stage_task(self, task: type[ArtifactTask], **changed: str) -> ArtifactTask:
-        """Another stage with the same parameters but for those `changed`."""
-        return self.clone(task, **changed)  # type: ignore[no-untyped-call]
-
 
 @cache
 def _planned(experiment: str, override: str, *, data_root: Path, artifact_root: Path) -> Chain:
@@ -152,5 +147,5 @@ def _planned(experiment: str, override: str, *, data_root: Path, artifact_root: 
 
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
 def _say_it_is_there(task: MakingTask) -> None:
-    task.link()  # it may have been made under another name, or the name have meant another since
+    task.link()
     logger.info("%s of %s is there: %s", task.stage, task.subject, task.artifact.path)

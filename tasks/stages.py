@@ -7,7 +7,7 @@ from typing import Final
 
 import luigi
 
-from aoq.pipeline.planning.chain import Chain, split_member
+from aoq.pipeline.planning.chain import Chain
 from aoq.tasks.base import ArtifactTask
 
 TRAINING: Final = {"training": 1}
@@ -27,17 +27,17 @@ class Dataset(ArtifactTask):
 
     def requires(self) -> Iterator[luigi.Task]:
         if "world" in self.chain.stages:
-            yield self.stage_task(DemoWorld)
+            yield self.of(DemoWorld)
 
 
 class FirstRound(ArtifactTask):
-    """The teacher, trained on the batch's own negatives."""
+    """The teacher, trained on in-batch negatives."""
 
     stage = "first_round"
     resources = TRAINING
 
     def requires(self) -> luigi.Task:
-        return self.stage_task(Dataset)
+        return self.of(Dataset)
 
 
 class Embeddings(ArtifactTask):
@@ -46,7 +46,7 @@ class Embeddings(ArtifactTask):
     stage = "embeddings"
 
     def requires(self) -> luigi.Task:
-        return self.stage_task(FirstRound)
+        return self.of(FirstRound)
 
 
 class HardNegatives(ArtifactTask):
@@ -56,10 +56,7 @@ class HardNegatives(ArtifactTask):
 
     def requires(self) -> Iterator[luigi.Task]:
         owner = self.chain.owner(self.stage)
-        if owner.members:
-            yield from _of_members(self, owner)
-        else:
-            yield self.stage_task(Embeddings)
+        return _of_members(self, owner) if owner.members else iter([self.of(Embeddings)])
 
 
 class Screen(ArtifactTask):
@@ -68,10 +65,10 @@ class Screen(ArtifactTask):
     stage = "screen"
 
     def requires(self) -> Iterator[luigi.Task]:
-        yield self.stage_task(HardNegatives)
+        yield self.of(HardNegatives)
         screen = self.chain.experiment.screen
         if screen is not None and screen.needs_vectors:
-            yield self.stage_task(Embeddings)
+            yield self.of(Embeddings)
 
 
 class Control(ArtifactTask):
@@ -81,7 +78,7 @@ class Control(ArtifactTask):
     resources = TRAINING
 
     def requires(self) -> luigi.Task:
-        return self.stage_task(Dataset)
+        return self.of(Dataset)
 
 
 class SecondRound(ArtifactTask):
@@ -91,16 +88,16 @@ class SecondRound(ArtifactTask):
     resources = TRAINING
 
     def requires(self) -> Iterator[luigi.Task]:
-        yield self.stage_task(Dataset)
-        if self.artifact.upstream[1:]:
-            yield self.stage_task(HardNegatives)
+        yield self.of(Dataset)
+        if self.chain.trains_on_table:
+            yield self.of(HardNegatives)
             if "screen" in self.chain.stages:
-                yield self.stage_task(Screen)
+                yield self.of(Screen)
             start = self.chain.experiment.student.start
             if start == "control":
-                yield self.stage_task(Control)
+                yield self.of(Control)
             elif start == "teacher" and not self.chain.owner("hard_negatives").members:  # else: made by then
-                yield self.stage_task(FirstRound)
+                yield self.of(FirstRound)
 
 
 class Evaluation(ArtifactTask):
@@ -109,14 +106,9 @@ class Evaluation(ArtifactTask):
     stage = "evaluation"
 
     def requires(self) -> Iterator[luigi.Task]:
-        if self.chain.members:
-            yield from _of_members(self, self.chain)
-        else:
-            yield self.stage_task(SecondRound)
+        return _of_members(self, self.chain) if self.chain.members else iter([self.of(SecondRound)])
 
 
 def _of_members(task: ArtifactTask, chain: Chain) -> Iterator[luigi.Task]:
-    stages: dict[str, type[ArtifactTask]] = {"hard_negatives": HardNegatives, "second_round": SecondRound}
-    for asked, stage in zip(chain.asked, chain.uses, strict=True):
-        experiment, override = split_member(asked)
-        yield task.stage_task(stages[stage], experiment=experiment, override=override)
+    for member in chain.members:
+        yield task.of(HardNegatives if member.stage == HardNegatives.stage else SecondRound, member.asked)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ROWS = [
-    ["aoq.pipeline.artifact", "aoq.pipeline.engine", "aoq.pipeline.progress"],
+    ["aoq.pipeline.artifact", "aoq.pipeline.engine", "aoq.pipeline.extras", "aoq.pipeline.progress"],
     ["aoq.models"],
     ["aoq.pipeline.losses"],
     ["aoq.pipeline.search"],

@@ -1,22 +1,52 @@
-"""What an address names, and where else it leads."""
+"""What an address names, which part of a long list it asks for, and where else it leads."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from flask import abort, request, url_for
 
-from aoq.pipeline.browse.paging import BadQueryError, Page
 from aoq.pipeline.browse.source import Album
 from aoq.pipeline.search.problem import Direction
 
+Item = TypeVar("Item")
 Kind = Literal["image", "caption"]
 DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}
 CANDIDATES: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
 """What an anchor of a kind lists."""
 KEPT = ("q", "page", "table", "run", "beside", "show")
 LONGEST = 9
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of `total` things; the first is page 1.
+
+    >>> Page(2, total=5, size=2).cut("abcde")
+    'cd'
+    """
+
+    number: int
+    total: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.last:
+            abort(400, f"page {self.number} is asked for, and there are pages 1 to {self.last}.")
+
+    @property
+    def last(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def start(self) -> int:
+        """How many things are on the pages before."""
+        return (self.number - 1) * self.size
+
+    def cut(self, items: Sequence[Item]) -> Sequence[Item]:
+        return items[self.start : self.start + self.size]
 
 
 def named_row(album: Album, kind: Kind, given: str) -> int:
@@ -29,6 +59,7 @@ def named_row(album: Album, kind: Kind, given: str) -> int:
 
 
 def asked_page(total: int, size: int) -> Page:
+    """The page that the address asks for, the first if none."""
     return Page(_asked_number("page", 1), total, size)
 
 
@@ -39,14 +70,15 @@ def asked_numbers(name: str, opened: Sequence[object]) -> list[int]:
         numbers.append(_asked_number("beside", 0))
     for number in numbers:
         if number >= len(opened):
-            raise BadQueryError(f"{name} {number} is asked for, and 0 to {len(opened) - 1} are open.")
+            abort(400, f"{name} {number} is asked for, and 0 to {len(opened) - 1} are open.")
     return list(dict.fromkeys(numbers))
 
 
 def asked_choice(asked: Mapping[str, str], name: str, known: Collection[str]) -> str:
+    """One of the known values."""
     given = asked.get(name, "")
     if given not in known:
-        raise BadQueryError(f"{name}={given[:40]}: choose one of {', '.join(filter(None, known))}.")
+        abort(400, f"{name}={given[:40]}: choose one of {', '.join(filter(None, known))}.")
     return given
 
 
@@ -61,7 +93,7 @@ def _asked_number(name: str, default: int) -> int:
     given = request.args.get(name) or str(default)
     number = _whole(given)
     if number is None:
-        raise BadQueryError(f"{name}={given[:40]}: give a whole number.")
+        abort(400, f"{name}={given[:40]}: give a whole number.")
     return number
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import group_rows, numbered, open_lists, readable_errors
 from aoq.pipeline.tables.inspection import AnchorList, members_of
-from aoq.pipeline.tables.screens.view import Judged, judged_groups, read_judged
+from aoq.pipeline.tables.screens.view import judged_groups, read_judged
 
 KEPT_GROUPS = 4
 KEPT_LISTINGS = 16
@@ -42,13 +42,15 @@ class ListFile:
         self.direction = direction
         self._members = members_of(manifest, direction)
         self._path = table / f"{direction}.parquet"
-        self._view = None if view is None else view / f"{direction}.parquet"
         with open_lists(self._path) as file:
             self._ends = np.cumsum(group_rows(file))
             self.h: int = file.schema_arrow.field("scores").type.list_size
-        self._view_ends = self._ends if self._view is None else np.cumsum(judged_groups(self._view))
         self._read_group = lru_cache(KEPT_GROUPS)(self._lists)
-        self._read_judged = lru_cache(KEPT_GROUPS)(self._judged)
+        self._read_judged = None
+        if view is not None:
+            judged = view / f"{direction}.parquet"
+            self._judged_ends = np.cumsum(judged_groups(judged))
+            self._read_judged = lru_cache(KEPT_GROUPS)(partial(read_judged, judged))
         self.listings = lru_cache(KEPT_LISTINGS)(self._find_listings)
 
     def __len__(self) -> int:
@@ -58,8 +60,8 @@ class ListFile:
         group, row = _place(self._ends, anchor)
         lists = self._read_group(group)
         flags, suspicion = np.zeros(self.h, np.uint16), np.zeros(self.h, np.float32)
-        if self._view is not None:
-            group, place = _place(self._view_ends, anchor)
+        if self._read_judged is not None:
+            group, place = _place(self._judged_ends, anchor)
             judged = self._read_judged(group)
             flags, suspicion = judged.flags[place], judged.suspicion[place]
         return AnchorList(
@@ -78,10 +80,6 @@ class ListFile:
         with open_lists(self._path) as file, readable_errors(self._path):
             rows = file.read_row_group(group)
         return numbered(self._path, rows, int(self._ends[group]) - len(rows))
-
-    def _judged(self, group: int) -> Judged:
-        assert self._view is not None  # or nothing asks
-        return read_judged(self._view, group)
 
     def _find_listings(self, candidate: int) -> Listings:
         """Ids are read group by group, and scores only of groups where the candidate is."""

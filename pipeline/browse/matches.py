@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from filelock import FileLock
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.browse.match_files import EDITORS
+from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.matches import read_matches
 
 Stamp = tuple[int, int, int]
+CAPTION, IMAGE = PAIRS.names
 
 
 class Matches:
@@ -43,19 +51,14 @@ class Matches:
 
     def _pairs(self) -> frozenset[tuple[int, int]]:
         """Read again where the file is another than before."""
-        stamp, pairs = self._seen
-        now = self._stamp()
-        if now != stamp:
-            pairs = self._read()
-            self._seen = (now, pairs)
-        return pairs
-
-    def _stamp(self) -> Stamp | None:
         try:
             there = self.path.stat()
+            now: Stamp | None = (there.st_ino, there.st_mtime_ns, there.st_size)
         except FileNotFoundError:
-            return None
-        return there.st_ino, there.st_mtime_ns, there.st_size
+            now = None
+        if now != self._seen[0]:
+            self._seen = (now, self._read())
+        return self._seen[1]
 
     def _read(self) -> frozenset[tuple[int, int]]:
         try:
@@ -63,3 +66,45 @@ class Matches:
         except FileNotFoundError:
             return frozenset()
         return frozenset((image, caption) for image, caption in pairs.tolist())
+
+
+def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    rows = [PAIRS.names]
+    if path.exists():
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    header, *pairs = rows
+    places = header.index(CAPTION), header.index(IMAGE)
+    if is_match:
+        row = {places[0]: str(caption), places[1]: str(image)}
+        pairs.append([row.get(place, "") for place in range(len(header))])
+    else:
+        pairs = [row for row in pairs if tuple(int(row[place]) for place in places) != (caption, image)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *pairs])
+    return text.getvalue().encode()
+
+
+def _parquet(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    table = pq.read_table(path) if path.exists() else PAIRS.empty_table()
+    if is_match:
+        schema = pa.schema([table.schema.field(name) for name in PAIRS.names])
+        row = pa.table({CAPTION: [caption], IMAGE: [image]}, schema=schema)
+        table = pa.concat_tables([table, row], promote_options="default")
+    else:
+        table = table.filter(pc.or_(pc.not_equal(table[CAPTION], caption), pc.not_equal(table[IMAGE], image)))
+    file = io.BytesIO()
+    pq.write_table(table, file, write_page_checksum=True)
+    return file.getvalue()
+
+
+def _json(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    images_of = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    name = next((key for key in images_of if int(key) == caption), str(caption))
+    images = [one for one in images_of.get(name, []) if int(one) != image]
+    images_of[name] = [*images, image] if is_match else images
+    return json.dumps({key: images for key, images in images_of.items() if images}).encode()
+
+
+EDITORS: dict[str, Callable[[Path, int, int, bool], bytes]] = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+"""The content of a file with one pair more or less, by its ending; everything else in it stays."""

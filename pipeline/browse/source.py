@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
-from aoq.pipeline.artifact import digest
+from aoq.pipeline.artifact import Artifact, digest
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.search import CaptionSearch
-from aoq.pipeline.data.folder import Split
+from aoq.pipeline.config.screen import RULES
+from aoq.pipeline.data.folder import Split, open_split
 from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
+from aoq.pipeline.produce.inputs import open_train_split
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.files import read_manifest
+from aoq.pipeline.tables.inspection import inspect_list
+from aoq.pipeline.tables.screens.view import read_view_manifest
+
+NamedChain = tuple[str, Chain]
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class OpenTable:
     manifest: Mapping[str, Any]
     lists: Mapping[Direction, ListFile]
     rules: tuple[str, ...]
-    """Of the view."""
+    """The rules of the view."""
     store: EmbeddingStore | None
 
     @property
@@ -60,13 +70,12 @@ class OpenTable:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A run's answers to the queries of its evaluation split."""
+    """A run's answers to the queries of its evaluation split; the similarities stay on disk."""
 
     name: str
     album: Album
     metrics: Mapping[str, Any]
     similarity: Float32[np.ndarray, "images captions"]
-    """Mapped."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +89,83 @@ class Source:
     @property
     def albums(self) -> dict[str, Album]:
         return {album.key: album for album in (self.train, *(run.album for run in self.evaluations)) if album}
+
+
+def open_source(asked: Sequence[NamedChain]) -> Source:
+    """Open what there is of experiments, named with their overrides; refuse what cannot stand side by side."""
+    runs = []
+    for named, chain in asked:
+        experiment, override = split_member(named)
+        if not (_has_table(chain) or _is_evaluated(chain)):
+            task = "Evaluation" if table_owner(chain) is None else "HardNegatives"
+            command = f"luigi --module tasks {task} --experiment {quote(experiment)}"
+            command += f" --override {quote(override)}" if override else ""
+            raise ValueError(f"{named} has neither a table nor an evaluation yet; run: {command}")
+        runs.append((run_name(experiment, override), chain))
+    tables = _open_tables([run for run in runs if _has_table(run[1])])
+    return Source(*tables, _open_evaluations([run for run in runs if _is_evaluated(run[1])]))
+
+
+def _has_table(chain: Chain) -> bool:
+    owner = table_owner(chain)
+    return owner is not None and owner["hard_negatives"].exists()
+
+
+def _is_evaluated(chain: Chain) -> bool:
+    return "evaluation" in chain.stages and chain["evaluation"].exists()
+
+
+def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTable, ...]]:
+    if not runs:
+        return None, ()
+    owner = table_owner(runs[0][1])
+    assert owner is not None  # it has a table
+    users: dict[str, list[NamedChain]] = {}
+    for name, chain in runs:
+        check_same_data(name, owner, chain)
+        screen = _made(chain, "screen")
+        users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
+    train = Album.of(owner.folder, open_train_split(owner))
+    tables = tuple(_open_table([name for name, _ in each], each[0][1], train.split) for each in users.values())
+    # Look once: what is compiled and imported for it takes seconds, which no page should take.
+    tokenise("it's")
+    inspect_list(tables[0].lists["i2t"][0], train.split, np.empty(0, np.int64), tables[0].store)
+    return train, tables
+
+
+def _made(chain: Chain, stage: str) -> Artifact | None:
+    made = chain.stages.get(stage)
+    return made if made and made.exists() else None
+
+
+def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
+    """The table that the runs of these names share."""
+    owner = chain.owner("hard_negatives")
+    folder = owner["hard_negatives"].path / "table"
+    manifest = read_manifest(folder)
+    screen, embeddings = _made(chain, "screen"), _made(owner, "embeddings")
+    view = screen.path / "view" if screen else None
+    asked = read_view_manifest(view, manifest)["screen"] if view else ()
+    lists = {direction: ListFile(folder, direction, manifest, view) for direction in DIRECTIONS}
+    if (len(lists["i2t"]), len(lists["t2i"])) != (split.image_count, split.caption_count):
+        raise ValueError(
+            f"{folder} is of {len(lists['i2t'])} images and {len(lists['t2i'])} captions, and split {split.name!r} has "
+            f"{split.image_count} and {split.caption_count}; mine again."
+        )
+    store = EmbeddingStore.open(embeddings.path) if embeddings else None
+    return OpenTable(tuple(names), manifest, lists, tuple(rule for rule in RULES if rule in asked), store)
+
+
+def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
+    """Runs of the same queries share an album."""
+    opened: list[tuple[Chain, Evaluated]] = []
+    for name, chain in runs:
+        album = next((there.album for other, there in opened if same_queries(other, chain)), None)
+        album = album or Album.of(chain.folder, open_split(chain.folder, chain.experiment.evaluation.split))
+        made = chain["evaluation"]
+        file, expected = made.path / "similarity.npy", (album.split.image_count, album.split.caption_count)
+        similarity = np.load(file, mmap_mode="r")
+        if similarity.shape != expected:
+            raise ValueError(f"{file} is of {similarity.shape} images and captions, and the split has {expected}.")
+        opened.append((chain, Evaluated(name, album, made.manifest().get("metrics", {}), similarity)))
+    return tuple(evaluated for _, evaluated in opened)

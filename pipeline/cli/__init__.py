@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 
 import click
 
@@ -11,16 +12,17 @@ from aoq.pipeline.cli.browse import browse
 from aoq.pipeline.cli.checkpoint import import_checkpoint
 from aoq.pipeline.cli.data import data
 from aoq.pipeline.cli.drift import drift
+from aoq.pipeline.cli.estimate import estimate
 from aoq.pipeline.cli.export import export
 from aoq.pipeline.cli.import_table import import_table
 from aoq.pipeline.cli.inspect import inspect
 from aoq.pipeline.cli.mine import mine
-from aoq.pipeline.cli.plan import plan
 from aoq.pipeline.cli.report import report
 from aoq.pipeline.cli.results import results
 from aoq.pipeline.cli.screen import screen
 from aoq.pipeline.cli.table import audit, diff, stats
-from aoq.pipeline.settings import log_to_console, read_project_settings
+from aoq.pipeline.cli.version import show_versions
+from aoq.pipeline.settings import log_to_console, read_shipped_settings
 
 
 class _Group(click.Group):
@@ -35,17 +37,28 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aoq")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_versions,
+    help="Show the versions and devices of aoq, Python, torch and FAISS.",
+)
 def main() -> None:
     """Offline hard negatives for image-text retrieval: look at what the pipeline made.
 
     Things are made by Luigi: luigi --module tasks SecondRound --experiment NAME
     """
-    read_project_settings()
+    read_shipped_settings()
     log_to_console()
 
 
-TABLES = (plan, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
+TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
 PIPELINE = (results, report, status, explain, verify, gc, data, import_checkpoint)
 for command in (*TABLES, *PIPELINE):
     main.add_command(command)
+
+plan = copy(estimate)  # the command's old name
+plan.hidden = True
+main.add_command(plan, "plan")

@@ -17,31 +17,25 @@ from aoq.pipeline.artifact import MANIFEST, Artifact, file_sha256
 from aoq.pipeline.cli.experiment import all_stages, experiment_chain
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, runs_root
 
 
 @click.command()
 @experiment_chain
 def status(chain: Chain) -> None:
-    """What of EXPERIMENT is made, half made, or missing."""
-    table = Table("stage", "state", "made", "took", "size", "key", box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        column.no_wrap = True
+    """Show what of EXPERIMENT is made or missing."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("stage", "state", "made", "took", "size", "key"):
+        table.add_column(column, no_wrap=True)
     for name, artifact in all_stages(chain).items():
         if artifact.exists():
             manifest = artifact.manifest()
             size = sum(entry["bytes"] for entry in manifest["files"].values())
-            row = (
-                "done",
-                manifest["finished"][5:16].replace("T", " "),
-                f"{manifest['seconds']:.0f} s",
-                f"{size / 1e6:.1f} MB",
-            )
-        elif artifact.work.is_dir():
-            row = ("[yellow]begun[/]", "", "", "")
+            made = manifest["finished"][5:16].replace("T", " ")
+            row = ("done", made, f"{manifest['seconds']:.0f} s", f"{size / 1e6:.1f} MB")
         else:
-            row = ("[dim]missing[/]", "", "", "")
+            row = ("[yellow]begun[/]" if artifact.work.is_dir() else "[dim]missing[/]", "", "", "")
         table.add_row(name, *row, artifact.key)
     console = Console()
     console.print(table)
@@ -52,7 +46,10 @@ def status(chain: Chain) -> None:
 @experiment_chain
 @click.argument("stage")
 def explain(chain: Chain, stage: str) -> None:
-    """What STAGE's key is the hash of, and how it differs from the nearest artefact that exists."""
+    """Show what STAGE's key is made of.
+
+    Where the artefact is missing, show what differs from the nearest one that exists.
+    """
     artifact = chain[stage]
     click.echo(json.dumps({"key": artifact.key, **artifact.recipe}, indent=1))
     if artifact.exists():
@@ -73,7 +70,10 @@ def explain(chain: Chain, stage: str) -> None:
 @click.command()
 @experiment_chain
 def verify(chain: Chain) -> None:
-    """Hash every file of EXPERIMENT's artefacts and of its dataset, and check that each was made from what is there."""
+    """Check that EXPERIMENT's files are whole.
+
+    Hash every file of its artefacts and of its dataset, and check that each was made from what is there.
+    """
     problems, checked = [], 0
     for name, artifact in all_stages(chain).items():
         if not artifact.exists():
@@ -96,7 +96,10 @@ def verify(chain: Chain) -> None:
 @click.option("--data-root", default="")
 @click.option("--artifact-root", default="")
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
-    """List artefacts that no experiment in configs/ and no link in runs/ leads to."""
+    """List or delete artefacts nothing leads to.
+
+    What an experiment in configs/ or a link in runs/ leads to is kept.
+    """
     root = configured_path("artifact_root", artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
     made = sorted(path.parent for path in root.glob(f"*/*/{MANIFEST}") if not path.parent.name.startswith("."))
@@ -143,12 +146,8 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
 
 
 def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    absent = "nothing"
-    return {
-        place: (ours.get(place, absent), theirs.get(place, absent))
-        for place in {*ours, *theirs}
-        if ours.get(place, absent) != theirs.get(place, absent)
-    }
+    both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
+    return {place: (here, there) for place, (here, there) in both.items() if here != there}
 
 
 def _other_upstream(artifact: Artifact) -> list[str]:

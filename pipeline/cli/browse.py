@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from aoq.pipeline.cli.experiment import roots
+from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 
 
 @click.command()
@@ -31,18 +32,16 @@ def browse(runs: tuple[str, ...], port: int, matches: Path, folders: dict[str, P
     confused with and whose negative it is, compare tables and models, and mark negatives that match after all:
     `[screen] positives` and `aoq screen --positives` read the file of marks.
     """
-    from aoq.pipeline.browse.app import create_app
+    import_extra("flask", "browse", "aoq browse")
+    from aoq.pipeline.browse.app import create_app, open_port, server_on
     from aoq.pipeline.browse.matches import Matches
-    from aoq.pipeline.browse.opening import open_source
-    from aoq.pipeline.browse.server import open_port, server_on
+    from aoq.pipeline.browse.source import open_source
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")
-    chains = []
-    for named in runs:
-        experiment, override = split_member(named)
-        chains.append((named, plan(experiment, override=override, **folders)))
-    source = open_source(chains)
+    members = [split_member(named) for named in runs]
+    chains = [plan(experiment, override=override, **folders) for experiment, override in members]
+    source = open_source(list(zip(runs, chains, strict=True)))
     split = source.train.split if source.train else None
     marked = Matches(matches, split.image_count, split.caption_count) if split else None
     with open_port(port) as listening:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -90,14 +91,10 @@ def _next_step(model: OfficialModel, path: Path) -> list[str]:
         intention = (
             "To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set"
         )
-        return [intention, *_indented(written)]
+        return [intention, indent("\n".join(written), "    ")]
     return [
         "To evaluate it, alone or in an [ensemble], take `teacher` and [second_round] out of an experiment, say a copy",
         "of configs/f30k_scan_t2i.toml, and set",
-        *_indented(written),
+        indent("\n".join(written), "    "),
         "It cannot mine: it compares fragments, and a search index needs one vector an image or caption.",
     ]
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" if line else "" for line in lines]

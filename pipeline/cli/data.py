@@ -37,7 +37,7 @@ def check(folder: Path) -> None:
 def relevance(folder: Path, split: str) -> None:
     """Write which answers ECCV Caption and CxC call right beside a split of FOLDER; evaluations then measure them.
 
-    Needs the extra: pip install -e ".[eccv]".
+    Needs the extra: pip install "aoq[eccv]".
     """
     from aoq.pipeline.data.coco import write_coco_relevance
     from aoq.pipeline.data.folder import open_split
@@ -53,7 +53,7 @@ def relevance(folder: Path, split: str) -> None:
 def classes(folder: Path, instances: Path, split: str) -> None:
     """Write what INSTANCES (COCO's instances_val2014.json) show beside a split of FOLDER; evaluations then give PMRP.
 
-    Needs the extra: pip install -e ".[eccv]".
+    Needs the extra: pip install "aoq[eccv]".
     """
     from aoq.pipeline.data.coco import write_coco_classes
     from aoq.pipeline.data.folder import open_split

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path
 
 
@@ -45,19 +46,12 @@ def roots(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_folders
 
 
-def all_stages(chain: Chain) -> dict[str, Any]:
-    """The chain's artefacts with those of its teacher and members before them, by a name that says whose they are."""
-    stages: dict[str, Any] = {
-        f"{name} {stage}": m[stage] for name, stage, m in zip(chain.asked, chain.uses, chain.members, strict=True)
-    }
-    if chain.teacher:
-        stages |= {f"{chain.teacher.experiment.name} {stage}": a for stage, a in _table_stages(chain.teacher).items()}
+def all_stages(chain: Chain) -> dict[str, Artifact]:
+    """The chain's artefacts, after its members' and those of its teacher's table, by names that say whose they are."""
+    stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
+    if (owner := chain.teacher) is not None:
+        name, of_student = owner.experiment.name, ("screen", "control", "second_round", "evaluation")
+        while owner.teacher is not None:
+            owner = owner.teacher
+        stages |= {f"{name} {stage}": made for stage, made in owner.stages.items() if stage not in of_student}
     return stages | dict(chain.stages)
-
-
-def _table_stages(chain: Chain) -> dict[str, Any]:
-    """What it takes to make the chain's table."""
-    if chain.teacher:
-        return _table_stages(chain.teacher)
-    of_student = ("screen", "control", "second_round", "evaluation")
-    return {stage: a for stage, a in chain.stages.items() if stage not in of_student}

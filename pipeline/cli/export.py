@@ -56,8 +56,8 @@ def export(
     --image-ids). Of an anchor's positives the table keeps the lowest score only; where there are several, scores of
     positives (--scores; pylate) need --vectors.
     """
+    from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.data.folder import open_split
-    from aoq.pipeline.data.lines import read_lines
     from aoq.pipeline.tables.exchange.formats import export_table, find_format
     from aoq.pipeline.tables.files import read_manifest
     from aoq.pipeline.tables.screens.view import read_view

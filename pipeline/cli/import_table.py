@@ -54,8 +54,8 @@ def import_table(
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
+    from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.data.folder import open_split, split_fingerprint
-    from aoq.pipeline.data.lines import read_lines
     from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_lists
     from aoq.pipeline.tables.writing import made_whole
 

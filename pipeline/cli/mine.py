@@ -45,7 +45,9 @@ def mine(
     ray_address: str,
     **options: Any,
 ) -> None:
-    """Write the hardest negatives of IMAGES among CAPTIONS, and the other way round, to the folder OUTPUT.
+    """Mine the negative table of two vector files.
+
+    The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT.
 
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors or .parquet files, FILE::NAME for one
     tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an

@@ -1,4 +1,4 @@
-"""The arguments of `aoq mine`, which `aoq plan` takes too."""
+"""The arguments of `aoq mine`, which `aoq estimate` takes too."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int32
 
+
+class _Search(click.Option):
+    """Its help names the backends there are, which are imported only when help is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from aoq.pipeline.search.backends import describe_backends
+
+        self.help = describe_backends()
+        return super().get_help_record(ctx)
+
+
 OPTIONS = (
     click.option(
         "--pairs", type=click.Path(path_type=Path), help="A .npy file: the image of each caption, -1 for none."
     ),
-    click.option("--per-image", type=click.IntRange(min=1), help="So many consecutive captions belong to each image."),
+    click.option("--per-image", type=click.IntRange(min=1), help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
     click.option(
         "--h-captions", default=300, show_default=True, type=click.IntRange(min=1), help="Negatives an image."
@@ -24,20 +35,20 @@ OPTIONS = (
     click.option("--h-images", default=60, show_default=True, type=click.IntRange(min=1), help="Negatives a caption."),
     click.option("--metric", default="cosine", show_default=True, type=click.Choice(["cosine", "dot"])),
     click.option("--normalise", is_flag=True, help="Divide every vector by its norm first."),
-    click.option("--search", default="auto", show_default=True, help="auto, onepass, faiss-flat or faiss:FACTORY."),
+    click.option("--search", cls=_Search, default="auto", show_default=True),
     click.option(
         "--recall-floor",
         default=0.95,
         show_default=True,
         type=click.FloatRange(min=0, max=1, min_open=True),
-        help="What a faiss:FACTORY must find.",
+        help="Fraction of the true lists that an approximate search must find.",
     ),
     click.option(
         "--memory-mb",
         default=1500,
         show_default=True,
         type=click.IntRange(min=100),
-        help="To use beyond the vectors, about.",
+        help="Memory to use beyond the vectors, about.",
     ),
     click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
 )

@@ -19,17 +19,18 @@ from aoq.pipeline.planning.report import SEPARATOR, plan_report
 )
 @roots
 def report(runs: tuple[str, ...], output: Path, folders: dict[str, Path]) -> None:
-    """One HTML page about RUNS, each an experiment with an override after @ if need be; nothing is trained for it.
+    """Write one HTML page about RUNS.
 
+    Each is an experiment, with an override after @ if need be; nothing is trained for the page.
     `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
     """
     from aoq.pipeline.produce.report import render_report
 
-    plan = plan_report(SEPARATOR.join(runs), **folders)
+    planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
-    write_atomically(output, render_report(plan).encode())
-    click.echo(f"{output}")
-    if missing := [name for name, chain in plan.named if not chain["evaluation"].exists()]:
+    write_atomically(output, render_report(planned).encode())
+    click.echo(str(output))
+    if missing := [name for name, chain in planned.named if not chain["evaluation"].exists()]:
         command = f"luigi --module tasks Report --runs {quote(f'{SEPARATOR} '.join(runs))}"
         click.echo(f"not evaluated yet: {', '.join(missing)}; {command}", err=True)

@@ -53,7 +53,7 @@ def screen(
     The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`,
     `aoq inspect` and `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
     """
-    from aoq.pipeline.data.lines import read_lines
+    from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole

@@ -1,4 +1,4 @@
-"""Experiments that train nothing, made of other experiments: [ensemble], [rerank], [fusion]."""
+"""What is made of other experiments: [ensemble], [rerank], [fusion]; and by the student itself: [refresh]."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from aoq.pipeline.config.evaluation import Evaluation
+from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Section
 
 
@@ -42,15 +42,17 @@ class Rerank(Section):
     h_captions: PositiveInt = 100
     h_images: PositiveInt = 20
     depth_captions: PositiveInt | None = None
-    """So many of each shortlist are scored; by default all."""
+    """How many of each shortlist are scored; by default all."""
     depth_images: PositiveInt | None = None
     checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
-    """Of each direction: searched in full by the teacher, to tell what the shortlist lacks."""
+    """Anchors of each direction that the teacher searches in full, to measure what the shortlist lacks."""
 
     @model_validator(mode="after")
     def _deep_enough(self) -> Rerank:
-        for side in ("captions", "images"):
-            h, depth = getattr(self, f"h_{side}"), getattr(self, f"depth_{side}")
+        for side, h, depth in (
+            ("captions", self.h_captions, self.depth_captions),
+            ("images", self.h_images, self.depth_images),
+        ):
             if depth is not None and depth < h:
                 raise ValueError(f"depth_{side} = {depth} gives no list of h_{side} = {h}; rescore at least as many")
         return self
@@ -63,6 +65,18 @@ class Fusion(Members):
     method: Literal["rank", "score"]
     h_captions: PositiveInt = 300
     h_images: PositiveInt = 60
+
+
+class Refresh(Section):
+    """A student of embeddings searches the whole training set; one of fragments orders the lists of the first table."""
+
+    rounds: Annotated[int, Field(ge=0)] = 1
+    """How often the student of the second round searches, and another is trained from scratch on what it finds."""
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+    drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Search an anchor again only if less than this fraction of its list's top half stays there under the student. The
+    others keep their lists, with the student's scores. By default all are searched."""
 
 
 class Reranking(Section):

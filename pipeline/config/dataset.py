@@ -1,4 +1,4 @@
-"""The [dataset] section: which images and captions, and how they are read."""
+"""The [dataset] and [evaluation] sections: which images and captions, and how they are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Noise(Section):
     """`caption`: captions are drawn one by one, and their images permuted (NCR, BiCro). `image`: images are drawn, each
     with all its captions (DECL, L2RM), which is harder. Results of the two are not to be compared."""
     ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """The share that is drawn; a permutation leaves a few of them where they were."""
+    """The fraction that is drawn; a permutation leaves a few of them where they were."""
     seed: Annotated[int, Field(ge=0)] = 0
     file: str | None = None
     """An .npy below the data root, in place of a draw by `level`, `ratio` and `seed`: of each caption the row of its
@@ -49,7 +49,7 @@ class Dataset(Section):
     train: str = "train"
     dev: str = "dev"
     train_images: PositiveInt | None = None
-    """Train on the first so many images of the training split, with their captions; by default on all."""
+    """Train on this many images, the first of the training split, with their captions; by default on all."""
     noise: Noise | None = None
     max_regions: PositiveInt | None = None
     """Keep the first regions of each image only; detectors write them by falling score."""
@@ -63,3 +63,9 @@ class Dataset(Section):
         if (self.folder is None) == (self.demo is None):
             raise ValueError("name either `folder` (a precomp folder below the data root) or a [dataset.demo] section")
         return self
+
+
+class Evaluation(Section):
+    split: str = "dev"
+    folds: PositiveInt = 1
+    """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from collections.abc import Iterator
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
-from aoq.pipeline.config.dataset import Dataset
-from aoq.pipeline.config.evaluation import Evaluation
-from aoq.pipeline.config.losses import WarmUp
+from aoq.pipeline.config.combinations import Refresh
+from aoq.pipeline.config.dataset import Dataset, Evaluation
 from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.config.models import Model
-from aoq.pipeline.config.refresh import Refresh
 from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.section import Section
@@ -52,72 +51,56 @@ class Experiment(Section):
         return self.second_round
 
     @model_validator(mode="after")
-    def _trains_or_not(self) -> Experiment:
-        stages = (*TABLE_SOURCES, "mining", "second_round", "refresh")
-        training = [key for key in stages if getattr(self, key) is not None]
-        if self.weights is not None and training:
-            raise ValueError(f"`weights` stand in place of all training; take out {training}")
-        if self.weights is None and self.second_round is None and self.co_teaching is None:
-            raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
+    def _sections_fit(self) -> Experiment:
+        if mistake := next(self._mistakes(), None):
+            raise ValueError(mistake)
         return self
 
-    @model_validator(mode="after")
-    def _co_teaches_alone(self) -> Experiment:
-        others = (*TABLE_SOURCES, "mining", "screen", "sampling", "second_round", "refresh", "weights")
-        if self.co_teaching is not None and (idle := [key for key in others if key in self.model_fields_set]):
-            raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
-        return self
+    def _mistakes(self) -> Iterator[str]:
+        rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
+        given = [key for key in rounds if getattr(self, key) is not None]
+        idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
+        if self.co_teaching is not None:
+            if idle:
+                yield f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}"
+        elif self.weights is not None:
+            if given:
+                yield f"`weights` stand in place of all training; take out {given}"
+        elif self.second_round is None:
+            yield "give [second_round] or [co_teaching], or imported `weights` to evaluate"
+        else:
+            yield from self._mistakes_in_rounds(self.second_round, [key for key in given if key in TABLE_SOURCES])
 
-    @model_validator(mode="after")
-    def _one_table(self) -> Experiment:
-        if self.weights is not None or self.co_teaching is not None:
-            return self
-        sources = [key for key in TABLE_SOURCES if getattr(self, key) is not None]
+    def _mistakes_in_rounds(self, student: SecondRound, sources: list[str]) -> Iterator[str]:
         if len(sources) != 1:
-            raise ValueError(
+            yield (
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one) and "
                 f"`teacher` (use that experiment's table), got {sources or 'none'}"
             )
         if (self.mining is None) != (self.teacher is not None):
-            raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
+            yield "[mining] belongs to an experiment that makes its own table, and to no other"
         if self.teacher is None and not self.model.makes_embeddings:
-            raise ValueError(
-                f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
+            yield f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
+        if self.first_round is not None and self.first_round.loss.draws_offline:
+            yield (
+                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
+                "choose one that draws none, 'sum' or 'online'"
             )
-        if self.first_round is not None and self.first_round.loss.name not in get_args(WarmUp):
-            raise ValueError(f"[first_round.loss] must be one of {list(get_args(WarmUp))}: there is no table yet")
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_refresh(self) -> Experiment:
-        if self.refresh is None:
-            return self
-        if self.student.loss.name in get_args(WarmUp):
-            raise ValueError(f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out")
-        if self.refresh.drifted_below is not None and not self.model.makes_embeddings:
-            raise ValueError(
+        if self.refresh is not None and not student.loss.draws_offline:
+            yield f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out"
+        if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
+            yield (
                 f"[refresh] drifted_below spares anchors of a search, and [model] {self.model.name} compares "
                 "fragments: it orders lists and searches nothing. Leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _triples_of_negatives(self) -> Experiment:
-        companions = self.second_round is not None and getattr(self.second_round.loss, "companions", None)
-        if companions and not self.sampling.resample:
-            raise ValueError(
+        if student.loss.makes_triples and not self.sampling.resample:
+            yield (
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _attention_to_constrain(self) -> Experiment:
-        for name in ("first_round", "second_round"):
-            training: Training | None = getattr(self, name)
+        for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:
-                raise ValueError(
+                yield (
                     f"[{name}.constraints] is about attention, and [model] {self.model.name} has none: it compares "
                     "whole images and captions. Leave the section out, or choose a model of fragments, such as scan"
                 )
-        return self

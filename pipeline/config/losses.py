@@ -2,39 +2,84 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, SerializeAsAny, model_validator
 
-from aoq.pipeline.config.section import Margin, Section
+from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, name_of
+
+if TYPE_CHECKING:
+    from aoq.pipeline.losses import LossKind
+
+MARGIN = 0.2
+MARGINS = {"margin": (Margin, MARGIN), "margin_online": (Margin, MARGIN), "margin_offline": (Margin, 0.0)}
+"""The ranges and defaults of a registered loss's margins."""
 
 
-class _OnlineLoss(Section):
-    margin: Margin = 0.2
+class LossSection(NamedSection):
+    """The numbers of a loss: written out here, or for any other of `aoq.pipeline.losses.LOSSES` its keywords."""
+
+    draws_offline: ClassVar[bool] = True
+    """Whether it needs offline negatives, and so a table."""
     mask_positives: bool = True
 
+    @property
+    def online_margin(self) -> float:
+        """The margin of online negatives, or what it is by default where the loss has none."""
+        return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))
 
-class Sum(_OnlineLoss):
+    @property
+    def makes_triples(self) -> bool:
+        """Whether companions are anchors."""
+        return getattr(self, "companions", None) is not None
+
+    @classmethod
+    def kind(cls, name: str) -> type[LossSection]:
+        if name in SECTIONS:
+            return SECTIONS[name]
+        from aoq.pipeline.losses import LOSSES  # not above: planning what is written out here needs no torch
+
+        if name not in LOSSES:
+            known = [*SECTIONS, *sorted(LOSSES.keys() - SECTIONS.keys())]
+            raise ValueError(f"there is no loss {name!r}; known are {', '.join(map(repr, known))}")
+        return _section_of(name, LOSSES[name])
+
+
+@cache
+def _section_of(name: str, loss: LossKind) -> type[LossSection]:
+    """The function's keywords; margins have their usual ranges and defaults."""
+    options = {
+        option: MARGINS[option] if option in MARGINS and value[1] is ... else value
+        for option, value in keyword_options(loss.function).items()
+    }
+    base = LossSection if loss.offline == "none" else WithCompanions
+    section = derive_section(name, base, options)
+    assert issubclass(section, LossSection)
+    section.draws_offline = loss.offline != "none"
+    return section
+
+
+class OnlineLoss(LossSection):
+    draws_offline = False
+    margin: Margin = MARGIN
+
+
+class Sum(OnlineLoss):
     name: Literal["sum"]
 
 
-class Online(_OnlineLoss):
+class Online(OnlineLoss):
     name: Literal["online"]
 
 
-class _OfflineLoss(Section):
-    margin_online: Margin = 0.2
-    margin_offline: Margin = 0.0
-    mask_positives: bool = True
-
-
-class _CompanionLoss(_OfflineLoss):
+class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
     (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
 
     @model_validator(mode="after")
-    def _triples_may_meet(self) -> _CompanionLoss:
+    def _triples_may_meet(self) -> WithCompanions:
         if self.companions is not None and not self.mask_positives:
             raise ValueError(
                 'companions = "anchors" needs mask_positives: several triples of a batch often hold the same pair'
@@ -42,25 +87,30 @@ class _CompanionLoss(_OfflineLoss):
         return self
 
 
-class OffTri(_CompanionLoss):
+class OfflineLoss(LossSection):
+    margin_online: Margin = MARGIN
+    margin_offline: Margin = 0.0
+
+
+class OffTri(OfflineLoss, WithCompanions):
     name: Literal["offtri"]
 
 
-class OffQuin(_CompanionLoss):
+class OffQuin(OfflineLoss, WithCompanions):
     name: Literal["offquin"]
 
 
-class AdapOffQuin(_CompanionLoss):
+class AdapOffQuin(OfflineLoss, WithCompanions):
     name: Literal["adapoffquin"]
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
 
 
-class OnlyOffline(_CompanionLoss):
+class OnlyOffline(OfflineLoss, WithCompanions):
     name: Literal["onlyoffline"]
 
 
-class OnlineQuin(_OfflineLoss):
+class OnlineQuin(OfflineLoss):
     name: Literal["onlinequin"]
 
 
@@ -68,19 +118,29 @@ class AdapPosQuin(AdapOffQuin):
     name: Literal["adapposquin"]  # type: ignore[assignment]
 
 
-class SquaredOffQuin(_CompanionLoss):
+class SquaredOffQuin(OfflineLoss, WithCompanions):
     name: Literal["squaredoffquin"]
 
 
-Loss = Annotated[
-    Sum | Online | OffTri | OffQuin | AdapOffQuin | OnlyOffline | OnlineQuin | AdapPosQuin | SquaredOffQuin,
-    Field(discriminator="name"),
-]
+Loss = SerializeAsAny[LossSection]
+SECTIONS: dict[str, type[LossSection]] = {
+    name_of(section): section
+    for section in (
+        Sum,
+        Online,
+        OffTri,
+        OffQuin,
+        AdapOffQuin,
+        OnlyOffline,
+        OnlineQuin,
+        AdapPosQuin,
+        SquaredOffQuin,
+    )
+}
 WarmUp = Literal["sum", "online"]
 
 
-def online_version(loss: Loss, name: WarmUp = "online") -> Sum | Online:
+def online_version(loss: LossSection, name: WarmUp = "online") -> OnlineLoss:
     """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
-    margin = loss.margin if isinstance(loss, _OnlineLoss) else loss.margin_online
     section = Sum if name == "sum" else Online
-    return section.model_validate({"name": name, "margin": margin, "mask_positives": loss.mask_positives})
+    return section.model_validate({"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives})

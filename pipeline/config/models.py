@@ -1,31 +1,82 @@
-"""The [model] section: one frozen model of options for each similarity model, without importing any of them."""
+"""The [model] section: the options of each similarity model, planned without importing any of those written here."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from functools import cache
+from inspect import signature
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny
 
-from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.section import NamedSection, derive_section, keyword_options, name_of
+
+if TYPE_CHECKING:
+    from aoq.models.base import MatchingModel
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
+"""What a constructor takes from the data, or from a class below it."""
 
 
-class ModelSection(Section):
+class ModelSection(NamedSection):
+    """The options of a model: written out here, or for any other of `aoq.models.MODELS` those of its constructor."""
+
     makes_embeddings: ClassVar[bool] = True
     """Whether a search index can serve the model; if not, it cannot be the teacher of a table."""
     attends: ClassVar[bool] = False
     """Whether words and regions attend to each other: constraints and attention metrics are for such models."""
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors that are searched."""
+        size = getattr(self, "embedding_size", None)
+        if size is None:
+            raise ValueError(
+                f"[model] {self.name} does not say how long its vectors are; call its constructor's keyword for that "
+                "`embedding_size`."
+            )
+        return int(size)
+
+    @classmethod
+    def kind(cls, name: str) -> type[ModelSection]:
+        if name in SECTIONS:
+            return SECTIONS[name]
+        from aoq.models import MODELS  # not above: planning what is written out here needs no torch
+
+        if name not in MODELS:
+            known = [*SECTIONS, *sorted(MODELS.keys() - SECTIONS.keys())]
+            raise ValueError(f"there is no model {name!r}; known are {', '.join(map(repr, known))}")
+        return _section_of(name, MODELS[name])
+
+
+@cache
+def _section_of(name: str, model: type[MatchingModel]) -> type[ModelSection]:
+    """The keywords that the constructor takes, and through its `**options` those of its base classes."""
+    from aoq.models.base import EmbeddingModel
+
+    options: dict[str, tuple[Any, Any]] = {}
+    for constructor in filter(None, (vars(owner).get("__init__") for owner in model.__mro__)):
+        options = keyword_options(constructor) | options
+        if not any(each.kind is each.VAR_KEYWORD for each in signature(constructor).parameters.values()):
+            break
+    chosen = {option: value for option, value in options.items() if option not in NO_OPTIONS}
+    section = derive_section(name, ModelSection, chosen)
+    assert issubclass(section, ModelSection)
+    section.makes_embeddings, section.attends = issubclass(model, EmbeddingModel), model.attends
+    return section
+
+
+class Encoders(ModelSection):
     embedding_size: PositiveInt = 1024
     word_size: PositiveInt = 300
 
 
-class VSEpp(ModelSection):
+class VSEpp(Encoders):
     name: Literal["vsepp"]
     bidirectional: bool = False
 
 
-class VSRN(ModelSection):
+class VSRN(Encoders):
     name: Literal["vsrn"]
     embedding_size: PositiveInt = 2048
     variant: Literal["coco", "f30k"] = "coco"
@@ -40,7 +91,7 @@ class VSRN(ModelSection):
     caption_bidirectional: bool = False
 
 
-class Fragments(ModelSection):
+class Fragments(Encoders):
     """What SCAN and its descendants share: their encoders."""
 
     makes_embeddings = False
@@ -101,4 +152,7 @@ class IMRAM(Fragments):
     temperature: PositiveFloat = 9.0
 
 
-Model = Annotated[VSEpp | VSRN | SCAN | PFAN | BFAN | SGR | SAF | NAAF | IMRAM, Field(discriminator="name")]
+Model = SerializeAsAny[ModelSection]
+SECTIONS: dict[str, type[ModelSection]] = {
+    name_of(section): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
+}

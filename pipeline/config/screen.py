@@ -1,4 +1,4 @@
-"""The [screen] section: which negatives of a table are left out, and which may be true matches after all."""
+"""The [screen] section: which negatives of a table are left out, and which are suspected false negatives."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ class Screen(Section):
     """
 
     range_min: PositiveInt | None = None
-    """So many of each list's first are left out; ranks are those of the table, from 0."""
+    """Leave out this many of each list's first; ranks are those of the table, from 0."""
     range_max: PositiveInt | None = None
-    """From this rank on all are left out."""
+    """Leave out all from this rank on."""
     min_score: float | None = None
-    """What scores less is left out."""
+    """Leave out what scores less."""
     max_score: float | None = None
-    """What scores more is left out."""
+    """Leave out what scores more."""
     positives: str | None = None
-    """A file of pairs known to match, people's judgements: Parquet or CSV with the columns caption_id and image_id
+    """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id
     (rows of the data), or json, {caption: [image, ...]}. In an experiment, below the data root."""
     same_text: bool = False
-    """The caption says what one of the image's own captions says, word by word."""
+    """Flag captions that are the same text as one of the image's own, word by word."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """The caption and one of the image's own have so much of their words in common (Jaccard)."""
+    """Flag captions that share at least this fraction of their words with one of the image's own (Jaccard)."""
     caption_similarity: Cosine | None = None
-    """The teacher finds the caption and one of the image's own so similar."""
+    """Flag captions at least this similar to one of the image's own, to the teacher."""
     image_similarity: Cosine | None = None
-    """The teacher finds the image and the caption's own so similar."""
+    """Flag images at least this similar to the caption's own, to the teacher."""
     mutual_rank: PositiveInt | None = None
-    """Each is among so many first in the other's list."""
+    """Flag pairs of which each is among this many first in the other's list."""
     absolute_margin: NonNegativeFloat | None = None
-    """Not so much less similar than the anchor's lowest-scoring positive."""
+    """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
-    """The same, as a share of that positive's score: 0.05 is NV-Retriever's 95 %."""
+    """The same margin as a fraction of that positive's score: 0.05 is NV-Retriever's 95 %."""
     max_uses: PositiveInt | None = None
-    """Of what the other rules leave, a candidate stays in so many lists only: where it ranks highest."""
+    """Keep a candidate in at most this many lists, where it ranks highest, of what the other rules leave."""
     doubtful_pair: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """The pair of the caption with its own image is right with a lower probability, so that it says little against this
-    image: in an image's list the caption may be its own, and in the caption's list any image may."""
+    """Flag negatives of a caption whose own pair is right with a lower probability: in an image's list the caption may
+    be its own, and in the caption's list any image may."""
     pair_probabilities: str | None = None
-    """Of `doubtful_pair`: the file clean_pairs.parquet of an experiment with [co_teaching]; columns caption_id and
+    """What `doubtful_pair` reads: clean_pairs.parquet of an experiment with [co_teaching], columns caption_id and
     probability. In an experiment, below the data root."""
     suspected: Suspected = "drop"
 
@@ -68,7 +68,7 @@ class Screen(Section):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those that are set, in the order in which they are asked."""
+        """The rules that are set, in the order in which they are asked."""
         return tuple(name for name in RULES if getattr(self, name) is not None and getattr(self, name) is not False)
 
     @property

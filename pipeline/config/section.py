@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, create_model, model_validator
 
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
 
@@ -15,5 +18,48 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class NamedSection(Section):
+    """A section whose `name` says which of several kinds it is, each a subclass with options of its own."""
+
+    name: str
+
+    @classmethod
+    def kind(cls, name: str) -> type[NamedSection]:
+        """The section of that name; an unknown one is an error with the known ones."""
+        raise NotImplementedError
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_its_kind(cls, given: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
+        if cls.model_fields["name"].annotation is str and isinstance(given, Mapping):
+            return cls.kind(given.get("name", "")).model_validate(given)
+        return validate(given)
+
+
 def list_of(item: Any) -> Any:
     return Annotated[tuple[item, ...], Field(strict=False)]  # TOML's arrays are lists
+
+
+def name_of(section: type[NamedSection]) -> str:
+    return str(get_args(section.model_fields["name"].annotation)[0])
+
+
+def derive_section(name: str, base: type[NamedSection], options: Mapping[str, tuple[Any, Any]]) -> type[NamedSection]:
+    """The section of something that a registry holds and that has none written by hand: its `options` with defaults."""
+    fields: dict[str, Any] = {"name": (Literal[name], ...), **options}
+    return create_model(f"{base.__name__}_{name}", __base__=base, **fields)
+
+
+def keyword_options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    """The type and default (... where there is none) of each keyword-only parameter.
+
+    >>> def spread(pairs: int, *, margin: float = 0.2, steps: int) -> float: ...
+    >>> keyword_options(spread)
+    {'margin': (<class 'float'>, 0.2), 'steps': (<class 'int'>, Ellipsis)}
+    """
+    types = typing.get_type_hints(function)
+    return {
+        name: (types.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from aoq.pipeline.config.load import CONFIGS, explain, read_named
 from aoq.pipeline.config.section import Section
 
-STUDIES = CONFIGS / "studies"
+STUDIES = tuple(folder / "studies" for folder in CONFIGS)
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 METRICS = (
     *RECALLS,
@@ -20,7 +20,7 @@ METRICS = (
 
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Change = dict[str, Any]
-"""Of an experiment, as its file would say it: {"second_round": {"epochs": 4}}."""
+"""Changes to an experiment, as its file would say them: {"second_round": {"epochs": 4}}."""
 
 
 class Arm(Section):
@@ -32,7 +32,7 @@ class Arm(Section):
     change_for: dict[str, Change] = Field(default={})
     """Further changes, for single models."""
     models: Names | None = None
-    """Those that run it; by default all."""
+    """The models that run it; by default all."""
 
 
 class Study(Section):
@@ -45,32 +45,22 @@ class Study(Section):
     """The experiment of each, with an override after `@` if need be."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
     columns: Names = RECALLS
-    """Metrics of the evaluation that the table shows; a model that has one not leaves it empty."""
+    """Metrics of the evaluation that the table shows; a model without one leaves it empty."""
 
     @model_validator(mode="after")
-    def _seeds_differ(self) -> Study:
+    def _fits(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a seed stands twice among {list(self.seeds)}, and the same run is no second run")
-        return self
-
-    @model_validator(mode="after")
-    def _columns_are_known(self) -> Study:
         if unknown := [column for column in self.columns if column not in METRICS]:
             raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(METRICS)}")
-        return self
-
-    @model_validator(mode="after")
-    def _arms_are_known(self) -> Study:
         if self.baseline not in self.arms:
             raise ValueError(f"baseline {self.baseline!r} is no arm; [arms] has {list(self.arms)}")
         for name, arm in self.arms.items():
-            unknown = [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]
-            if unknown:
+            if unknown := [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]:
                 raise ValueError(f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}")
             if any("seed" in change for change in (arm.change, *arm.change_for.values())):
                 raise ValueError(f"[arms.{name}] changes the seed, which is what `seeds` are for")
-        without = [model for model in self.models if self.baseline not in self.arms_of(model)]
-        if without:
+        if without := [model for model in self.models if self.baseline not in self.arms_of(model)]:
             raise ValueError(f"baseline {self.baseline!r} runs on all models but {without}, which then have none")
         return self
 
@@ -83,9 +73,9 @@ class Study(Section):
         return self.arms[arm].says or arm
 
 
-def load_study(name: str, folder: Path = STUDIES) -> Study:
+def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
     """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    path, content = read_named("study", name, folder)
+    path, content = read_named("study", name, folders)
     try:
         return Study.model_validate({"name": path.stem, **content})
     except ValidationError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -41,7 +41,7 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _two_triples_fit(self) -> Training:
-        if getattr(self.loss, "companions", None) is not None and self.batch_size < 6:
+        if self.loss.makes_triples and self.batch_size < 6:
             raise ValueError(
                 f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
                 "online negative; give at least 6"
@@ -56,6 +56,6 @@ class SecondRound(Training):
 
     @model_validator(mode="after")
     def _start_is_used(self) -> SecondRound:
-        if self.start is not None and self.loss.name in get_args(WarmUp):
+        if self.start is not None and not self.loss.draws_offline:
             raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
         return self

@@ -11,20 +11,23 @@ does not name are not asked. A generated world knows the first two by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float64, Int64
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from jaxtyping import Bool, Float64, Int64, Shaped
 
-from aoq.pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
-from aoq.pipeline.data.features import open_array
+from aoq.pipeline.data.demo import SeenScenes, labels_path, read_claim
+from aoq.pipeline.data.files import open_array
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.rows import SUFFIXES, read_rows
 
 KINDS = ("relevance", "judgements")
+SUFFIXES = (".parquet", ".csv")
 RELEVANCE = {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}
 JUDGEMENTS = {"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}
 Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
@@ -41,7 +44,7 @@ class Judgements:
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
-    """Those that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
+    """The files that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
     found: dict[str, Path] = {}
     for kind in KINDS:
         for suffix in SUFFIXES:
@@ -55,8 +58,8 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def read_relevance(folder: Path, split: Split) -> dict[str, dict[str, Pairs]]:
-    """By the name of the file and by direction: pairs that are right. Of a generated world: what is true of what."""
-    found = {name: _directions(path, split) for name, path in _files(folder, split, "relevance").items()}
+    """The pairs that are right, by the name of the file and by direction; in a generated world, those that are true."""
+    found: dict[str, dict[str, Pairs]] = _read_kind(folder, split, "relevance")
     if not found and labels_path(folder, split.name).is_file():
         scenes = SeenScenes.read(folder, split.name)
         images, captions = np.nonzero(np.stack([read_claim(text).holds(scenes) for text in split.captions], axis=1))
@@ -65,9 +68,9 @@ def read_relevance(folder: Path, split: Split) -> dict[str, dict[str, Pairs]]:
 
 
 def read_classes(folder: Path, split: Split) -> Bool[np.ndarray, "images classes"] | None:
-    """What each image shows; of a generated world the objects in it. None where nobody says."""
-    for path in _files(folder, split, "classes").values():
-        return _classes(path, split)
+    """What each image shows; in a generated world its objects. None where nobody says."""
+    if found := _read_kind(folder, split, "classes"):
+        return found["classes"]
     if not labels_path(folder, split.name).is_file():
         return None
     groups = SeenScenes.read(folder, split.name).groups
@@ -78,18 +81,23 @@ def read_classes(folder: Path, split: Split) -> Bool[np.ndarray, "images classes
 
 
 def read_judgements(folder: Path, split: Split) -> dict[str, Judgements]:
-    """By the name of the file."""
-    return {name: _judgements(path, split) for name, path in _files(folder, split, "judgements").items()}
+    """What people said, by the name of the file."""
+    return _read_kind(folder, split, "judgements")
 
 
-def _files(folder: Path, split: Split, kind: str) -> dict[str, Path]:
+def _read_kind(folder: Path, split: Split, kind: str) -> dict[str, Any]:
     files = annotation_files(folder, split.name)
-    return {name: path for name, path in files.items() if name.split("_")[0] == kind}
+    return {name: read_annotation(path, split) for name, path in files.items() if name.split("_")[0] == kind}
+
+
+def read_annotation(path: Path, split: Split) -> Any:
+    """One of `annotation_files`; refuses what does not fit the split."""
+    return READERS[path.stem.removeprefix(f"{split.name}_").split("_")[0]](path, split)
 
 
 def _directions(path: Path, split: Split) -> dict[str, Pairs]:
     sizes = {"caption_id": split.caption_count, "image_id": split.image_count}
-    rows = read_rows(path, RELEVANCE, sizes=sizes, optional="direction")
+    rows = _read_rows(path, RELEVANCE, sizes=sizes, optional="direction")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
     said = rows.get("direction")
@@ -113,7 +121,7 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
 
 
 def _judgements(path: Path, split: Split) -> Judgements:
-    rows = read_rows(path, JUDGEMENTS, sizes={"image_id": split.image_count, "caption_id": split.caption_count})
+    rows = _read_rows(path, JUDGEMENTS, sizes={"image_id": split.image_count, "caption_id": split.caption_count})
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
     if len(np.unique(rows["score"])) < 2:
@@ -121,14 +129,32 @@ def _judgements(path: Path, split: Split) -> Judgements:
     return Judgements(rows["image_id"], rows["caption_id"], rows["score"])
 
 
-READERS: dict[str, Callable[[Path, Split], object]] = {
+def _read_rows(
+    path: Path, columns: Mapping[str, pa.DataType], *, sizes: Mapping[str, int], optional: str = ""
+) -> dict[str, Shaped[np.ndarray, " rows"]]:
+    """The columns of a .parquet or .csv file; those in `sizes` are rows of the split, 0 to size - 1.
+
+    A column named `optional` may be missing, and is then missing here.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a .csv or .parquet with columns {', '.join(columns)}.")
+    try:
+        table = pq.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+        there = [name for name in columns if name != optional or name in table.column_names]
+        if empty := [name for name in there if table[name].null_count]:
+            raise ValueError(f"column {empty[0]} is empty in some rows")
+        found = {name: table[name].cast(columns[name]).to_numpy() for name in there}
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: {error}; it needs columns {', '.join(columns)}, in every row.") from None
+    for name, size in sizes.items():
+        rows = found[name]
+        if len(rows) and not 0 <= rows.min() <= rows.max() < size:
+            raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, and the split has 0 to {size - 1}.")
+    return found
+
+
+READERS: dict[str, Callable[[Path, Split], Any]] = {
     "relevance": _directions,
     "classes": _classes,
     "judgements": _judgements,
 }
-
-
-def read_annotation(path: Path, split: Split) -> object:
-    """One of `annotation_files`; refuses what does not fit the split."""
-    kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
-    return READERS[kind](path, split)

@@ -30,7 +30,7 @@ def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"
 
 
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
-    """The probabilities of so many captions, in their order."""
+    """The probabilities of this many captions, in their order."""
     try:
         table = pq.read_table(path, page_checksum_verification=True).select(COLUMNS)
         rows, found = (column.to_numpy() for column in table.columns)

@@ -1,4 +1,4 @@
-"""What is annotated of COCO's test images, which go by their own ids, as files beside a split."""
+"""Annotations of COCO's test images, which go by their own ids, as files beside a split."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.extras import import_extra
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +103,6 @@ def _test_images() -> list[int]:
 
 @lru_cache(maxsize=1)
 def _known() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it would rather have ujson
-            from eccv_caption import Metrics
-    except ImportError as error:
-        raise ImportError(f'{error}: COCO\'s test set is known to eccv_caption; pip install -e ".[eccv]"') from None
-    return Metrics()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it would rather have ujson
+        return import_extra("eccv_caption", "eccv", "COCO's test set").Metrics()

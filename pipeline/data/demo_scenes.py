@@ -7,6 +7,7 @@ with their places exchanged, the ground): the hard negatives of the world.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,15 @@ OBJECT, COLOUR, SIZE, COUNT = range(4)
 GROUPS, SIDE, FAMILY, MOST = 3, 3, 6, 3
 EXCHANGED, GROUND_SLOT = GROUPS * 4, GROUPS * 4 + 1
 NONE = -1
+LABELS: dict[str, tuple[int, ...]] = {
+    "object": (len(OBJECTS),),
+    "colour": (len(COLOURS),),
+    "size": (len(SIZES),),
+    "ground": (len(GROUNDS),),
+    "coloured": (len(OBJECTS), len(COLOURS)),
+    "side": (4,),
+}
+"""What looks like something, in the order drawn: a coloured object has a look of its own, and so has a box's side."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +79,9 @@ def draw_scenes(images: int, most: int, rng: np.random.Generator) -> Scenes:
 
 
 def _vary(
-    slots: Int[np.ndarray, "families slots"],
-    spare_object: Int[np.ndarray, " families"],
-    most: int,
-    rng: np.random.Generator,
+    slots: Int[np.ndarray, "families slots"], spare: Int[np.ndarray, " families"], most: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "images slots"]:
-    """FAMILY copies of each scene, all but the first changed in one slot, never the same one."""
+    """FAMILY copies of each scene, all but the first changed in one slot, never the same one; objects to the spare."""
     first = np.array([0, 0, 0, 1] * GROUPS + [0, 0])
     size = np.array([len(OBJECTS), len(COLOURS), len(SIZES), most] * GROUPS + [2, len(GROUNDS)])
     is_absent = np.repeat(slots[:, COUNT : GROUPS * 4 : 4] == 0, 4, axis=1)
@@ -87,7 +94,7 @@ def _vary(
     rows = np.arange(len(varied))
     value = (varied[rows, slot] - first[slot] + rng.integers(1, size[slot])) % size[slot] + first[slot]
     is_object = (slot < GROUPS * 4) & (slot % 4 == OBJECT)
-    value = np.where(is_object, np.repeat(spare_object, FAMILY), value)
+    value = np.where(is_object, np.repeat(spare, FAMILY), value)
     is_copy = rows % FAMILY > 0
     varied[rows[is_copy], slot[is_copy]] = value[is_copy]
     return varied
@@ -109,53 +116,30 @@ def place_regions(scenes: Scenes, regions: int, rng: np.random.Generator) -> Reg
     centre = (np.stack([column, row], axis=-1) + 0.5 + rng.uniform(-0.25, 0.25, (images, slots, 2))) / SIDE
     extent = np.where(labels[:, :slots, 2, None] == 1, 0.26, 0.12) * rng.uniform(0.85, 1.15, (images, slots, 2))
     low = rng.uniform(0.0, 0.4, (images, regions, 2))
-    boxes = np.concatenate(
-        [
-            np.concatenate([centre - extent / 2, centre + extent / 2], axis=-1),
-            np.concatenate([low, low + rng.uniform(0.3, 0.6, (images, regions, 2))], axis=-1),
-        ],
-        axis=1,
-    )
+    high = low + rng.uniform(0.3, 0.6, (images, regions, 2))
+    corners = np.concatenate([centre - extent / 2, low], axis=1), np.concatenate([centre + extent / 2, high], axis=1)
+    boxes = np.concatenate(corners, axis=-1)
     is_used = np.concatenate([there, np.ones((images, regions), dtype=bool)], axis=1)
     chosen = rng.permuted(np.argsort(~is_used, axis=1, kind="stable")[:, :regions], axis=1)
     rows = np.arange(images)[:, None]
     return Regions(labels[rows, chosen], boxes[rows, chosen].clip(0.0, 1.0).astype(np.float32))
 
 
-@dataclass(frozen=True)
-class Appearance:
+def draw_looks(features: int, rng: np.random.Generator) -> dict[str, Float[np.ndarray, "*label features"]]:
     """How each label looks: one random vector per object, colour, size, ground, coloured object and box side."""
+    return {name: rng.standard_normal((*shape, features)) for name, shape in LABELS.items()}
 
-    objects: Float[np.ndarray, "objects features"]
-    colours: Float[np.ndarray, "colours features"]
-    sizes: Float[np.ndarray, "sizes features"]
-    grounds: Float[np.ndarray, "grounds features"]
-    coloured: Float[np.ndarray, "objects colours features"]
-    box: Float[np.ndarray, "4 features"]
 
-    @classmethod
-    def draw(cls, features: int, rng: np.random.Generator) -> Appearance:
-        def vectors(*shape: int) -> Float[np.ndarray, ...]:
-            return rng.standard_normal((*shape, features))
-
-        return cls(
-            vectors(len(OBJECTS)),
-            vectors(len(COLOURS)),
-            vectors(len(SIZES)),
-            vectors(len(GROUNDS)),
-            vectors(len(OBJECTS), len(COLOURS)),
-            vectors(4),
-        )
-
-    def features(
-        self, regions: Regions, noise: float, rng: np.random.Generator
-    ) -> Float32[np.ndarray, "images regions features"]:
-        """The sum of what is seen, where it is seen, and noise; clutter is noise at a place."""
-        thing, colour, size, _, ground = np.moveaxis(regions.labels, -1, 0)
-        seen = self.objects[thing] + self.colours[colour] + 0.7 * self.sizes[size] + 0.7 * self.coloured[thing, colour]
-        seen *= (thing != NONE)[..., None]
-        seen += np.where((ground != NONE)[..., None], self.grounds[ground], 0.0)
-        for side in range(4):
-            seen += 2.0 * (regions.boxes[..., side, None] - 0.5) * self.box[side]
-        seen += noise * rng.standard_normal(seen.shape)
-        return seen.astype(np.float32)
+def region_features(
+    looks: Mapping[str, Float[np.ndarray, "*_label features"]], regions: Regions, noise: float, rng: np.random.Generator
+) -> Float32[np.ndarray, "images regions features"]:
+    """The sum of what is seen, where it is seen, and noise; clutter is noise at a place."""
+    thing, colour, size, _, ground = np.moveaxis(regions.labels, -1, 0)
+    seen = looks["object"][thing] + looks["colour"][colour] + 0.7 * looks["size"][size]
+    seen += 0.7 * looks["coloured"][thing, colour]
+    seen *= (thing != NONE)[..., None]
+    seen += np.where((ground != NONE)[..., None], looks["ground"][ground], 0.0)
+    for side in range(4):
+        seen += 2.0 * (regions.boxes[..., side, None] - 0.5) * looks["side"][side]
+    seen += noise * rng.standard_normal(seen.shape)
+    return seen.astype(np.float32)

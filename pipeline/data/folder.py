@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from aoq.pipeline.data.features import open_boxes, open_features, read_mask
-from aoq.pipeline.data.lines import read_lines
+from aoq.pipeline.data.files import open_boxes, open_features, read_lines, read_mask
 from aoq.pipeline.data.pairs import CaptionsOf, captions_of, fit_ids, pair_captions, read_pairs, repeats
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int, Int32, Int64
 
-from aoq.pipeline.data.features import is_repeated, open_array
+from aoq.pipeline.data.files import open_array
+from aoq.pipeline.search.problem import own_captions
+
+BLOCKS = 16
+"""How many groups of repeated rows are compared."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,8 @@ def captions_of(image_of: Int[np.ndarray, " captions"], images: int) -> Captions
     >>> captions_of(np.array([1, 0, 1]), images=2)[1]
     array([0, 2], dtype=int32)
     """
-    order = np.argsort(image_of, kind="stable").astype(np.int32)
-    offsets = np.zeros(images + 1, dtype=np.int64)
-    np.cumsum(np.bincount(image_of, minlength=images), out=offsets[1:])
-    return CaptionsOf(order, offsets)
+    found = own_captions(image_of.astype(np.int32), images)
+    return CaptionsOf(found.ids, found.offsets)
 
 
 def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
@@ -61,15 +63,21 @@ def repeats(
     if pairs is not None:
         images = int(pairs.max()) + 1
         times = rows // images if rows % images == 0 else 1
-        return times if times > 1 and is_repeated(features, times) else 1
+        return times if times > 1 and _is_repeated(features, times) else 1
     run = next((row for row in range(1, rows) if not np.array_equal(features[row], features[0])), rows)
     if run == rows:
         return 1
     # Two equal images in a row make the first run longer than k, so the divisors of the run are tried too.
     for times in (times for times in range(run, 1, -1) if run % times == 0 and rows % times == 0):
-        if is_repeated(features, times) and (ids is None or len(ids) != rows or _constant(ids, times)):
+        if _is_repeated(features, times) and (ids is None or len(ids) != rows or _constant(ids, times)):
             return times
     return 1
+
+
+def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -> bool:
+    """Whether each `times` rows are the same, judged by evenly spaced blocks, the first and the last among them."""
+    starts = np.unique(np.linspace(0, len(rows) // times - 1, BLOCKS).astype(np.int64)) * times
+    return all(np.array_equal(rows[start], rows[start + i]) for start in starts for i in range(1, times))
 
 
 def pair_captions(

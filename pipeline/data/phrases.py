@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from aoq.pipeline.data.demo_truth import labels_path
-from aoq.pipeline.data.lines import read_lines
+from aoq.pipeline.data.demo import labels_path
+from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.vocabulary import tokenise
 
 
@@ -102,15 +102,12 @@ def _read_phrase(item: Any, tokens: list[str]) -> Phrase:
             f"phrase {item['phrase']!r} does not stand at token {start} of the caption, whose tokens are {tokens}; "
             "correct `start`, counted from 0."
         )
-    if "regions" in keys:
-        return Phrase(start, stop, regions=_read_regions(item["regions"]))
-    return Phrase(start, stop, _read_boxes(item["boxes"]))
-
-
-def _read_regions(regions: Any) -> tuple[int, ...]:
+    if "boxes" in keys:
+        return Phrase(start, stop, _read_boxes(item["boxes"]))
+    regions = item["regions"]
     if not isinstance(regions, list) or any(type(region) is not int or region < 0 for region in regions):
         raise ValueError(f"`regions` are whole numbers from 0; got {regions!r}.")
-    return tuple(regions)
+    return Phrase(start, stop, regions=tuple(regions))
 
 
 def _read_boxes(boxes: Any) -> Float64[np.ndarray, "boxes 4"]:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import base64
 import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from aoq.pipeline.data.demo import labels_path
 from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
-from aoq.pipeline.data.demo_truth import labels_path
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.extras import import_extra
 
 WIDTH = 200
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
 SHADES |= {"pink": "#f8a", "brown": "#853"}
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A file's content and its media type."""
 
     media_type: str
@@ -34,7 +33,7 @@ class Picture:
 
 
 class Thumbnails:
-    """Pictures of a split's images: of `thumbs/<id>` beside it, drawn for the demo world, or none."""
+    """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         self._folder, self._split = folder, split
@@ -42,12 +41,12 @@ class Thumbnails:
         self._labels = json.loads(labels.read_text(encoding="utf-8"))["regions"] if labels.is_file() else None
 
     def __getitem__(self, image: int) -> str | None:
-        """As an address; None where there is no picture or it cannot be read."""
+        """An address that is the picture; None where there is none or it cannot be read."""
         picture = self.read(image)
-        return None if picture is None else picture.uri
+        return picture and picture.uri
 
     def read(self, image: int) -> Picture | None:
-        """As a file."""
+        """The picture as a file."""
         thumbs = (self._folder / "thumbs").resolve()
         try:
             path = (thumbs / self._split.ids[image]).resolve()
@@ -76,11 +75,12 @@ class Thumbnails:
 
 
 def _small(path: Path) -> Picture | None:
+    pillow = import_extra("PIL.Image", "report", "showing pictures")
     try:
-        with Image.open(path) as opened:
+        with pillow.open(path) as opened:
             picture = opened.convert("RGB")
             picture.thumbnail((WIDTH, WIDTH))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+    except (OSError, pillow.DecompressionBombError):
         return None
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=72)

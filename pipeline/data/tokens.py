@@ -43,12 +43,8 @@ class TokenisedCaptions:
             words.extend(ids)
             offsets.append(len(words))
         if unknown:
-            logger.warning(
-                "%d of %d captions hold no word of the vocabulary (first lines %s)",
-                len(unknown),
-                len(captions),
-                unknown[:5],
-            )
+            said = "%d of %d captions hold no word of the vocabulary (first lines %s)"
+            logger.warning(said, len(unknown), len(captions), unknown[:5])
         return cls(np.array(words, dtype=np.int32), np.array(offsets, dtype=np.int64))
 
     def __len__(self) -> int:

@@ -7,7 +7,9 @@ differ where punkt sees no end, as in "mr. smith".
 
 from __future__ import annotations
 
+import copyreg
 import json
+import pickle
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,8 +17,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
-
-from aoq.pipeline.data.pickled import read_pickled
 
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -36,12 +36,7 @@ def tokenise(caption: str) -> list[str]:
         if PLAIN.fullmatch(sentence):
             tokens += sentence.replace(",", " , ").replace(".", " . ").split()
         else:
-            tokens += _cut(sentence)
-    return tokens
-
-
-def _cut(sentence: str) -> list[str]:
-    tokens: list[str] = _word_tokeniser().tokenize(sentence)
+            tokens += _word_tokeniser().tokenize(sentence)
     return tokens
 
 
@@ -112,7 +107,7 @@ class Vocabulary:
         Refuses one that contradicts itself or lacks a special word.
         """
         try:
-            return cls(_words(read_pickled(path) if path.suffix == ".pkl" else _json(path)))
+            return cls(_words(_read_pickled(path) if path.suffix == ".pkl" else _json(path)))
         except ValueError as error:
             raise ValueError(
                 f"{path}: {error} Take another vocabulary file, or build one from the captions."
@@ -143,3 +138,33 @@ def _words(content: Any) -> tuple[str, ...]:
     if names != {str(i): word for i, word in enumerate(words)}:
         raise ValueError("idx2word does not say the same as word2idx.")
     return words
+
+
+class _Official:
+    """Stands in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
+
+
+REBUILD = copyreg._reconstructor  # type: ignore[attr-defined]
+PARTS = {("copyreg", "_reconstructor"): REBUILD, ("builtins", "object"): object}
+PARTS |= {("copy_reg", "_reconstructor"): REBUILD, ("__builtin__", "object"): object}  # Python 2's names
+
+
+class _Reader(pickle.Unpickler):
+    """Reads pickled objects without executing anything of theirs."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "Vocabulary":
+            return _Official
+        if (module, name) in PARTS:
+            return PARTS[module, name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no vocabulary needs")
+
+
+def _read_pickled(path: Path) -> dict[str, Any]:
+    """`word2idx`, `idx2word` and `idx` as SCAN's json has them; ValueError for anything else than a vocabulary."""
+    try:
+        with path.open("rb") as file:
+            content = vars(_Reader(file, encoding="utf-8").load())
+        return {**content, "idx2word": {str(i): word for i, word in content["idx2word"].items()}}
+    except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"the file is no pickled vocabulary ({error}).") from None

@@ -1,10 +1,11 @@
-"""A model's attention on a split, held against what its phrases speak of."""
+"""A model's attention on a split, compared with what its phrases speak of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.phrases import Phrase, annotation_path, phrases_path, read_demo_phrases, read_phrases
 from aoq.pipeline.embedding import encode_captions
-from aoq.pipeline.evaluation.attention import OVERLAP, AttentionCurve, attention_curve, box_overlap
+from aoq.pipeline.evaluation.attention import OVERLAP, attention_curve, box_overlap
 
 
 def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
@@ -42,7 +43,7 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
 @torch.inference_mode()
 def measure_attention(
     model: MatchingModel, pairs: PairData, phrases: Sequence[Sequence[Phrase]], device: torch.device
-) -> AttentionCurve | None:
+) -> dict[str, Any] | None:
     """How well words attend to regions, in eval mode; None where words do not attend, as in a model of i2t alone.
 
     Memory holds one tile of captions with their images.

@@ -10,7 +10,7 @@ phrase without any relevant region is left out, and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -38,76 +38,41 @@ def box_overlap(
     return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
 
 
-def word_scores(
-    weights: Float[np.ndarray, "words regions"],
-    relevant: Bool[np.ndarray, " regions"],
-    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
-) -> Float[np.ndarray, "3 words thresholds"]:
-    """Precision |A & R| / |A|, recall |A & R| / |R| and F1 of every word, eq. (9); one region or more is relevant.
-
-    >>> word_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
-    array([[[0.67, 0.5 , 0.  ]],
-           [[1.  , 0.5 , 0.  ]],
-           [[0.8 , 0.5 , 0.  ]]])
-    """
-    attended = weights[:, None, :] > thresholds[:, None]
-    hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
-    # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), which is defined where P and R are 0.
-    return np.stack([hits / count.clip(min=1), hits / relevant.sum(), 2 * hits / (count + relevant.sum())])
-
-
 def phrase_scores(
     weights: Float[np.ndarray, "words regions"],
     relevant: Bool[np.ndarray, " regions"],
     thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
 ) -> Float[np.ndarray, "3 thresholds"]:
-    """The highest of each score among the phrase's words.
+    """The words' highest precision |A & R| / |A|, recall |A & R| / |R| and F1, eq. (9); a region or more is relevant.
 
+    >>> phrase_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
+    array([[0.67, 0.5 , 0.  ],
+           [1.  , 0.5 , 0.  ],
+           [0.8 , 0.5 , 0.  ]])
     >>> phrase_scores(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([True, False]), np.array([0.2]))
     array([[1.],
            [1.],
            [1.]])
     """
-    return word_scores(weights, relevant, thresholds).max(axis=1)
-
-
-@dataclass(frozen=True)
-class AttentionCurve:
-    """Mean scores over phrases at every threshold; `precision` over `recall` is the PR curve."""
-
-    thresholds: Float[np.ndarray, " thresholds"]
-    precision: Float[np.ndarray, " thresholds"]
-    recall: Float[np.ndarray, " thresholds"]
-    f1: Float[np.ndarray, " thresholds"]
-    phrases: int
-    left_out: int
-    """Phrases without any relevant region."""
-
-    def summary(self) -> dict[str, object]:
-        """The scores, in percent, at the (lowest) threshold of the best F1, and the whole curve."""
-        best = int(self.f1.argmax())
-        scores = {name: 100.0 * getattr(self, name) for name in SCORES}
-        return {
-            **{name: float(values[best]) for name, values in scores.items()},
-            "threshold": float(self.thresholds[best]),
-            "phrases": self.phrases,
-            "left_out": self.left_out,
-            "curve": {
-                "threshold": self.thresholds.tolist(),
-                **{name: values.tolist() for name, values in scores.items()},
-            },
-        }
+    attended = weights[:, None, :] > thresholds[:, None]
+    hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
+    # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), which is defined where P and R are 0.
+    f1 = 2 * hits / (count + relevant.sum())
+    return np.stack([hits / count.clip(min=1), hits / relevant.sum(), f1]).max(axis=1)
 
 
 def attention_curve(
     phrases: Iterable[tuple[Float[np.ndarray, "_words _regions"], Bool[np.ndarray, " _regions"]]],
     thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
-) -> AttentionCurve:
-    """The mean over phrases, each given by its words' weights and which regions are relevant.
+) -> dict[str, Any]:
+    """Mean scores over phrases, in percent, at the (lowest) threshold of the best F1, and over all of them as `curve`.
+
+    A phrase is given by its words' weights and by which regions are relevant. `left_out` counts phrases without any
+    relevant region; `precision` over `recall` is the PR curve.
 
     >>> weights, dog = np.array([[0.7, 0.3]]), np.array([True, False])
-    >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)], np.array([0.5])).precision
-    array([0.5])
+    >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)], np.array([0.5]))["precision"]
+    50.0
     """
     total, count, left_out = np.zeros((len(SCORES), len(thresholds))), 0, 0
     for weights, relevant in phrases:
@@ -121,5 +86,12 @@ def attention_curve(
             f"none of {left_out} phrases has a relevant region, so there is no attention to judge; are the boxes of "
             "phrases and of regions shares of the same images' width and height?"
         )
-    precision, recall, f1 = total / count
-    return AttentionCurve(thresholds, precision, recall, f1, count, left_out)
+    curve = dict(zip(SCORES, (100.0 * (total / count)).tolist(), strict=True))
+    best = int(np.argmax(total[-1] / count))
+    return {
+        **{name: values[best] for name, values in curve.items()},
+        "threshold": float(thresholds[best]),
+        "phrases": count,
+        "left_out": left_out,
+        "curve": {"threshold": thresholds.tolist(), **curve},
+    }

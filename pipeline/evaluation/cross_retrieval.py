@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from aoq.pipeline.data.pairs import captions_of
 from aoq.pipeline.evaluation.retrieval import BLOCK_BYTES
+from aoq.pipeline.search.problem import own_captions
 
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
 """Where the histogram's intervals start; the last has no end."""
@@ -15,7 +15,7 @@ EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
 def cross_retrieval_ranks(
     similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"]
 ) -> Float64[np.ndarray, " captions"]:
-    """Of each caption with its image: max(w (r_i - 1) + 1, r_t), from 1.
+    """The rank of each caption with its image: max(w (r_i - 1) + 1, r_t), from 1.
 
     r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
     w = (C - n) / (I - 1) says how many more of the latter there are, n being the captions of the image. With five
@@ -28,7 +28,7 @@ def cross_retrieval_ranks(
     own = similarity[image_of, np.arange(captions)]
     others = np.zeros(captions, dtype=np.int64)
     sharing = np.zeros(captions, dtype=np.int64)
-    grouped = captions_of(image_of.astype(np.int32), images)
+    grouped = own_captions(image_of.astype(np.int32), images)
     counts = np.diff(grouped.offsets)
     rows = max(1, BLOCK_BYTES // (similarity.itemsize * captions))
     for start in range(0, images, rows):
@@ -37,7 +37,7 @@ def cross_retrieval_ranks(
         others += ((block >= own) & ~is_own).sum(axis=0)
         for slot in range(int(counts[start : start + rows].max(initial=0))):
             has = np.flatnonzero(counts[start : start + rows] > slot)
-            caption = grouped.order[grouped.offsets[start + has] + slot]
+            caption = grouped.ids[grouped.offsets[start + has] + slot]
             sharing[caption] = ((block[has] >= own[caption, None]) & ~is_own[has]).sum(axis=1)
     weight = (captions - counts[image_of]) / max(1, images - 1)
     return np.maximum(weight * others + 1, sharing + 1.0)

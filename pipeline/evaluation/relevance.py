@@ -1,12 +1,13 @@
 """Metrics where a query may have many right answers: R-Precision, mAP@R, recall at K (Musgrave et al., ECCV 2020).
 
+PMRP is R-Precision where images that show nearly the same count as matches (PCME, Chun et al., CVPR 2021).
+
 Candidates as similar as a relevant one, and not relevant, stand before it. Ranks are found by counting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
@@ -14,45 +15,28 @@ from jaxtyping import Bool, Float, Int, Int64
 from aoq.pipeline.evaluation.retrieval import K
 
 COLUMNS = 512
-
-
-@dataclass(frozen=True)
-class Relevant:
-    """The right answers of each query: those of query n are `ids[offsets[n]:offsets[n + 1]]`, each once.
-
-    Queries without any are left out of all means.
-    """
-
-    ids: Int64[np.ndarray, " pairs"]
-    offsets: Int64[np.ndarray, " queries_and_one"]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, query: int) -> Int64[np.ndarray, " some"]:
-        return self.ids[self.offsets[query] : self.offsets[query + 1]]
+ZETAS = (0, 1, 2)
 
 
 def relevant(
     queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
-) -> Relevant:
-    """From pairs in any order, repeated or not; `count` queries, `among` candidates.
+) -> list[Int64[np.ndarray, " some"]]:
+    """The right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
 
-    >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)[1]
-    array([0, 4])
+    >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
+    [array([2]), array([0, 4]), array([], dtype=int64)]
     """
     for name, rows, limit in (("queries", queries, count), ("candidates", candidates, among)):
         if len(rows) and not 0 <= rows.min() <= rows.max() < limit:
             raise ValueError(f"relevance names {name} {rows.min()} to {rows.max()}, and there are 0 to {limit - 1}.")
     keys = np.unique(queries.astype(np.int64) * among + candidates)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(keys // among, minlength=count))])
-    return Relevant(keys % among, offsets.astype(np.int64))
+    return np.split(keys % among, np.cumsum(np.bincount(keys // among, minlength=count))[:-1])
 
 
 def ranks_of_relevant(
     scores: Float[np.ndarray, " candidates"], right: Int64[np.ndarray, " some"]
 ) -> Int64[np.ndarray, " some"]:
-    """From 1, rising: where the right answers of a query stand among all candidates.
+    """The ranks of a query's right answers among all candidates, from 1, rising.
 
     >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
     array([3, 4])
@@ -66,7 +50,7 @@ def ranks_of_relevant(
 
 
 def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
-    """Of the first R candidates, R being how many are right, the share that is right; for queries with many of them.
+    """The fraction of the first R candidates that is right, R being how many are; for queries with many of them.
 
     >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
     0.0
@@ -87,19 +71,20 @@ def columns(
         yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
 
 
-def summarise_relevance(similarity: Iterable[Float[np.ndarray, " candidates"]], right: Relevant) -> dict[str, float]:
-    """In percent, over the queries that have right answers; `similarity` gives a row for each query, in order.
+def summarise_relevance(
+    similarity: Iterable[Float[np.ndarray, " candidates"]], right: Sequence[Int64[np.ndarray, " _some"]]
+) -> dict[str, float]:
+    """Means in percent over the queries that have right answers; `similarity` gives a row for each query, in order.
 
-    r_precision  of the first R candidates, R being how many are right, the share that is right
+    r_precision  the fraction of the first R candidates that is right, R being how many are
     map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
     r1, r5, r10  a right one among the first K
     """
     sums, queries = np.zeros(2 + len(K)), 0
-    for query, scores in enumerate(similarity):
-        ids = right[query]
+    for query, (scores, ids) in enumerate(zip(similarity, right, strict=True)):
         if not len(ids):
             continue
-        check_finite(scores, query)
+        _check_finite(scores, query)
         ranks = ranks_of_relevant(scores, ids)
         found = ranks <= len(ids)
         precision = np.arange(1, len(ids) + 1) / ranks
@@ -111,7 +96,55 @@ def summarise_relevance(similarity: Iterable[Float[np.ndarray, " candidates"]], 
     return dict(zip(names, (100.0 * sums / queries).tolist(), strict=True))
 
 
-def check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
+def pmrp(
+    similarity: Float[np.ndarray, "images captions"],
+    image_of: Int[np.ndarray, " captions"],
+    classes: Bool[np.ndarray, "rows classes"],
+    *,
+    folds: int = 1,
+) -> dict[str, float]:
+    """PMRP in percent and both directions: `i2t_pmrp`, `t2i_pmrp`.
+
+    Two items match if their images differ in at most zeta classes; the mean is over queries, then over zeta = 0, 1, 2,
+    then over folds of consecutive images. Images without any class are left out, as queries and as candidates, with
+    their captions. An item's own image counts as a match. Memory holds some columns of the similarity.
+    """
+    images = len(similarity)
+    if classes.shape[0] != images:
+        raise ValueError(f"{classes.shape[0]} rows of classes, and the split has {images} images.")
+    if images % folds:
+        raise ValueError(f"{images} images do not divide into {folds} folds.")
+    size, found = images // folds, []
+    for start in range(0, images, size):
+        kept = start + np.flatnonzero(classes[start : start + size].any(axis=1))
+        if not len(kept):
+            raise ValueError(f"none of images {start} to {start + size - 1} shows any class.")
+        captions = np.flatnonzero(np.isin(image_of, kept))
+        of = np.searchsorted(kept, image_of[captions])
+        rows = (similarity[image][captions] for image in kept)
+        i2t = _r_precision(rows, np.arange(len(kept)), of, classes[kept])
+        of_captions = (scores[kept] for scores in columns(similarity, captions))
+        found.append((i2t, _r_precision(of_captions, of, np.arange(len(kept)), classes[kept])))
+    i2t, t2i = np.mean(found, axis=0).tolist()
+    return {"i2t_pmrp": i2t, "t2i_pmrp": t2i}
+
+
+def _r_precision(
+    scores: Iterable[Float[np.ndarray, " candidates"]],
+    queries: Int64[np.ndarray, " queries"],
+    candidates: Int64[np.ndarray, " candidates"],
+    shown: Bool[np.ndarray, "images classes"],
+) -> float:
+    """The mean in percent over queries and zetas; `queries` and `candidates` name the image of each."""
+    total = 0.0
+    for query, row in enumerate(scores):
+        _check_finite(row, query)
+        differ = np.count_nonzero(shown != shown[queries[query]], axis=1)[candidates]
+        total += sum(r_precision(row, differ <= zeta) for zeta in ZETAS)
+    return 100.0 * total / (len(queries) * len(ZETAS))
+
+
+def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
     if not np.isfinite(scores).all():
         candidate = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")

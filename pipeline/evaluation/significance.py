@@ -20,12 +20,14 @@ OUTSIDE = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
 CHUNK = 100
 """Replicates at a time: as many rows of image counts are in memory."""
 
+METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
+"""Every recall, and their sum."""
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two runs on the same queries: the difference in rsum, its 95 % interval, and how surprising it is.
+    """Two runs on the same queries: the difference in rsum, its 95 % interval, and how surprising it is.
 
     `p` is two-sided: how often the difference would be as large if, image by image, the runs were interchangeable.
     """
@@ -46,9 +48,8 @@ def metric_intervals(
     for times in _drawings(len(captions), replicates, rng):
         recalls = np.concatenate([times @ i2t.T / len(captions), times @ t2i.T / (times @ captions)[:, None]], axis=1)
         drawn.append(100 * np.concatenate([recalls, recalls.sum(axis=1, keepdims=True)], axis=1))
-    names = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
     low, high = np.percentile(np.concatenate(drawn), OUTSIDE, axis=0)
-    return {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
+    return {name: (float(a), float(b)) for name, a, b in zip(METRICS, low, high, strict=True)}
 
 
 def compare_runs(

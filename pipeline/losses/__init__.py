@@ -1,4 +1,4 @@
-"""The losses by name, and how much of the table each one draws."""
+"""The losses by name, and how much of the table each draws. A new one is a function and a line in `LOSSES`."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ teacher ranked these, and nothing has screened them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ Loss = Callable[..., LossValue]
 def with_companions(loss: Loss) -> Loss:
     """The loss on a batch of triples: all P0, then all P1, then all P2, each in the order of the drawn pairs."""
 
-    def of_triples(pairs: Similarities, **numbers: float) -> LossValue:
+    def of_triples(pairs: Similarities, **numbers: Any) -> LossValue:
         return loss(turn_triples(pairs), **numbers)
 
     return of_triples

@@ -1,30 +1,39 @@
-"""What mining will take, said beforehand: operations, time from a short probe, memory and disk."""
+"""What mining will take, said beforehand: a piece of the problem is mined, and what that took is scaled by counts."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from aoq.pipeline.mining.probe import (
-    limits_seconds,
-    lists_seconds_and_bytes,
-    reading_seconds,
-    search_seconds,
-    tiles_seconds,
-)
-from aoq.pipeline.mining.shape import Shape
-from aoq.pipeline.search.backends import FACTORY, choose_backend, fastest
+import numpy as np
+from jaxtyping import Float32
+
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.backends import choose_backend, fastest
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.units import Backend
+from aoq.pipeline.search.vectors import check_vectors
+
+PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
+WARM_UP = 64
+"""Rows of either side that are mined before the clock starts: code is compiled then."""
+
+Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
 
 
 @dataclass(frozen=True)
 class Estimate:
+    shape: Mapping[str, int]
     search: str
     why: str
     operations: float | None
-    """Floating-point ones; None where an index decides."""
+    """Floating-point operations; None where an index decides."""
     seconds: Mapping[str, float]
-    """Of each part; empty where an index decides."""
+    """By step; empty where an index decides."""
     memory_bytes: int
     """Beyond the vectors."""
     vector_bytes: int
@@ -33,29 +42,96 @@ class Estimate:
     table_bytes: int
 
 
-def estimate(shape: Shape, pool: Problem, search: str, memory: int) -> Estimate:
-    """`pool` holds some of the vectors, or ones like them (`aoq.pipeline.mining.probe`)."""
-    name, why = fastest() if search == "auto" else (choose_backend(search).name, "as asked")
-    one_pass = name == "onepass"
-    seconds, table = {"looking the vectors through": reading_seconds(shape, pool)}, 0.0
-    if one_pass:
-        seconds["limits from samples"] = sum(limits_seconds(shape, pool, direction) for direction in DIRECTIONS)
-        seconds["tiles, both directions"] = tiles_seconds(shape, pool)
-    elif not name.startswith(FACTORY):
-        seconds["search, both directions"] = sum(search_seconds(shape, pool, direction) for direction in DIRECTIONS)
-    lists = 0.0
-    for direction in DIRECTIONS:
-        spent, size = lists_seconds_and_bytes(shape, pool, direction, one_pass=one_pass)
-        lists, table = lists + spent, table + size
-    seconds["exact scores, lists and files"] = lists
-    known = not name.startswith(FACTORY)
+def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> Estimate:
+    """Mine a piece in the same proportions, and scale what each step took by its operations.
+
+    `vectors` stand in for those of a problem that has none yet (`unknown_vectors`).
+    """
+    backend, why = fastest() if search == "auto" else (choose_backend(search), "as asked")
+    images, captions = vectors or (problem.images, problem.captions)
+    images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
+    piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest()[0]
+    _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
+    seconds, table_bytes = _mine(piece, timed)
+    listed = _entries(problem) / _entries(piece)
+    scaled = {}
+    if backend.costs is not None:
+        costs, measured = backend.costs(problem), backend.costs(piece)
+        rows = len(problem.images) + len(problem.captions)
+        scaled["looking the vectors through"] = (
+            _reading_seconds(images, captions) * rows / (len(images) + len(captions))
+        )
+        scaled |= {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
+        scaled["writing the table"] = seconds["writing the table"] * listed
     return Estimate(
-        name,
+        shape_of(problem),
+        backend.name,
         why,
-        shape.operations(name) if known else None,
-        seconds if known else {},
-        memory,
-        shape.vector_bytes,
-        shape.work_bytes(name),
-        int(table),
+        sum(backend.costs(problem).values()) if backend.costs else None,
+        scaled,
+        problem.memory,
+        4 * problem.images.shape[1] * (len(problem.images) + len(problem.captions)),
+        int(backend.work_bytes(problem)),
+        int(table_bytes * listed),
     )
+
+
+def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:
+    """Vectors that take no memory, to say a problem's shape, and random unit vectors for a piece of it."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        rng.standard_normal((min(count, most), dimensions), dtype=np.float32)
+        for count, most in ((images, PIECE_IMAGES), (captions, PIECE_CAPTIONS))
+    ]
+    one, other = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in drawn)
+    empty = (np.broadcast_to(np.float32(0), (count, dimensions)) for count in (images, captions))
+    return (next(empty), next(empty)), (one, other)
+
+
+def shape_of(problem: Problem) -> dict[str, int]:
+    images, captions, dimensions = len(problem.images), *problem.captions.shape
+    most = problem.size("i2t").wanted - problem.h_captions
+    depths = {"h_captions": problem.h_captions, "h_images": problem.h_images}
+    return {"images": images, "captions": captions, "dimensions": dimensions, "most_captions": most, **depths}
+
+
+def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
+    """The problem of fewer vectors: its h are less by as much, so that tiles and lists keep their proportions."""
+    positives = problem.positives[(problem.positives < [len(images), len(captions)]).all(axis=1)]
+    most = [int(np.bincount(column, minlength=1).max()) for column in positives.T]
+    if most[0] >= len(captions) or most[1] >= len(images):  # somebody has no negative among so few
+        positives, most = positives[:0], [0, 0]
+    depths = []
+    for size, candidates, own in zip(map(problem.size, DIRECTIONS), (captions, images), most, strict=True):
+        h = max(1, round(size.h * len(candidates) / size.candidates))
+        depths.append(min(h, len(candidates) - own))
+    return Problem(images, captions, positives, depths[0], depths[1], problem.memory)
+
+
+def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
+    """Seconds of each step and of writing the table, and the table's bytes."""
+    names = [*(backend.costs(problem) if backend.costs else ()), "writing the table"]
+    ends, times = np.cumsum([len(step) for step in backend.plan(problem)]), [time.perf_counter()]
+
+    def progress(done: int, total: int) -> None:
+        if done in ends:
+            times.append(time.perf_counter())
+
+    with TemporaryDirectory() as temporary:
+        work, output = Path(temporary) / "work", Path(temporary) / "table"
+        mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
+        times.append(time.perf_counter())
+        written = sum((output / f"{direction}.parquet").stat().st_size for direction in DIRECTIONS)
+    return dict(zip(names, np.diff(times).tolist(), strict=False)), written
+
+
+def _reading_seconds(*sides: np.ndarray) -> float:
+    started = time.perf_counter()
+    for vectors in sides:
+        sha256(vectors.tobytes())
+        check_vectors(vectors, "", unit=False)
+    return time.perf_counter() - started
+
+
+def _entries(problem: Problem) -> float:
+    return float(sum(size.anchors * size.h for size in map(problem.size, DIRECTIONS)))

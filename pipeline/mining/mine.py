@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from aoq.pipeline.search.backends import Backend, choose_backend
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem
-from aoq.pipeline.search.runners import Progress, Runner, run_in_process
-from aoq.pipeline.search.units import Steps
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.runners import RECALL_FLOOR, Progress, Runner, run_in_process, run_search
+from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import MANIFEST
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -25,41 +22,29 @@ def mine(
     provenance: Mapping[str, Any],
     work: Path,
     output: Path,
-    recall_floor: float = 0.95,
+    recall_floor: float = RECALL_FLOOR,
     run: Runner = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> None:
     """Write the table to the folder `output`; finished units in `work` are kept and used.
 
-    `search` is a backend or its name (`aoq.pipeline.search.backends`); lists of one that only comes near are refused if
-    fewer than `recall_floor` of the true ones are in them. `run` does the units (`aoq.pipeline.search.runners`).
-    `provenance` (dataset fingerprint, teacher, ...) goes into every footer and the manifest.
+    `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
+    fingerprint, teacher, ...) goes into every footer and the manifest.
     """
     if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
         shutil.rmtree(work, ignore_errors=True)
         return
-    backend = choose_backend(search) if isinstance(search, str) else search
+    if len(problem.directions) < len(DIRECTIONS):
+        raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    steps = backend.plan(problem)
-    run(steps, problem, work, progress)
-    guarantees = {direction: backend.guarantee(work, direction) for direction in DIRECTIONS}
-    for direction, guarantee in guarantees.items():
-        if guarantee.get("recall", 1.0) < recall_floor:
-            raise ValueError(
-                f"{backend.name} finds {guarantee['recall']:.1%} of the {direction} lists, and mining.recall_floor is "
-                f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
-            )
+    store = Folder(work)
+    found = run_search(problem, search, store, recall_floor=recall_floor, run=run, progress=progress)
     made = {
         direction: (
-            {"h": problem[direction].h, "search": backend.name, **guarantees[direction]},
-            (pq.read_table(shard, page_checksum_verification=True) for shard in _shards(steps, work, direction)),
+            {"h": problem[direction].h, "search": found.search, **found.guarantees[direction]},
+            map(store.read, found.lists[direction]),
         )
         for direction in DIRECTIONS
     }
-    write_table(output, provenance, made, paired(problem.image_of))
+    write_table(output, provenance, made, problem.positives)
     shutil.rmtree(work)
-
-
-def _shards(steps: Steps, work: Path, direction: Direction) -> list[Path]:
-    names = [name for step in steps for unit in step for name in unit.outputs]
-    return [work / f"{name}.parquet" for name in names if name.startswith(f"{direction}-")]

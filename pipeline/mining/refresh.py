@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float64, Int32
 
 from aoq.pipeline.search.approximate import near_heads
-from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
-from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 from aoq.pipeline.tables.files import read_lists
 from aoq.pipeline.tables.statistics import common_by_depth
 
@@ -32,7 +31,7 @@ def refresh(earlier: Path, below: float) -> Backend:
     The others keep their lists of the table `earlier`, with the new scores, and in their order. Kept lists are not
     certified: nothing beside them was looked at.
     """
-    return Backend("drifted", partial(_steps, earlier, below), _guarantee)
+    return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
 
 def agreement(
@@ -68,7 +67,7 @@ def _search(
     direction: Direction,
     start: int,
     problem: Problem,
-    work: Path,
+    store: Store,
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, start + len(listed)))
     found = near_heads(side, listed)
@@ -80,6 +79,6 @@ def _search(
     return [lists_table(side, found, start), pa.table({"searched": is_drifted})]
 
 
-def _guarantee(work: Path, direction: Direction) -> dict[str, Any]:
-    searched = [pq.read_table(path)["searched"].to_numpy() for path in work.glob(f"searched-{direction}-*.parquet")]
+def _guarantee(store: Store, direction: Direction) -> dict[str, Any]:
+    searched = [store.read(name)["searched"].to_numpy() for name in store.names(f"searched-{direction}-")]
     return {"guarantee": "refreshed", "searched_share": round(float(np.concatenate(searched).mean()), 6)}

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float32, Int64
 
@@ -27,6 +26,7 @@ from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.shortlist import Block, Shortlist
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
+from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Unit
 from aoq.pipeline.tables.files import MANIFEST
 from aoq.pipeline.tables.pairs import listed_keys, lowest, positives_of
@@ -82,30 +82,30 @@ def rerank(
         return
     job.model.eval()
     work.mkdir(parents=True, exist_ok=True)
-    units = rescoring_units(job)
+    store, units = Folder(work), rescoring_units(job)
     for done, unit in enumerate(units, start=1):
-        unit.do(job, work)
+        unit.do(job, store)
         progress(done, len(units))
-    made = {direction: _made(job, direction, work) for direction in DIRECTIONS}
+    made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
     write_table(output, provenance, made, job.shortlist.positives)
     shutil.rmtree(work)
 
 
-def _made(job: Rescoring, direction: Direction, work: Path) -> Made:
-    recall, anchors, h = measured_recall(job, direction, work), len(job.checked(direction)), job.h(direction)
+def _made(job: Rescoring, direction: Direction, store: Store) -> Made:
+    recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h(direction)
     said = "%s: of the teacher's own top %d the lists have %.1f %% (%d anchors searched in full)"
     logger.info(said, direction, h, 100 * recall, anchors)
     about = {"h": h, "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6), "recall_anchors": anchors}
-    return about, as_tables(_block_lists(job, direction, block, work) for block in job.shortlist.blocks(direction))
+    return about, as_tables(_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
 
 
-def measured_recall(job: Rescoring, direction: Direction, work: Path) -> float:
+def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
     """The fraction of a checked anchor's true top h that its list has, on average over the checked anchors."""
-    best, anchors = _best_scores(job, direction, work), job.checked(direction)
+    best, anchors = _best_scores(job, direction, store), job.checked(direction)
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
     found = [
-        _block_lists(job, direction, block, work).scores[anchors[inside] - block[0]]
+        _block_lists(job, direction, block, store).scores[anchors[inside] - block[0]]
         for block in job.shortlist.blocks(direction)
         if (inside := (anchors >= block[0]) & (anchors < block[1])).any()
     ]
@@ -113,12 +113,12 @@ def measured_recall(job: Rescoring, direction: Direction, work: Path) -> float:
     return float(np.where(wanted > 0, np.minimum(kept, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
-def _block_lists(job: Rescoring, direction: Direction, block: Block, work: Path) -> NegativeLists:
+def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Store) -> NegativeLists:
     """The reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
-    paths = [work / f"{_scored_name(one, other)}.parquet" for one in images for other in captions]
-    table = pa.concat_tables([pq.read_table(path, page_checksum_verification=True) for path in paths]).sort_by("pair")
+    scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
+    table = pa.concat_tables(scored).sort_by("pair")
     keys, scores = table["pair"].to_numpy(), table["score"].to_numpy()
     ids, listed = shortlist[direction][slice(*block)], shortlist.row_keys(direction, block)
     rescored = np.where(listed < 0, np.float32(np.nan), scores[np.searchsorted(keys, listed)])
@@ -129,12 +129,11 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, work: Path)
     return NegativeLists(ids, rescored, lowest(scores[np.searchsorted(keys, pairs)], own))
 
 
-def _best_scores(job: Rescoring, direction: Direction, work: Path) -> Float32[np.ndarray, "checked most"]:
+def _best_scores(job: Rescoring, direction: Direction, store: Store) -> Float32[np.ndarray, "checked most"]:
     """Each checked anchor's h best scores among all its negatives, falling; -inf where it has fewer."""
-    paths = [work / f"{_searched_name(direction, block)}.parquet" for block in _search_blocks(job, direction)]
+    searched = [store.read(_searched_name(direction, block)) for block in _search_blocks(job, direction)]
     rows = len(job.checked(direction))
-    parts = [pq.read_table(path, page_checksum_verification=True)["score"].to_numpy() for path in paths]
-    found = np.concatenate([part.reshape(rows, -1) for part in parts], axis=1)
+    found = np.concatenate([part["score"].to_numpy().reshape(rows, -1) for part in searched], axis=1)
     return -np.sort(-found, axis=1)[:, : job.h(direction)]
 
 
@@ -154,7 +153,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 
 
 @torch.inference_mode()
-def _score(images: Block, captions: Block, job: Rescoring, work: Path) -> list[pa.Table]:
+def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """The pairs of two blocks that are to be scored, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, len(job.shortlist.images))
@@ -178,7 +177,7 @@ def _score(images: Block, captions: Block, job: Rescoring, work: Path) -> list[p
 
 
 @torch.inference_mode()
-def _search(direction: Direction, block: Block, job: Rescoring, work: Path) -> list[pa.Table]:
+def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """The h best negatives' scores of each checked anchor among a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)

@@ -1,4 +1,4 @@
-"""The chain of artefacts an experiment consists of; `aoq.pipeline.planning.stages` plans it."""
+"""The chain of artefacts an experiment consists of; `aoq.pipeline.planning.planner` plans it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aoq.pipeline.artifact import Artifact, digest
-from aoq.pipeline.config.combinations import Fusion, Rerank
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.config.mining import Mining
 
 LONGEST_NAME = 200
-"""Of a folder: file systems take 255 bytes."""
+"""Characters in the name of a folder: file systems take 255 bytes."""
 
 
 @dataclass(frozen=True)
 class Chain:
     """Every artefact of one experiment, by stage, in the order they are made; with the experiment itself.
 
-    The `control` is the second round's student, schedule and seed on the online loss alone: a first round, and the
-    teacher's own where that has the same schedule.
+    A stage is what the experiment uses an artefact for; the artefact's own `stage` is what made it. The `control`, the
+    second round's student, schedule and seed on the online loss alone, is made as a first round, and is the teacher's
+    own where that has the same schedule.
     """
 
     experiment: Experiment
@@ -31,52 +32,99 @@ class Chain:
     """The precomp folder the experiment reads."""
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
-    members: tuple[Chain, ...] = ()
-    """Those whose similarities an ensemble averages, of whose tables a rerank or a fusion makes one, or the student
-    that makes one anew; `experiment` is then that of one of them, under another name."""
-    asked: tuple[str, ...] = ()
-    """The members as they are named, overrides and all."""
-    uses: tuple[str, ...] = ()
-    """The stage that is needed of each member."""
-    weights: tuple[float, ...] | None = None
+    """The experiment whose table the student trains on, where the table is not its own."""
+    start: Artifact | None = None
+    """The training whose weights the student starts from, where it is fine-tuned."""
+    members: tuple[Member, ...] = ()
+    """The experiments that an ensemble, or a table that is not mined, is made of; `experiment` is then that of one of
+    them, under another name."""
     table: Rerank | Fusion | Refresh | None = None
     """How the members make the table, in place of [mining]."""
+    weights: tuple[float, ...] | None = None
+    """One weight for each member of an ensemble; None weighs all alike."""
 
     def owner(self, stage: str) -> Chain:
-        """Whose stage it is: this chain's, or its teacher's where the table comes from a teacher."""
+        """The chain that has the stage: this one, or its teacher's where the table comes from a teacher."""
         if stage in self.stages:
             return self
         if self.teacher is None:
-            what = "ensemble" if self.members and self.table is None else "experiment"
+            what = "ensemble" if self.is_ensemble else "experiment"
             raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
         return self.teacher.owner(stage)
 
     def __getitem__(self, stage: str) -> Artifact:
         return self.owner(stage).stages[stage]
 
+    @property
+    def is_ensemble(self) -> bool:
+        return bool(self.members) and self.table is None
 
-def table_depths(chain: Chain) -> dict[str, int]:
+    @property
+    def trains_on_table(self) -> bool:
+        """Whether the second round draws offline negatives."""
+        trains = "second_round" in self.stages and self.experiment.weights is None
+        return trains and self.experiment.student.loss.draws_offline
+
+
+@dataclass(frozen=True)
+class Member:
+    """An experiment that another, a study or a report is made of."""
+
+    asked: str
+    """The experiment as it is named, with an override after `@` if need be: "f30k_vsrn@seed=1"."""
+    chain: Chain
+    stage: str
+    """The stage that is needed of it."""
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.chain[self.stage]
+
+    @property
+    def run(self) -> str:
+        """The name of its folder below `runs/`."""
+        return run_name(*split_member(self.asked))
+
+
+class Depths(NamedTuple):
     """How many captions an image's list keeps, and how many images a caption's."""
+
+    captions: int
+    images: int
+
+    @classmethod
+    def of(cls, section: Mining | Rerank | Fusion | Refresh) -> Depths:
+        return cls(section.h_captions, section.h_images)
+
+    def named(self, option: str) -> dict[str, int]:
+        """The depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
+        return {f"{option}_{side}": depth for side, depth in self._asdict().items()}
+
+    def check_within(self, there: Depths, where: str, keeps: str, remedy: str = "", *, option: str = "h") -> None:
+        """Refuse lists longer than those that are `there`, which `keeps` names."""
+        for side, depth, most in zip(self._fields, self, there, strict=True):
+            if depth > most:
+                remedy = remedy or f"lower it, or raise h_{side} where it is made"
+                raise ValueError(f"{where} {option}_{side} = {depth}, and {keeps} {most}; {remedy}.")
+
+
+def table_depths(chain: Chain) -> Depths:
+    """The depths of the table that the chain has or trains on."""
     owner = chain.owner("hard_negatives")
     made = owner.table or owner.experiment.mining
     assert made is not None  # what else gave the owner its table
-    return {"captions": made.h_captions, "images": made.h_images}
+    return Depths.of(made)
 
 
 def table_owner(chain: Chain) -> Chain | None:
-    """Whose table it is or trains on; None where it has to do with none."""
+    """The chain that has the table that this one has or trains on; None where it needs none."""
     if "hard_negatives" in chain.stages:
         return chain
     return table_owner(chain.teacher) if chain.teacher else None
 
 
-def data_stages(chain: Chain) -> dict[str, Artifact]:
-    """What its data are made by."""
-    return {stage: chain.stages[stage] for stage in ("world", "dataset") if stage in chain.stages}
-
-
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
-    """A table's rows are those of one training split."""
+    """Refuse a table of other training data: its rows are those of one training split."""
     ours, theirs = (
         [
             chain["dataset"].ingredients["splits"]["train"],
@@ -98,11 +146,8 @@ def same_queries(one: Chain, other: Chain) -> bool:
 
     def asked(chain: Chain) -> list[Any]:
         dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
-        return [
-            dataset.ingredients["splits"]["dev"],
-            [world.key for world in dataset.upstream],
-            *(evaluation[option] for option in ("split", "folds", "content")),
-        ]
+        worlds = [world.key for world in dataset.upstream]
+        return [dataset.ingredients["splits"]["dev"], worlds, *(evaluation[k] for k in ("split", "folds", "content"))]
 
     return asked(one) == asked(other)
 

@@ -1,5 +1,10 @@
 """One function a stage: read the upstream artefacts, call what computes, fill the work directory."""
 
+from collections.abc import Callable
+from typing import Any
+
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce.data import produce_dataset, produce_world
 from aoq.pipeline.produce.evaluation import produce_evaluation
 from aoq.pipeline.produce.report import produce_report
@@ -7,16 +12,17 @@ from aoq.pipeline.produce.study import produce_study
 from aoq.pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
 from aoq.pipeline.produce.training import produce_control, produce_first_round, produce_second_round
 
-__all__ = [
-    "produce_control",
-    "produce_dataset",
-    "produce_embeddings",
-    "produce_evaluation",
-    "produce_first_round",
-    "produce_hard_negatives",
-    "produce_report",
-    "produce_screen",
-    "produce_second_round",
-    "produce_study",
-    "produce_world",
-]
+PRODUCERS: dict[str, Callable[[Any, Build, Engine], None]] = {
+    "world": produce_world,
+    "dataset": produce_dataset,
+    "first_round": produce_first_round,
+    "embeddings": produce_embeddings,
+    "hard_negatives": produce_hard_negatives,
+    "screen": produce_screen,
+    "control": produce_control,
+    "second_round": produce_second_round,
+    "evaluation": produce_evaluation,
+    "report": produce_report,
+    "study": produce_study,
+}
+"""By stage; each takes the chain, a report the planned report and a study the planned study."""

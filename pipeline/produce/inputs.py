@@ -11,14 +11,14 @@ import numpy as np
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.features import open_features
+from aoq.pipeline.data.files import open_features
 from aoq.pipeline.data.folder import Split, first_images, open_split, split_paths
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.planning.chain import Chain
 
 NOISE = "noise.npy"
-"""Of the dataset stage: the image of every training caption, in the format of NCR's noise files."""
+"""The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
 
 
 def open_true_train_split(chain: Chain) -> Split:

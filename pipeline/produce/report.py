@@ -7,23 +7,23 @@ from aoq.pipeline.artifact import Build
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.report import ReportPlan
+from aoq.pipeline.planning.report import PlannedReport
 from aoq.pipeline.produce.inputs import open_named_pairs, open_train_split
 from aoq.pipeline.training.checkpoint import load_model
 
 
-def produce_report(plan: ReportPlan, build: Build, engine: Engine) -> None:
+def produce_report(planned: PlannedReport, build: Build, engine: Engine) -> None:
     """`report.html`."""
     build.clear()
     engine.torch_device()
-    (build.directory / "report.html").write_text(render_report(plan), encoding="utf-8")
+    (build.directory / "report.html").write_text(render_report(planned), encoding="utf-8")
 
 
-def render_report(plan: ReportPlan) -> str:
+def render_report(planned: PlannedReport) -> str:
     """The page, of what is there; runs that are not evaluated yet have gaps."""
     from aoq.pipeline.report.page import render  # brings matplotlib, which no other stage needs
 
-    return render(plan.named, open_train=open_train_split, open_model=_open_model)
+    return render(planned.named, open_train=open_train_split, open_model=_open_model)
 
 
 def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:

@@ -9,9 +9,7 @@ from typing import Any
 
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.artifact import Build
-from aoq.pipeline.config.combinations import Fusion, Rerank
-from aoq.pipeline.config.mining import Mining
-from aoq.pipeline.config.refresh import Refresh
+from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
 from aoq.pipeline.engine import Engine
@@ -19,12 +17,12 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
-from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.search.backends import Backend
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
 from aoq.pipeline.tables.pairs import paired
@@ -39,15 +37,21 @@ logger = logging.getLogger(__name__)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    _embed(chain, "first_round", build.directory, engine)
+
+
+def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> None:
+    """Write the vectors that the stage's model makes of the training split."""
     device = engine.torch_device()
-    model = load_model(chain["first_round"].path / "model.safetensors").to(device)
-    assert isinstance(model, EmbeddingModel)  # the config refuses to mine with any other
+    model = load_model(chain[stage].path / "model.safetensors").to(device)
+    assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
     with show_progress("embeddings") as report:
-        write_embeddings(model, open_pairs(chain, "train"), build.directory, device, report)
+        write_embeddings(model, open_pairs(chain, "train"), folder, device, report)
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """The table: mined from embeddings, or made of other experiments' tables, or by the student itself."""
+    engine.torch_device()
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
@@ -56,34 +60,18 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         _refresh(chain, chain.table, build, engine)
     else:
         mining = chain.experiment.mining
-        assert mining is not None  # stages.plan gave the chain this stage
-        engine.torch_device()
+        assert mining is not None  # the planner gave the chain this stage
         provenance = _provenance(chain, build, _teacher(chain, "first_round"))
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
-        _mine(chain, chain["embeddings"].path, mining, provenance, build, engine, **how)
+        _mine(chain, chain["embeddings"].path, Depths.of(mining), build, engine, provenance=provenance, **how)
 
 
-def _mine(
-    chain: Chain,
-    vectors: Path,
-    depths: Mining | Refresh,
-    provenance: dict[str, Any],
-    build: Build,
-    engine: Engine,
-    **how: Any,
-) -> None:
+def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain)
+    memory = engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
-            Problem(
-                store.images,
-                store.captions,
-                split.image_of,
-                depths.h_captions,
-                depths.h_images,
-                memory=engine.mining_memory_mb * 1_000_000,
-            ),
-            provenance=provenance,
+            Problem(store.images, store.captions, split.image_of, *depths, memory),
             work=build.directory / "shards",
             output=build.directory / "table",
             run=run,
@@ -93,15 +81,12 @@ def _mine(
 
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
-    """The student's own vectors, searched; they do not stay."""
-    (student,), device, vectors = chain.members, engine.torch_device(), build.directory / "vectors"
+    """Search the student's own vectors; they do not stay."""
+    (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     if not vectors.is_dir():
-        model = load_model(student["second_round"].path / "model.safetensors").to(device)
-        assert isinstance(model, EmbeddingModel)  # a student of fragments reranks
         begun = build.directory / "vectors.begun"
         begun.mkdir(exist_ok=True)
-        with show_progress("embeddings") as report:
-            write_embeddings(model, open_pairs(student, "train"), begun, device, report)
+        _embed(student, "second_round", begun, engine)
         begun.rename(vectors)
     provenance = _provenance(chain, build, _teacher(student, "second_round"))
     search: str | Backend = "auto"
@@ -110,13 +95,13 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
         kept = {"tables": table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))}
         provenance["kept"] = {**kept, "drifted_below": options.drifted_below}
         search = refresh(earlier, options.drifted_below)
-    _mine(chain, vectors, options, provenance, build, engine, search=search)
+    _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search=search)
     shutil.rmtree(vectors)
 
 
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     device = engine.torch_device()
-    shortlist, teacher = chain.members
+    shortlist, teacher = (member.chain for member in chain.members)
     pairs = open_pairs(teacher, "train")
     model = load_model(teacher["second_round"].path / "model.safetensors")
     check_inputs(type(model), pairs)
@@ -127,17 +112,10 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
     about = {"experiment": options.shortlist, "depths": depths, "tables": tables}
     provenance = _provenance(chain, build, _teacher(teacher, "second_round"), shortlist=about)
+    listed, kept = Shortlist(captions, images, pairs.split.image_of), Depths.of(options)
     with show_progress("rescoring") as report:
         rerank(
-            Rescoring(
-                model.to(device),
-                pairs,
-                Shortlist(captions, images, pairs.split.image_of),
-                options.h_captions,
-                options.h_images,
-                options.checked_anchors,
-                device,
-            ),
+            Rescoring(model.to(device), pairs, listed, *kept, options.checked_anchors, device),
             provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",
@@ -147,16 +125,16 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
 
 def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
     build.clear()
-    folders = [member["hard_negatives"].path / "table" for member in chain.members]
+    folders = [member.artifact.path / "table" for member in chain.members]
     made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
     members = [
-        {"experiment": name, "teacher": about["teacher"], "tables": table_hashes(about)}
-        for name, about in zip(chain.asked, made, strict=True)
+        {"experiment": member.asked, "teacher": about["teacher"], "tables": table_hashes(about)}
+        for member, about in zip(chain.members, made, strict=True)
     ]
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(
         folders,
-        [run_name(*split_member(name)) for name in chain.asked],
+        [member.run for member in chain.members],
         method=options.method,
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
@@ -181,21 +159,16 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     engine.torch_device()
     build.clear()
     screen = chain.experiment.screen
-    assert screen is not None  # stages.plan gave the chain this stage
-    split = open_train_split(chain)
-    matches = None
-    if screen.positives is not None:
-        matches = read_matches(chain.data_root / screen.positives, split.image_count, split.caption_count)
-    probabilities = None
-    if screen.pair_probabilities is not None:
-        probabilities = read_clean_pairs(chain.data_root / screen.pair_probabilities, split.caption_count)
+    assert screen is not None  # the planner gave the chain this stage
+    split, root = open_train_split(chain), chain.data_root
+    images, captions, file = split.image_count, split.caption_count, screen.pair_probabilities
     store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
     knowledge = Knowledge(
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
-        matches=matches,
-        pair_probabilities=probabilities,
+        matches=None if screen.positives is None else read_matches(root / screen.positives, images, captions),
+        pair_probabilities=None if file is None else read_clean_pairs(root / file, captions),
     )
     view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")

@@ -10,23 +10,23 @@ import torch
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact, Build
-from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.fields import control_training, student_training
-from aoq.pipeline.planning.stages import TABLELESS
+from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.produce.co_teaching import co_teach_networks
 from aoq.pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
 from aoq.pipeline.progress import show_progress
+from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
+from aoq.pipeline.training.draw_weights import GapWeights, draw_weights, drawn_ranks, expected_rank
 from aoq.pipeline.training.loop import Run, train
-from aoq.pipeline.training.sampler import WHOLE, GapWeights, Sampler, expected_rank
+from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,8 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
     if experiment.co_teaching is not None:
         co_teach_networks(chain, experiment.co_teaching, build, engine)
         return
-    table = None if experiment.student.loss.name in TABLELESS else chain["hard_negatives"]
-    start = chain["second_round"].upstream[2] if experiment.student.start else None
-    _train(chain, student_training(experiment.student), table, build, engine, start=start)
+    table = chain["hard_negatives"] if chain.trains_on_table else None
+    _train(chain, student_training(experiment.student), table, build, engine, start=chain.start)
 
 
 def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
@@ -129,35 +128,41 @@ def _model(name: str, options: dict[str, Any], start: Artifact | None) -> Matchi
 
 
 def _sampler(chain: Chain, table: NegativeTable, split: Split) -> Sampler:
+    """Draws from the table as [sampling] narrows it and [screen] sees it."""
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
-    weights = None
+    view = read_view(chain["screen"].path / "view", table.manifest) if screen else None
+    gaps = None
     if sampling.gap is not None and sampling.sharpness is not None:
-        weights = GapWeights(sampling.gap, sampling.sharpness)
+        gaps = GapWeights(sampling.gap, sampling.sharpness)
+    batch_size = chain.experiment.student.batch_size
+    asked = {
+        "i2t": (sampling.h_captions, split.caption_count, "captions"),
+        "t2i": (sampling.h_images, split.image_count, "images"),
+    }
+    ids, weights = {}, {}
+    for direction in DIRECTIONS:
+        (h, candidates, what), lists, after = asked[direction], table[direction], 0
+        if sampling.harder is not None:
+            h = max(1, min(lists.h, expected_rank(candidates, batch_size, sampling.harder)))
+            after = 0 if sampling.hardest is None else expected_rank(candidates, batch_size, sampling.hardest)
+            logger.info("draws from ranks %d to %d of %d %s", after, h, candidates, what)
+        ranks = drawn_ranks(direction, lists.negative_ids, h=h, after=after)
+        ids[direction] = lists.negative_ids[:, ranks]
+        weights[direction] = draw_weights(
+            direction,
+            lists,
+            ranks,
+            judged=view[direction] if view else None,
+            suspected=screen.suspected if screen else "drop",
+            gaps=gaps,
+        )
     return Sampler(
-        table,
+        ids["i2t"],
+        ids["t2i"],
         split.image_of,
-        split.captions_of,
+        i2t_weights=weights["i2t"],
+        t2i_weights=weights["t2i"],
         strategy=sampling.strategy,
         resample=sampling.resample,
-        **_heads(sampling, chain.experiment.student.batch_size, table, split),
         windows=sampling.windows or WHOLE,
-        weights=weights,
-        view=read_view(chain["screen"].path / "view", table.manifest) if screen else None,
-        suspected=screen.suspected if screen else "drop",
     )
-
-
-def _heads(sampling: Sampling, batch_size: int, table: NegativeTable, split: Split) -> dict[str, Any]:
-    """The `h_*` and `after_*` of the sampler."""
-    if sampling.harder is None:
-        return {"h_captions": sampling.h_captions, "h_images": sampling.h_images}
-    found = {}
-    for name, count, kept in (
-        ("captions", split.caption_count, table.i2t.h),
-        ("images", split.image_count, table.t2i.h),
-    ):
-        hardest = 0 if sampling.hardest is None else expected_rank(count, batch_size, sampling.hardest)
-        found[f"after_{name}"] = hardest
-        found[f"h_{name}"] = max(1, min(kept, expected_rank(count, batch_size, sampling.harder)))
-        logger.info("draws from ranks %d to %d of %d %s", hardest, found[f"h_{name}"], count, name)
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,31 +15,23 @@ from aoq.pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_
 from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.planning.chain import Chain, same_queries, table_owner
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.statistics import Description, describe
-from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
-"""Of the bootstraps: a report of the same runs says the same."""
+"""The bootstraps' seed: a report of the same runs says the same."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A run on its evaluation split."""
+    """A run on its evaluation split; the similarities stay on disk."""
 
     similarity: Float32[np.ndarray, "images captions"]
-    """Mapped."""
     ranks: Ranks
     metrics: dict[str, float]
     intervals: dict[str, Interval]
     cross_ranks: Int64[np.ndarray, " intervals"]
     evaluation: dict[str, Any]
     """Its manifest, with what was measured beyond the pairs."""
-
-    @property
-    def attention(self) -> dict[str, Any] | None:
-        return self.evaluation.get("attention")
 
 
 @dataclass(frozen=True)
@@ -57,28 +49,6 @@ class Run:
     @property
     def trains(self) -> bool:
         return not self.chain.members and self.chain.experiment.weights is None
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A line of the provenance."""
-
-    runs: tuple[str, ...]
-    stage: str
-    artifact: Artifact
-    manifest: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Hardness:
-    """A table that runs of the report train on."""
-
-    runs: tuple[str, ...]
-    owner: Chain
-    table: NegativeTable
-    about: dict[Direction, Description]
-    suspected: dict[str, Any] | None
-    """What the screen of the run, if it has one, takes: by direction."""
 
 
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
@@ -111,13 +81,9 @@ def best_of(runs: Sequence[Run], metric: str) -> float | None:
     return max(values) if values else None
 
 
-def many_right(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    """By the name of a relevance file, by run, by direction: the metrics of many right answers."""
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    for run in runs:
-        for name, by_direction in run.scored.evaluation.get("relevance", {}).items() if run.scored else ():
-            found.setdefault(name, {})[run.name] = by_direction
-    return found
+def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
+    """What evaluations measured beyond the pairs, by run, where they did."""
+    return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
 
 
 def training_lines(run: Run) -> list[dict[str, Any]]:
@@ -129,44 +95,36 @@ def training_lines(run: Run) -> list[dict[str, Any]]:
     return []
 
 
-def collect_stages(runs: Sequence[Run]) -> list[Stage]:
+def collect_stages(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Every artefact that a run rests on, once, with the runs that share it; and controls, where they were made."""
     found: dict[str, tuple[list[str], Artifact]] = {}
     for run in runs:
         stages = run.chain.stages.items()
-        for artifact in _all_upstream([made for stage, made in stages if made.exists() or stage == "evaluation"]):
+        made = [artifact for stage, artifact in stages if artifact.exists() or stage == "evaluation"]
+        for artifact in (each for one in made for each in _lineage(one)):
             names = found.setdefault(f"{artifact.stage}/{artifact.key}", ([], artifact))[0]
             if run.name not in names:
                 names.append(run.name)
     return [
-        Stage(tuple(names), artifact.stage, artifact, artifact.manifest() if artifact.exists() else None)
+        {"runs": names, "artifact": artifact, "manifest": artifact.manifest() if artifact.exists() else None}
         for names, artifact in found.values()
     ]
 
 
-def _all_upstream(artifacts: Sequence[Artifact]) -> list[Artifact]:
-    """With what they were made of before them."""
-    found: dict[str, Artifact] = {}
-    for artifact in artifacts:
-        for each in [*_all_upstream(artifact.upstream), artifact]:
-            found.setdefault(f"{each.stage}/{each.key}", each)
-    return list(found.values())
+def _lineage(artifact: Artifact) -> Iterator[Artifact]:
+    """What it was made of, and then itself."""
+    for upstream in artifact.upstream:
+        yield from _lineage(upstream)
+    yield artifact
 
 
-def collect_tables(runs: Sequence[Run]) -> list[Hardness]:
-    """The negative tables that runs train on, each once."""
+def collect_tables(runs: Sequence[Run]) -> list[tuple[list[str], Chain, dict[str, Any] | None]]:
+    """The negative tables that runs train on, each once: the runs, the table's owner, what the runs' screen takes."""
     users: dict[str, tuple[list[str], Chain, dict[str, Any] | None]] = {}
     for run in runs:
         owner = table_owner(run.chain)
-        uses = {made.stage for made in run.chain["second_round"].upstream} if run.trains else set()
-        if owner and uses & {"hard_negatives", "screen"} and (made := owner["hard_negatives"]).exists():
+        if owner and run.chain.trains_on_table and (made := owner["hard_negatives"]).exists():
             screen = run.chain.stages.get("screen")
             taken = screen.manifest()["directions"] if screen and screen.exists() else None
             users.setdefault(made.key + (screen.key if screen else ""), ([], owner, taken))[0].append(run.name)
-    tables = []
-    for names, owner, taken in users.values():
-        table = read_table(owner["hard_negatives"].path / "table")
-        sizes = {"i2t": len(table.t2i), "t2i": len(table.i2t)}
-        about = {direction: describe(table[direction], sizes[direction]) for direction in DIRECTIONS}
-        tables.append(Hardness(tuple(names), owner, table, about, taken))
-    return tables
+    return list(users.values())

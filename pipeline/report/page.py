@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from jaxtyping import Float
 
@@ -14,7 +13,8 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
-from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.report.collect import (
     Run,
@@ -22,14 +22,15 @@ from aoq.pipeline.report.collect import (
     collect_runs,
     collect_stages,
     collect_tables,
-    many_right,
+    measured,
     training_lines,
 )
 from aoq.pipeline.report.pictures import attended_captions, examples, listed_anchors
 from aoq.pipeline.report.plots import colour, curves, hardness, histogram_of_ranks
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.search.problem import OTHER, Direction
+from aoq.pipeline.tables.statistics import describe
+from aoq.pipeline.tables.table import read_table
 
-METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 COURSE = {
     "dev_rsum": "dev rsum",
     "dev_i2t_r1": "dev i2t@1",
@@ -43,6 +44,7 @@ COURSE = {
     "positive_gap": "positives above the batch's mean",
 }
 LOSSES = {"retrieval_loss", "online"}
+TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
 ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 MOST_SCORES = 200_000
 
@@ -56,6 +58,7 @@ def render(
     open_model: Callable[[Chain], Opened],
 ) -> str:
     """The page about experiments by name; `open_train` opens a training split, `open_model` a trained model."""
+    jinja2 = import_extra("jinja2", "report", "a report")
     runs = collect_runs(named)
     colours = {run.name: colour(number) for number, run in enumerate(runs)}
     environment = jinja2.Environment(
@@ -67,19 +70,20 @@ def render(
     )
     environment.filters["score"] = lambda value: f"{value:.3f}" if np.isfinite(value) else "no score"
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "−")
+    counts = {run.name: run.scored.cross_ranks for run in runs if run.scored}
     return environment.get_template("page.html.j2").render(
         runs=runs,
         colours=colours,
         metrics=METRICS,
         best={metric: best_of(runs, metric) for metric in METRICS},
         courses=_courses(runs, colours),
-        cross=_cross(runs, colours),
-        right=many_right(runs),
-        plausible=_beyond(runs, "plausible"),
-        judged=_beyond(runs, "judgements"),
+        cross=histogram_of_ranks(counts, colours) if counts else None,
+        right=_by_file(measured(runs, "relevance")),
+        plausible=measured(runs, "plausible"),
+        judged=measured(runs, "judgements"),
         attention=_attention(runs, colours),
         stages=collect_stages(runs),
-        tables=_tables(runs, open_train),
+        tables=[_table(*each, open_train) for each in collect_tables(runs)],
         examples=_examples(runs),
         attended=_attended(runs, open_model),
     )
@@ -90,66 +94,48 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
     logs = {run.name: training_lines(run) for run in runs if run.trains}
     plots = []
     for figure, title in COURSE.items():
-        lines = {}
-        for name, log in logs.items():
-            there = [line for line in log if line.get(figure) is not None]
-            if there:
-                lines[name] = [float(line["step"]) for line in there], [float(line[figure]) for line in there]
+        there = {name: [line for line in log if line.get(figure) is not None] for name, log in logs.items()}
+        lines = {
+            name: ([float(line["step"]) for line in log], [float(line[figure]) for line in log])
+            for name, log in there.items()
+            if log
+        }
         if lines:
             plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in LOSSES))
     return plots
 
 
-def _beyond(runs: Sequence[Run], what: str) -> dict[str, Any]:
-    """By run, where its evaluation measured it."""
-    return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
-
-
-def _cross(runs: Sequence[Run], colours: dict[str, str]) -> str | None:
-    counts = {run.name: run.scored.cross_ranks for run in runs if run.scored}
-    return histogram_of_ranks(counts, colours) if counts else None
+def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Group by the name of a relevance file, then by run: metrics by direction."""
+    names = dict.fromkeys(name for files in relevance.values() for name in files)
+    return {name: {run: files[name] for run, files in relevance.items() if name in files} for name in names}
 
 
 def _attention(runs: Sequence[Run], colours: dict[str, str]) -> str | None:
-    lines = {}
-    for run in runs:
-        if run.scored and run.scored.attention:
-            curve = run.scored.attention["curve"]
-            lines[run.name] = (curve["recall"], curve["precision"])
+    found = {name: attention["curve"] for name, attention in measured(runs, "attention").items()}
+    lines = {name: (curve["recall"], curve["precision"]) for name, curve in found.items()}
     return curves("Attention", lines, colours, "recall, %", "precision, %") if lines else None
 
 
-def _tables(runs: Sequence[Run], open_train: Callable[[Chain], Split]) -> list[dict[str, Any]]:
-    found = []
-    for table in collect_tables(runs):
-        split = open_train(table.owner)
-        thumbs = Thumbnails(table.owner.folder, split)
-        directions: tuple[tuple[Direction, str], ...] = (("i2t", "captions of images"), ("t2i", "images of captions"))
-        found.append(
+def _table(
+    runs: list[str], owner: Chain, suspected: dict[str, Any] | None, open_train: Callable[[Chain], Split]
+) -> dict[str, Any]:
+    """A table that runs train on, in both directions: what it is, its scores, and some of its lists."""
+    table, split = read_table(owner["hard_negatives"].path / "table"), open_train(owner)
+    thumbs, directions = Thumbnails(owner.folder, split), []
+    for direction, title in TITLES.items():
+        lists, name = table[direction], owner.experiment.name
+        scores, positives = _some(lists.scores.ravel()), _some(lists.positive_score)
+        directions.append(
             {
-                "runs": table.runs,
-                "owner": table.owner.experiment.name,
-                "manifest": table.table.manifest,
-                "suspected": table.suspected,
-                "directions": [
-                    {
-                        "name": direction,
-                        "title": title,
-                        "about": table.about[direction],
-                        "plot": hardness(
-                            f"Scores, {title}, {table.owner.experiment.name}",
-                            _some(table.table[direction].scores.ravel()),
-                            _some(table.table[direction].positive_score),
-                        ),
-                        "listed": listed_anchors(table.table, split, thumbs, direction, count=ANCHORS, top=TOP),
-                    }
-                    for direction, title in directions
-                ],
-                "captions": split.captions,
-                "captions_of": split.captions_of,
+                "name": direction,
+                "title": title,
+                "about": describe(lists, len(table[OTHER[direction]])),
+                "plot": hardness(f"Scores, {title}, {name}", scores, positives),
+                "listed": listed_anchors(table, split, thumbs, direction, count=ANCHORS, top=TOP),
             }
         )
-    return found
+    return {"runs": runs, "owner": owner.experiment.name, "suspected": suspected, "directions": directions}
 
 
 def _some(values: Float[np.ndarray, " values"]) -> Float[np.ndarray, " some"]:
@@ -159,22 +145,19 @@ def _some(values: Float[np.ndarray, " values"]) -> Float[np.ndarray, " some"]:
 
 
 def _examples(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Of the first runs that answered the same queries: at most two, side by side."""
+    """What the first runs that answered the same queries find: at most two, side by side."""
     scored = [run for run in runs if run.scored and (run is runs[0] or run.against_first)][:2]
     if not scored:
         return []
     thumbs = Thumbnails(scored[0].chain.folder, scored[0].split)
-    asked: tuple[tuple[Direction, str, int], ...] = (
-        ("i2t", "Captions for an image", 5),
-        ("t2i", "Images for a caption", 5),
-    )
+    asked: dict[Direction, str] = {"i2t": "Captions for an image", "t2i": "Images for a caption"}
     return [
-        {"title": title, "queries": examples(scored, thumbs, direction, count=QUERIES, top=top)}
-        for direction, title, top in asked
+        {"title": title, "queries": examples(scored, thumbs, direction, count=QUERIES, top=ANSWERS)}
+        for direction, title in asked.items()
     ]
 
 
-def _attended(runs: Sequence[Run], open_model: Callable[[Chain], Opened]) -> list[Any]:
+def _attended(runs: Sequence[Run], open_model: Callable[[Chain], Opened]) -> list[dict[str, Any]]:
     found = []
     for run in runs:
         if run.trains and run.scored and run.chain.experiment.model.attends and run.split.boxes is not None:

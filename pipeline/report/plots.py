@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float, Int
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from aoq.pipeline.evaluation.cross_retrieval import EDGES
+from aoq.pipeline.extras import import_extra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
 """Okabe and Ito's, which people tell apart whatever colours they see."""
@@ -113,7 +115,10 @@ def hardness(
 
 def _svg(title: str, draw: Any) -> str:
     """An <svg> that takes its colours from the page, and its title for those who hear it."""
-    with mpl.rc_context(STYLE):
+    matplotlib = import_extra("matplotlib", "report", "a report")
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.1), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
@@ -126,8 +131,4 @@ def _svg(title: str, draw: Any) -> str:
     prefix = re.sub(r"\W+", "-", title)
     drawn = re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match.group(1)}{prefix}-", drawn)
     drawn = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", re.sub(r' height="[^"]*pt"', "", drawn, count=1), count=1)
-    return drawn.replace("<svg ", f'<svg role="img" aria-label="{_escaped(title)}" ', 1)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)

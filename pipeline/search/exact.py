@@ -1,4 +1,4 @@
-"""Exact lists from a search that is only near.
+"""Exact lists from an approximate search.
 
 The search proposes a few more candidates than asked for; what it does not propose is bounded by its last score and the
 rounding error of float32. A row whose h-th negative does not clear that bound is searched deeper.
@@ -7,13 +7,12 @@ rounding error of float32. A row whose h-th negative does not clear that bound i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.search.faiss_flat import search
-from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.brute_force import search
+from aoq.pipeline.search.problem import Side, blocks
 from aoq.pipeline.search.proposals import Heads, Proposals, heads
 from aoq.pipeline.search.scores import exact_scores
 
@@ -36,7 +35,8 @@ def exact_heads(side: Side) -> Heads:
     pending, depth = np.arange(count), side.wanted + SLACK
     while len(pending):
         depth = min(depth, len(side.candidates))
-        for rows in _chunks(pending, max(1, side.memory // PROPOSAL_BYTES // depth)):
+        for start, stop in blocks(len(pending), max(1, side.memory // PROPOSAL_BYTES // depth)):
+            rows = pending[start:stop]
             part = heads(side.rows(rows), _proposals(side, rows, depth))
             found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
         pending = pending[~found.certified[pending]]
@@ -46,11 +46,11 @@ def exact_heads(side: Side) -> Heads:
     return found
 
 
-def mend(found: Heads, side: Side) -> Heads:
-    """The same with every row that is not certified searched by itself."""
+def certify(found: Heads, side: Side) -> Heads:
+    """Search every row that is not certified a second time, exactly."""
     rows = np.flatnonzero(~found.certified)
     if len(rows):
-        logger.info("%d of %d anchors are searched by themselves", len(rows), len(side.anchors))
+        logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
         part = exact_heads(side.rows(rows))
         found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
     return found
@@ -71,8 +71,3 @@ def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Prop
     everything = depth == len(side.candidates)
     unproposed = np.full(len(rows), -np.inf) if everything else near[:, -1].astype(np.float64) + side.rounding_error
     return Proposals(np.arange(len(rows) + 1) * depth, ids.ravel(), near.ravel(), unproposed, side.rounding_error)
-
-
-def _chunks(rows: Int64[np.ndarray, " all"], size: int) -> Iterator[Int64[np.ndarray, " some"]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

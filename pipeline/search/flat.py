@@ -1,32 +1,45 @@
-"""The units of a backend that searches each direction by itself, block by block of anchors."""
+"""The backend faiss-flat: one brute-force search a direction, block by block of anchors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from aoq.pipeline.search.brute_force import load_faiss
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
-from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.search.problem import Direction, Problem, blocks
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 
 BLOCK = 4096
 """Anchors a unit: what a crash can lose."""
 
 
 def flat_steps(problem: Problem) -> Steps:
+    load_faiss()  # without it a search ends here, before anything is read
     return [
         [
             Unit((unit_name(direction, start, stop),), partial(_search, direction, start, stop))
-            for direction in DIRECTIONS
-            for start, stop in blocks(len(problem[direction].anchors), BLOCK)
+            for direction in problem.directions
+            for start, stop in blocks(problem.size(direction).anchors, BLOCK)
         ]
     ]
 
 
-def _search(direction: Direction, start: int, stop: int, problem: Problem, work: Path) -> list[pa.Table]:
+def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
     return [lists_table(side, exact_heads(side), start)]
+
+
+def _costs(problem: Problem) -> Mapping[str, float]:
+    pairs = len(problem.images) * len(problem.captions) * len(problem.directions)
+    return {"brute-force search and lists": 2.0 * problem.images.shape[1] * pairs}
+
+
+FAISS_FLAT = Backend(
+    "faiss-flat", "exact, a brute-force search for each direction by FAISS, on GPUs if any", flat_steps, costs=_costs
+)

@@ -1,40 +1,72 @@
-"""The one-pass backend's units: limits from samples, then blocks of images, then blocks of captions."""
+"""The backend onepass: every tile of similarities is computed once, for both directions.
+
+A random sample of the other side gives each anchor a limit that its h best candidates reach, and few others; blocks of
+images then meet all captions, tile by tile, and captions merge what they kept of every block.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from jaxtyping import Float32
 
-from aoq.pipeline.search.exact import PROPOSAL_BYTES, mend
-from aoq.pipeline.search.grouping import group
-from aoq.pipeline.search.limits import sampled_limits
+from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, Size, blocks
 from aoq.pipeline.search.products.choice import Product, near_product
 from aoq.pipeline.search.proposals import Proposals, heads
-from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
-from aoq.pipeline.search.units import Steps, Unit, unit_name
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.threads import in_parallel
+from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper, group
+from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
 
+EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
+FEWEST_SAMPLED = 1024
+DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and that anchor is searched a second time
 GIVEN_UP = -1
+KEPT_BYTES = 12  # of a pair that waits for the merge: caption, image, near score
 
 
 def one_pass_steps(problem: Problem) -> Steps:
     product = near_product(problem)
-    images = blocks(len(problem.images), TILE_IMAGES)
-    most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem["t2i"].wanted))
-    captions = blocks(len(problem.captions), most)
-    return [
-        [Unit((_limits_name(direction, product),), partial(_limits, direction, product)) for direction in DIRECTIONS],
-        [
-            Unit((unit_name("i2t", *rows), _kept_name(*rows, product)), partial(_scan, *rows, product))
-            for rows in images
-        ],
-        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
+    images, captions = blocks(len(problem.images), TILE_IMAGES), []
+    if "t2i" in problem.directions:
+        most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem.size("t2i").wanted))
+        captions = blocks(len(problem.captions), most)
+    limits = [
+        Unit((_limits_name(direction, product),), partial(_limits, direction, product))
+        for direction in problem.directions
     ]
+    scans = [Unit(_scanned_names(*rows, product, problem), partial(_scan, *rows, product)) for rows in images]
+    return [limits, scans, [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions]]
+
+
+def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
+    """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
+    count = len(side.candidates)
+    size, rank = sample_and_rank(count, side.wanted)
+    sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
+    sample = product.prepare(side.candidates[sampled])
+    limits = np.empty(len(side.anchors), dtype=np.float32)
+    for start, stop in blocks(len(limits), max(1, TILE_IMAGES * TILE_CAPTIONS // size)):
+        scores = product(product.prepare(side.anchors[start:stop]), sample)
+        in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
+    return limits
+
+
+def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
+    """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
+    size = min(count, max(FEWEST_SAMPLED, int(np.clip(wanted / 20, *EXPECTED) * count / wanted)))
+    expected = size * wanted / count
+    return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
+
+
+def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, limits: np.ndarray) -> None:
+    place = scores.shape[1] - rank
+    limits[start:stop] = np.partition(scores[start:stop], place, axis=1)[:, place]
 
 
 def _limits_name(direction: Direction, product: Product) -> str:
@@ -42,46 +74,93 @@ def _limits_name(direction: Direction, product: Product) -> str:
     return f"limits-{product.precision}-{direction}"
 
 
+def _scanned_names(start: int, stop: int, product: Product, problem: Problem) -> tuple[str, ...]:
+    names = {"i2t": unit_name("i2t", start, stop), "t2i": _kept_name(start, stop, product)}
+    return tuple(names[direction] for direction in problem.directions)
+
+
 def _kept_name(start: int, stop: int, product: Product) -> str:
     return unit_name(f"kept-{product.precision}", start, stop)
 
 
-def _limits(direction: Direction, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     return [pa.table({"limit": sampled_limits(problem[direction], product)})]
 
 
-def _scan(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some images, and what all captions keep of these images."""
-    side, t2i = problem["i2t"].rows(np.arange(start, stop)), problem["t2i"]
-    limits = {d: pq.read_table(work / f"{_limits_name(d, product)}.parquet")["limit"].to_numpy() for d in DIRECTIONS}
+    side = problem["i2t"].rows(np.arange(start, stop))
+    limits = {d: np.full(problem.size(d).anchors, np.inf, np.float32) for d in DIRECTIONS}  # nothing reaches these
+    for direction in problem.directions:
+        limits[direction] = store.read(_limits_name(direction, product))["limit"].to_numpy()
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
-    captions = Keeper(limits["t2i"], TOO_MANY * t2i.wanted)
+    captions = Keeper(limits["t2i"], TOO_MANY * problem.size("t2i").wanted)
     block, keeper = product.prepare(side.anchors), TileKeeper(images, captions)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
         product.scan(block, product.prepare(problem.captions[first:last]), first, keeper)
-    found = mend(heads(side, images.proposals(product.error)), side)
-    offsets, candidates, scores = captions.kept()
+    made = []
+    if "i2t" in problem.directions:
+        made.append(lists_table(side, certify(heads(side, images.proposals(product.error)), side), start))
+    if "t2i" in problem.directions:
+        made.append(_kept(captions, start))
+    return made
+
+
+def _kept(captions: Keeper, first_image: int) -> pa.Table:
+    """The pairs that captions keep of a block of images; a caption that keeps too many is marked as given up."""
+    offsets, images, scores = captions.kept()
     given_up = np.flatnonzero(np.isinf(captions.limits)).astype(np.int32)
     kept = {
-        "caption": np.concatenate([np.repeat(np.arange(len(t2i.anchors), dtype=np.int32), np.diff(offsets)), given_up]),
-        "image": np.concatenate([candidates + np.int32(start), np.full(len(given_up), GIVEN_UP, np.int32)]),
+        "caption": np.concatenate(
+            [np.repeat(np.arange(len(captions.limits), dtype=np.int32), np.diff(offsets)), given_up]
+        ),
+        "image": np.concatenate([images + np.int32(first_image), np.full(len(given_up), GIVEN_UP, np.int32)]),
         "score": np.concatenate([scores, np.full(len(given_up), np.inf, np.float32)]),
     }
     order = np.argsort(kept["caption"], kind="stable")
-    return [lists_table(side, found, start), pa.table({name: values[order] for name, values in kept.items()})]
+    return pa.table({name: values[order] for name, values in kept.items()})
 
 
-def _merge(start: int, stop: int, product: Product, problem: Problem, work: Path) -> list[pa.Table]:
+def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some captions, from what they kept of every block of images."""
     side = problem["t2i"].rows(np.arange(start, stop))
-    within = [("caption", ">=", start), ("caption", "<", stop)]
-    kept = [work / f"{_kept_name(*rows, product)}.parquet" for rows in blocks(len(problem.images), TILE_IMAGES)]
-    parts = [pq.read_table(path, filters=within) for path in kept]
+    kept = [_kept_name(*rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
+    parts = [store.read(name, within=("caption", start, stop)) for name in kept]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    limits = pq.read_table(work / f"{_limits_name('t2i', product)}.parquet")["limit"].to_numpy()[start:stop].copy()
+    limits = store.read(_limits_name("t2i", product))["limit"].to_numpy()[start:stop].copy()
     limits[caption[image == GIVEN_UP] - start] = np.inf
     there = image != GIVEN_UP
     offsets, images, near = group(caption[there] - np.int32(start), stop - start, image[there], score[there])
     proposals = Proposals(offsets, images, near, limits.astype(np.float64) + product.error, product.error)
-    found = mend(heads(side, proposals), side)
-    return [lists_table(side, found, start)]
+    return [lists_table(side, certify(heads(side, proposals), side), start)]
+
+
+def _costs(problem: Problem) -> Mapping[str, float]:
+    sizes = {direction: problem.size(direction) for direction in problem.directions}
+    sampled = sum(size.anchors * sample_and_rank(size.candidates, size.wanted)[0] for size in sizes.values())
+    pairs = {
+        "limits from samples": float(sampled),
+        "tiles and lists of images": float(len(problem.images) * len(problem.captions)),
+        "lists of captions": _kept_pairs(sizes["t2i"]) if "t2i" in sizes else 0.0,
+    }
+    return {step: 2.0 * problem.images.shape[1] * count for step, count in pairs.items()}
+
+
+def _work_bytes(problem: Problem) -> float:
+    kept = _kept_pairs(problem.size("t2i")) if "t2i" in problem.directions else 0
+    return list_bytes(problem) + KEPT_BYTES * kept
+
+
+def _kept_pairs(size: Size) -> float:
+    """How many pairs are expected above the anchors' limits."""
+    sampled, rank = sample_and_rank(size.candidates, size.wanted)
+    return size.anchors * size.candidates * rank / sampled
+
+
+ONE_PASS = Backend(
+    "onepass",
+    "exact, both directions from one pass over tiles of similarities",
+    one_pass_steps,
+    costs=_costs,
+    work_bytes=_work_bytes,
+)

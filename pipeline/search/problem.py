@@ -1,4 +1,4 @@
-"""What is to be mined: two sets of vectors, who belongs to whom, and how many negatives each keeps."""
+"""What is to be searched: two sets of vectors, the pairs that belong together, and how many negatives each keeps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Float32, Int32, Int64, Integer
 
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
@@ -25,16 +25,34 @@ class Positives:
     ids: Int32[np.ndarray, " pairs"]
     offsets: Int64[np.ndarray, " anchors_and_one"]
 
+    @classmethod
+    def of_pairs(
+        cls, anchors: Integer[np.ndarray, " pairs"], candidates: Integer[np.ndarray, " pairs"], count: int
+    ) -> Positives:
+        """Group pairs by the `count` anchors; an anchor's candidates rise."""
+        order = np.lexsort((candidates, anchors))
+        return cls(candidates[order].astype(np.int32), offsets_of(np.bincount(anchors, minlength=count)))
+
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Positives:
-        """Those of some anchors."""
+        """Keep some anchors."""
         counts = np.diff(self.offsets)[rows]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        offsets = offsets_of(counts)
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return Positives(self.ids[places], offsets)
 
     @property
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
+
+
+class Size(NamedTuple):
+    """How large one direction of a problem is."""
+
+    anchors: int
+    candidates: int
+    h: int
+    wanted: int
+    """How many of the best candidates are sure to hold h negatives."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +68,13 @@ class Side:
     memory: int = DEFAULT_MEMORY
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Side:
-        """Some of the anchors."""
+        """Keep some anchors."""
         anchors = np.ascontiguousarray(self.anchors[rows])
         return Side(anchors, self.candidates, self.positives.rows(rows), self.h, self.longest, self.memory)
 
     @property
     def wanted(self) -> int:
-        """So many of the best candidates are sure to hold h negatives."""
+        """How many of the best candidates are sure to hold h negatives."""
         return self.h + self.positives.most
 
     @property
@@ -67,15 +85,20 @@ class Side:
 
 @dataclass(frozen=True)
 class Problem:
-    """Vectors of images and captions, memory-mapped, and the image of each caption (-1: of none)."""
+    """Two sides of vectors, memory-mapped, the pairs that belong together, and how many negatives each side keeps.
+
+    `positives` are rows (image, caption), in any order: an image may have many captions, a caption many images, and
+    either none. A vector with the image of each caption (-1: of none) is taken too. An h of 0 leaves its
+    direction out.
+    """
 
     images: Float32[np.ndarray, "images D"]
     captions: Float32[np.ndarray, "captions E"]
-    image_of: Int32[np.ndarray, " rows"]
+    positives: Integer[np.ndarray, "*shape"]
     h_captions: int
     h_images: int
     memory: int = DEFAULT_MEMORY
-    """About so many bytes may be used beyond the vectors, which the system keeps in memory as it sees fit."""
+    """Bytes that may be used beyond the vectors, about; the system keeps those in memory as it sees fit."""
 
     def __post_init__(self) -> None:
         for name, vectors in (("images", self.images), ("captions", self.captions)):
@@ -86,28 +109,57 @@ class Problem:
                 f"images have {self.images.shape[1]} dimensions and captions {self.captions.shape[1]}; "
                 "both must come from one model."
             )
-        if len(self.image_of) != len(self.captions):
+        object.__setattr__(self, "positives", _pairs_of(self.positives, len(self.images), len(self.captions)))
+        if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(
-                f"{len(self.image_of)} captions are paired with images, and {len(self.captions)} are there."
+                f"h_captions is {self.h_captions} and h_images {self.h_images}; one must be at least 1, the other may "
+                "be 0, which leaves its direction out."
             )
-        if len(outside := np.flatnonzero((self.image_of < -1) | (self.image_of >= len(self.images)))):
-            raise ValueError(
-                f"caption {outside[0]} is paired with image {self.image_of[outside[0]]}, and there are images 0 to "
-                f"{len(self.images) - 1} (-1: of none)."
-            )
-        for option in ("h_captions", "h_images"):
-            side = self["i2t" if option == "h_captions" else "t2i"]
-            if side.wanted > len(side.candidates):
-                most, count = side.positives.most, len(side.candidates)
+        for direction in self.directions:
+            _, count, h, wanted = self.size(direction)
+            if wanted > count:
+                option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
                 raise ValueError(
-                    f"h={side.h} needs at least {side.wanted} candidates (each anchor has up to {most} positives), "
+                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
                     f"got {count}; lower `mining.{option}` to at most {count - most}."
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
+        anchors, candidates, h = self._sides(direction)
+        return Side(anchors, candidates, self._own[direction], h, self.longest, self.memory)
+
+    def size(self, direction: Direction) -> Size:
+        """Count one direction without reading a vector."""
+        anchors, candidates, h = self._sides(direction)
+        return Size(len(anchors), len(candidates), h, h + self._own[direction].most)
+
+    def _sides(self, direction: Direction) -> tuple[np.ndarray, np.ndarray, int]:
         if direction == "t2i":
-            return Side(self.captions, self.images, self._images_of, self.h_images, self.longest, self.memory)
-        return Side(self.images, self.captions, self._captions_of, self.h_captions, self.longest, self.memory)
+            return self.captions, self.images, self.h_images
+        return self.images, self.captions, self.h_captions
+
+    @cached_property
+    def _own(self) -> Mapping[Direction, Positives]:
+        images, captions = self.positives.T
+        i2t = Positives.of_pairs(images, captions, len(self.images))
+        return {"i2t": i2t, "t2i": Positives.of_pairs(captions, images, len(self.captions))}
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Those that are searched."""
+        return tuple(direction for direction in DIRECTIONS if self._sides(direction)[2] > 0)
+
+    @property
+    def image_of(self) -> Int32[np.ndarray, " captions"]:
+        """The image of each caption, -1 where it has none; refused where a caption has several."""
+        images, captions = self.positives.T
+        if len(again := np.flatnonzero(np.diff(captions) == 0)):
+            raise ValueError(
+                f"caption {captions[again[0]]} belongs to several images; a table knows one for each caption."
+            )
+        found = np.full(len(self.captions), -1, np.int32)
+        found[captions] = images
+        return found
 
     @cached_property
     def norms(self) -> tuple[float, float]:
@@ -118,22 +170,45 @@ class Problem:
     def longest(self) -> float:
         return math.prod(self.norms)
 
-    @cached_property
-    def _images_of(self) -> Positives:
-        has = self.image_of >= 0
-        return Positives(self.image_of[has], np.concatenate([[0], np.cumsum(has)]).astype(np.int64))
 
-    @cached_property
-    def _captions_of(self) -> Positives:
-        return own_captions(self.image_of, len(self.images))
+def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
+    """Pairs (image, caption), each once, by caption and then by image."""
+    if given.ndim == 1:
+        if len(given) != captions:
+            raise ValueError(f"{len(given)} captions are paired with images, and {captions} are there.")
+        if len(outside := np.flatnonzero((given < -1) | (given >= images))):
+            raise ValueError(
+                f"caption {outside[0]} is paired with image {given[outside[0]]}, and there are images 0 to "
+                f"{images - 1} (-1: of none)."
+            )
+        paired = np.flatnonzero(given >= 0)
+        return np.stack([given[paired], paired], axis=1).astype(np.int32)
+    if given.ndim != 2 or given.shape[1] != 2:
+        raise ValueError(
+            f"positives have shape {given.shape}; give (n, 2) rows (image, caption), or an image a caption."
+        )
+    for name, rows, count in (("image", given[:, 0], images), ("caption", given[:, 1], captions)):
+        if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
+            raise ValueError(
+                f"pair {outside[0]} names {name} {rows[outside[0]]}, and there are {name}s 0 to {count - 1}."
+            )
+    keys = np.unique(given[:, 1].astype(np.int64) * images + given[:, 0])
+    return np.stack([keys % images, keys // images], axis=1).astype(np.int32)
 
 
 def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
     """The captions of every image, rising; those of no image (-1) are left out."""
-    order = np.argsort(image_of, kind="stable").astype(np.int32)
-    order = order[np.count_nonzero(image_of < 0) :]
-    counts = np.bincount(image_of[order], minlength=images)
-    return Positives(order, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    captions = np.flatnonzero(image_of >= 0)
+    return Positives.of_pairs(image_of[captions], captions, images)
+
+
+def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
+    """Where each of several groups of these sizes starts, and where the last one stops.
+
+    >>> offsets_of(np.array([2, 0, 1])).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:
@@ -152,6 +227,6 @@ def _longest(vectors: Float32[np.ndarray, "items D"], name: str) -> float:
         squares = np.einsum("nd,nd->n", part, part, dtype=np.float64)
         if not np.isfinite(squares).all():
             row = start + int(np.flatnonzero(~np.isfinite(squares))[0])
-            raise ValueError(f"the vector in row {row} of the {name} is not finite; mend or remove it.")
+            raise ValueError(f"the vector in row {row} of the {name} is not finite; repair or remove it.")
         most = max(most, float(squares.max()))
     return math.sqrt(most)

@@ -14,7 +14,7 @@ from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 
 LAST_BITS = 2.0**-21
-"""Of the largest product: more than rounding a score down and a bound up to float32 can take between them."""
+"""The part of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
 
 
 @dataclass(frozen=True)

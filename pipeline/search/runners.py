@@ -1,31 +1,77 @@
-"""Who does the units of a mining job: this process, or the workers of a Ray cluster."""
+"""Run a search: its units into a store, by this process or by the workers of a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.units import Steps
+from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.units import Backend, Steps
+
+RECALL_FLOOR = 0.95
 
 Progress = Callable[[int, int], None]
-Runner = Callable[[Steps, Problem, Path, Progress], None]
+Runner = Callable[[Steps, Problem, Store, Progress], None]
 
 
-def run_in_process(steps: Steps, problem: Problem, work: Path, progress: Progress) -> None:
-    """One unit after the other, each with all threads."""
+@dataclass(frozen=True)
+class Found:
+    """What a search left in a store."""
+
+    search: str
+    """The backend's name."""
+    lists: Mapping[Direction, Sequence[str]]
+    """The tables of each direction (`lists_table`), from the first anchor on."""
+    guarantees: Mapping[Direction, Mapping[str, Any]]
+
+
+def run_in_process(steps: Steps, problem: Problem, store: Store, progress: Progress) -> None:
+    """Do one unit after the other, each with all threads."""
     total, done = sum(map(len, steps)), 0
     for step in steps:
         for unit in step:
-            unit.do(problem, work)
+            unit.do(problem, store)
             done += 1
             progress(done, total)
 
 
+def run_search(
+    problem: Problem,
+    search: str | Backend,
+    store: Store,
+    *,
+    recall_floor: float = RECALL_FLOOR,
+    run: Runner = run_in_process,
+    progress: Progress = lambda done, total: None,
+) -> Found:
+    """Search all directions of a problem; units that are done in the store are kept.
+
+    `search` is a backend or its name (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than
+    `recall_floor` of the true ones are in them.
+    """
+    backend = choose_backend(search) if isinstance(search, str) else search
+    steps = backend.plan(problem)
+    run(steps, problem, store, progress)
+    guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
+    for direction, guarantee in guarantees.items():
+        if guarantee.get("recall", 1.0) < recall_floor:
+            raise ValueError(
+                f"{backend.name} finds {guarantee['recall']:.1%} of the {direction} lists, and mining.recall_floor is "
+                f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
+            )
+    outputs = [name for step in steps for unit in step for name in unit.outputs]
+    lists = {d: [name for name in outputs if name.startswith(f"{d}-")] for d in problem.directions}
+    return Found(backend.name, lists, guarantees)
+
+
 def choose_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner:
-    """`fetched` says of files in the cache from which address every node gets its own copy."""
+    """Choose who does the units; `fetched` names the addresses of cached files, for every node to get its own copy."""
     if engine.backend == "inprocess":
         return run_in_process
     from aoq.pipeline.search.cluster.connection import load_ray

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from aoq.pipeline.search.faiss_flat import load_faiss
+from aoq.pipeline.search.brute_force import has_faiss, load_faiss
 
-PARTS = 4  # a thread: so that one which is held up holds up little
+PARTS = 4  # for each thread, so that one which is held up holds up little
 
 
 def use_threads(count: int) -> None:
-    """Let torch, FAISS and `in_parallel` use so many in this process."""
+    """Let torch, FAISS and `in_parallel` use `count` threads in this process."""
     torch.set_num_threads(count)
-    load_faiss().omp_set_num_threads(count)
+    if has_faiss():
+        load_faiss().omp_set_num_threads(count)
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> list[tuple[int, int]]:

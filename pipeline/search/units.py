@@ -1,56 +1,39 @@
-"""A mining job as units of work: each reads the embeddings and the files of earlier units, and writes its own."""
+"""A search as units of work, and a backend as what plans them and describes itself."""
 
 from __future__ import annotations
 
-import logging
-import os
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from aoq.pipeline.search.problem import Problem
-
-logger = logging.getLogger(__name__)
-
-GROUP_ROWS = 2**16
+from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
 
 
 @dataclass(frozen=True)
 class Unit(Generic[Job]):
-    """`run(job, work)` gives the tables of `outputs`; whoever runs it, and how often, the files are the same."""
+    """`run(job, store)` makes the tables `outputs`, the same ones whoever runs it and however often."""
 
     outputs: tuple[str, ...]
-    run: Callable[[Job, Path], Sequence[pa.Table]]
+    run: Callable[[Job, Store], Sequence[pa.Table]]
 
-    def is_done(self, work: Path) -> bool:
-        return all(_is_sound(work / f"{name}.parquet") for name in self.outputs)
-
-    def do(self, job: Job, work: Path) -> None:
-        """Write what is not there whole already."""
-        if self.is_done(work):
+    def do(self, job: Job, store: Store) -> None:
+        """Write the outputs, unless all are there."""
+        if all(store.has(name) for name in self.outputs):
             return
-        for name, table in zip(self.outputs, self.run(job, work), strict=True):
-            temporary = work / f"{name}.tmp-{platform.node()}-{os.getpid()}"
-            pq.write_table(
-                table,
-                temporary,
-                compression="none",  # they do not live long
-                use_dictionary=False,
-                write_page_checksum=True,
-                row_group_size=GROUP_ROWS,
-            )
-            os.replace(temporary, work / f"{name}.parquet")
+        for name, table in zip(self.outputs, self.run(job, store), strict=True):
+            store.write(name, table)
 
 
 def unit_name(kind: str, start: int, stop: int) -> str:
-    """Of what concerns the rows from `start` to before `stop`; names sort as rows do."""
+    """Name what concerns the rows from `start` to before `stop`; names sort as rows do.
+
+    The lists of a direction (`lists_table`) are of the kind "i2t" or "t2i".
+    """
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
@@ -58,14 +41,34 @@ Steps = Sequence[Sequence[Unit[Problem]]]
 """The units of one step need those of the steps before it, but not each other."""
 
 
-def _is_sound(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                file.read_row_group(group)
-    except (OSError, pa.ArrowException) as error:
-        logger.warning("%s is damaged (%s); mining it again", path, error)
-        return False
-    return True
+def exact(store: Store, direction: Direction) -> Mapping[str, Any]:
+    return {"guarantee": "exact"}
+
+
+def list_bytes(problem: Problem) -> float:
+    """Count the bytes of all lists as units write them."""
+    sizes = (problem.size(direction) for direction in problem.directions)
+    return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to search.
+
+    It reads and writes nothing but its units' tables, so it runs in memory, in a folder and on a cluster alike.
+    """
+
+    name: str
+    about: str
+    """One line for those who choose."""
+    plan: Callable[[Problem], Steps]
+    guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
+    """What a direction's lists are worth, once all units are done."""
+    costs: Callable[[Problem], Mapping[str, float]] | None = None
+    """Floating-point operations of each step, by the step's name, in order; None where they are not known."""
+    work_bytes: Callable[[Problem], float] = list_bytes
+    """What the units write while the search runs; beyond that and the vectors it may use `problem.memory` bytes."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.guarantee is exact

@@ -54,7 +54,7 @@ def check_vectors(vectors: Float32[np.ndarray, "items D"], given: str, *, unit: 
         for wrong, what in ((~np.isfinite(norms), "is not finite"), (norms == 0, "is zero")):
             if wrong.any():
                 raise ValueError(
-                    f"{given}: the vector in row {start + int(wrong.argmax())} {what}; mend it or leave it out."
+                    f"{given}: the vector in row {start + int(wrong.argmax())} {what}; repair it or leave it out."
                 )
         if unit and (far := np.abs(norms - 1) > UNIT).any():
             row = int(far.argmax())

@@ -55,6 +55,10 @@ class Difference:
 
 
 def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
+    """Describe the lists of one direction: how hard they are, beside the positives, and which candidates are hubs.
+
+    `candidates` is the number of rows of the other side.
+    """
     ids, scores = lists.negative_ids, lists.scores
     uses = np.bincount(ids[ids >= 0], minlength=candidates)
     order = np.argsort(-uses, kind="stable")[:hubs]

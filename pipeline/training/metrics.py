@@ -52,7 +52,7 @@ def _summary_writer(folder: Path) -> Any:
 
         return SummaryWriter(folder)
     except (ImportError, OSError) as error:
-        logger.warning('no TensorBoard log: %s; `pip install -e ".[tensorboard]"`', error)
+        logger.warning('no TensorBoard log: %s; `pip install "aoq[tensorboard]"`', error)
         return None
 
 

@@ -17,7 +17,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.losses import LossKind, loss_kind
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.training.sampler import Group, Sampler
+from aoq.pipeline.training.sampler import Drawn, Sampler, draw_groups
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,8 @@ class Batch:
         return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), corresponding)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The anchors, with what the loss wants of the table; as `Draw` has it."""
-
-    groups: Sequence[Group]
-    corresponding: Bool[np.ndarray, " batch"] | None = None
-    collision_rate: float = 0.0
-
-
-GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
-
-
 def make_objective(loss: Loss) -> Objective:
-    kind = loss_kind(loss.name, getattr(loss, "companions", None))
+    kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
     numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
     return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
 
@@ -77,17 +65,10 @@ def draw_batch(
     rng: np.random.Generator,
     epoch: int,
 ) -> Drawn:
-    """What a step sees; `epoch` counts from the first one that draws.
-
-    Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
-    """
+    """What a step sees of the split and of the table; `epoch` counts from the first one that draws."""
     if sampler is None or objective.kind.offline == "none":
         return Drawn([(pairs.split.image_of[captions], captions)])
-    if objective.kind.offline == "triples":
-        draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
-        return Drawn([draw.triples], collision_rate=draw.collision_rate)
-    draw = sampler.draw(captions, rng, epoch)
-    return Drawn(draw.groups[: GROUPS[objective.kind.offline]], draw.corresponding, draw.collision_rate)
+    return draw_groups(sampler, objective.kind.offline, captions, rng, epoch)
 
 
 def read_batch(pairs: PairData, drawn: Drawn) -> Batch:

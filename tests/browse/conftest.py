@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from aoq.pipeline import produce
-from aoq.pipeline.browse.app import create_app
+from aoq.pipeline.browse.app import create_app, open_port, server_on
 from aoq.pipeline.browse.matches import Matches
-from aoq.pipeline.browse.opening import open_source
-from aoq.pipeline.browse.server import open_port, server_on
-from aoq.pipeline.browse.source import Source
+from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
@@ -67,7 +65,7 @@ def world(tmp_path_factory):
         for stage in stages:
             with chain[stage].building() as build:
                 if build is not None:
-                    getattr(produce, f"produce_{stage}")(chain, build, Engine(device="cpu", threads=1))
+                    PRODUCERS[stage](chain, build, Engine(device="cpu", threads=1))
     return root
 
 

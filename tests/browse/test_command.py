@@ -31,6 +31,12 @@ def refused(*arguments):
     return shown.stderr
 
 
+def test_without_flask_it_says_what_to_install(world, places, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flask", None)
+    assert "aoq browse needs flask" in (said := refused(world / "one.toml", *places))
+    assert '`pip install "aoq[browse]"`' in said
+
+
 def test_it_serves_until_ctrl_c(world, places, tmp_path):
     # What runs in the background of a shell is deaf to Ctrl-C, and so would be what it starts.
     hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from aoq.models import MODELS
 from aoq.models.base import EmbeddingModel
+from aoq.pipeline.config import losses, models
 from aoq.pipeline.config.combinations import Ensemble
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, names_in
-from aoq.pipeline.config.training import Training
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.training.sampler import STRATEGIES
@@ -43,7 +43,7 @@ loss.name = "adapoffquin"
 def load(tmp_path):
     def load_text(text=TEXT, override=""):
         (tmp_path / "trial.toml").write_text(text)
-        return load_experiment("trial", override, configs=tmp_path)
+        return load_experiment("trial", override, configs=(tmp_path,))
 
     return load_text
 
@@ -217,18 +217,6 @@ def test_a_bad_override_shows_a_good_one(load):
         load(override="seed")
 
 
-def options_of(section):
-    kinds = {}
-    for kind in section:
-        kinds[kind.model_fields["name"].annotation.__args__[0]] = set(kind.model_fields) - {"name"}
-    return kinds
-
-
-def sections(owner, field):
-    annotation = owner.model_fields[field]
-    return annotation.annotation.__args__
-
-
 def keywords_of(model):
     """The keywords a constructor takes, and through its `**options` those of its base classes."""
     found = {}
@@ -241,10 +229,8 @@ def keywords_of(model):
 
 
 def test_every_model_has_a_section_with_its_options_and_defaults():
-    kinds = sections(Experiment, "model")
-    assert options_of(kinds).keys() == MODELS.keys()
-    for kind in kinds:
-        name = kind.model_fields["name"].annotation.__args__[0]
+    assert models.SECTIONS.keys() == MODELS.keys()
+    for name, kind in models.SECTIONS.items():
         section = kind(name=name).model_dump(exclude={"name"})
         keywords = keywords_of(MODELS[name])
         from_elsewhere = {"regions", "word_dropout"}  # the data says, and the model itself
@@ -253,8 +239,7 @@ def test_every_model_has_a_section_with_its_options_and_defaults():
 
 
 def test_sections_know_which_models_can_be_searched_and_which_attend():
-    for kind in sections(Experiment, "model"):
-        name = kind.model_fields["name"].annotation.__args__[0]
+    for name, kind in models.SECTIONS.items():
         assert kind.makes_embeddings == issubclass(MODELS[name], EmbeddingModel), name
         assert kind.attends == MODELS[name].attends, name
 
@@ -296,11 +281,12 @@ def test_an_ensemble_has_several_different_members(load):
 
 
 def test_every_loss_has_a_section_with_its_numbers():
-    configured = options_of(sections(Training, "loss"))
-    assert configured.keys() == LOSSES.keys()
+    assert losses.SECTIONS.keys() == LOSSES.keys()
     for name, kind in LOSSES.items():
         numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
-        assert configured[name] - {"mask_positives", "companions"} == numbers, name
+        section = losses.SECTIONS[name]
+        assert section.model_fields.keys() - {"name", "mask_positives", "companions"} == numbers, name
+        assert section.draws_offline == (kind.offline != "none")
 
 
 def test_searches_and_strategies_are_those_of_the_config():
@@ -309,7 +295,7 @@ def test_searches_and_strategies_are_those_of_the_config():
         assert mining(search=search).search == search
         choose_backend(search)
     for search in ("exact", "faiss:"):
-        with pytest.raises(ValidationError, match=r"search\n.*pattern"):
+        with pytest.raises(ValidationError, match=r"search\n.*known are auto, onepass, faiss-flat and faiss:FACTORY"):
             mining(search=search)
     sampling = Experiment.model_fields["sampling"].annotation
     assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()

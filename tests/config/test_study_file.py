@@ -9,8 +9,8 @@ import pytest
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.planning.chain import split_member
-from aoq.pipeline.planning.fields import control_training
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.keys import control_training
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.planning.study import plan_study
 from aoq.tasks import Ablation
 
@@ -76,7 +76,7 @@ def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
     of_seed = [("small", "online"), ("small", "quin"), ("small", "quintuplet"), ("small", "short")]
     of_seed += [("large", "online"), ("large", "quin"), ("large", "quintuplet")]
     assert named == [(seed, *rest) for seed in (0, 1) for rest in of_seed]
-    assert len({cell.evaluation.key for cell in cells}) == len(cells)
+    assert len({cell.chain["evaluation"].key for cell in cells}) == len(cells)
     small = [cell.chain for cell in cells if cell.seed == 0 and cell.model == "small"]
     for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
         assert len({chain[stage].key for chain in small}) == 1
@@ -85,8 +85,9 @@ def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
 
 def test_a_cell_is_an_experiment_that_luigi_plans_alike(planned):
     for cell in planned().cells:
-        alone = plan(cell.experiment, override=cell.override, data_root=Path(), artifact_root=Path())
-        assert alone["evaluation"].key == cell.evaluation.key
+        name, override = split_member(cell.asked)
+        alone = plan(name, override=override, data_root=Path(), artifact_root=Path())
+        assert alone["evaluation"].key == cell.chain["evaluation"].key
 
 
 def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.annotations import annotation_files, read_classes, read_judgements, read_relevance
-from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.demo_truth import SeenScenes, labels_path, read_claim
+from aoq.pipeline.data.demo import SeenScenes, labels_path, read_claim, write_demo_world
 from aoq.pipeline.data.folder import open_split
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.demo_truth import SeenScenes, read_claim
+from aoq.pipeline.data.demo import SeenScenes, read_claim, write_demo_world
 from aoq.pipeline.data.folder import open_split
 
 

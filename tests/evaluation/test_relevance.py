@@ -7,8 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from aoq.pipeline.evaluation.plausible import pmrp
-from aoq.pipeline.evaluation.relevance import r_precision, relevant, summarise_relevance
+from aoq.pipeline.evaluation.relevance import pmrp, r_precision, relevant, summarise_relevance
 
 
 def ranked(scores, right):

@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from aoq.pipeline.mining import estimate as estimating
 from aoq.pipeline.mining import mine as mining
-from aoq.pipeline.mining import probe
-from aoq.pipeline.mining.estimate import estimate
-from aoq.pipeline.mining.shape import Shape
+from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+from aoq.pipeline.search import proposals
+from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products import choice
-from aoq.pipeline.search.products.floats import FloatProduct
+from aoq.pipeline.search.products.choice import FloatProduct
 
-SHAPE = Shape(1100, 3300, 8, 3, 40, 15)
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(probe, "SECONDS", 0)
+IMAGES, CAPTIONS, DIMENSIONS = 1100, 3300, 8
 
 
 @pytest.fixture
 def problem():
     rng = np.random.default_rng(0)
-    images, captions = (rng.normal(size=(n, 8)).astype(np.float32) for n in (1100, 3300))
-    return Problem(images, captions, np.repeat(np.arange(1100, dtype=np.int32), 3), 40, 15)
+    images, captions = (rng.normal(size=(n, DIMENSIONS)).astype(np.float32) for n in (IMAGES, CAPTIONS))
+    return Problem(images, captions, np.repeat(np.arange(IMAGES, dtype=np.int32), 3), 40, 15, 10**6)
 
 
 def measured(problem, folder, search, monkeypatch):
     """The work folder's bytes before it is cleared, and the lists' bytes."""
     sizes = []
     clear = shutil.rmtree
-    monkeypatch.setattr(
-        mining.shutil, "rmtree", lambda path: (sizes.append(sum(p.stat().st_size for p in path.iterdir())), clear(path))
-    )
-    mining.mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "w", output=folder / "t")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            mining.shutil,
+            "rmtree",
+            lambda path: (sizes.append(sum(p.stat().st_size for p in path.iterdir())), clear(path)),
+        )
+        mining.mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "w", output=folder / "t")
     return sizes[0], sum((folder / "t" / f"{name}.parquet").stat().st_size for name in ("i2t", "t2i"))
 
 
+@pytest.mark.parametrize("piece", [(4096, 8192), (500, 1500)])
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
-def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, search):
+def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, search, piece):
     work, table = measured(problem, tmp_path, search, monkeypatch)
-    found = estimate(SHAPE, probe.pool_of(problem.images, problem.captions), search, 10**6)
+    monkeypatch.setattr(estimating, "PIECE_IMAGES", piece[0])
+    monkeypatch.setattr(estimating, "PIECE_CAPTIONS", piece[1])
+    found = estimate(problem, search)
     assert found.work_bytes == pytest.approx(work, rel=0.2)
     assert found.table_bytes == pytest.approx(table, rel=0.2)
     assert (found.memory_bytes, found.vector_bytes) == (10**6, 4400 * 8 * 4)
@@ -53,27 +56,65 @@ def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, 
 
 
 def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatch):
-    made = []
+    """Near products to the last one; of the captions' exact scores nearly as many as are expected."""
+    made, scored = [], []
     monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
-    multiply = FloatProduct.__call__
+    multiply, score = FloatProduct.__call__, proposals.exact_scores
 
     def counted(product, one, other):
         made.append(2 * len(one) * len(other) * one.shape[1])
         return multiply(product, one, other)
 
+    def scoring(anchors, candidates, offsets, ids):
+        scored.append(2 * len(ids) * DIMENSIONS if len(anchors) == CAPTIONS else 0)
+        return score(anchors, candidates, offsets, ids)
+
     monkeypatch.setattr(FloatProduct, "__call__", counted)
+    monkeypatch.setattr(proposals, "exact_scores", scoring)
+    problem = replace(problem, memory=10**9)
     mining.mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
-    assert SHAPE.operations("onepass") == sum(made)
-    assert SHAPE.operations("faiss-flat") == 2 * sum(2 * 8 for _ in range(1100) for _ in range(3300))
+    costs = BACKENDS["onepass"].costs(problem)
+    *near, exact = costs.values()
+    assert sum(near) == sum(made)
+    assert exact >= sum(scored) > exact / 4  # those that are surely not among the best are not scored
+    monkeypatch.undo()
+    assert estimate(problem, "onepass").operations == sum(costs.values())
+    assert estimate(problem, "faiss-flat").operations == 2 * sum(2 * 8 for _ in range(IMAGES) for _ in range(CAPTIONS))
 
 
-def test_a_made_up_world_has_the_shape_that_the_probe_needs():
-    pool = probe.made_up(Shape(50, 100_000, 12, 5, 10, 10))
-    assert (pool.images.shape, pool.captions.shape) == ((50, 12), (probe.POOL, 12))
-    np.testing.assert_allclose(np.linalg.norm(pool.captions, axis=1), 1, rtol=1e-5)
+def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatch):
+    """A search that takes a second for a million operations takes as much beyond the piece."""
+    monkeypatch.setattr(estimating, "PIECE_IMAGES", 550)
+    monkeypatch.setattr(estimating, "PIECE_CAPTIONS", 825)
+
+    def measure(piece, backend):
+        assert (len(piece.images), len(piece.captions)) in {(550, 825), (64, 64)}
+        return {"one": 3.0, "two": 1.0, "writing the table": 0.5}, 100
+
+    monkeypatch.setattr(estimating, "_mine", measure)
+    backend = replace(
+        BACKENDS["onepass"],
+        name="toy",
+        costs=lambda problem: {
+            "one": 1.0 * len(problem.images) * len(problem.captions),
+            "two": 1.0 * len(problem.captions),
+        },
+    )
+    monkeypatch.setitem(BACKENDS, "toy", backend)
+    found = estimate(problem, "toy")
+    assert (found.seconds["one"], found.seconds["two"]) == (3.0 * 8, 1.0 * 4)
+    assert found.seconds["writing the table"] == pytest.approx(0.5 * (1100 * 40 + 3300 * 15) / (550 * 10 + 825 * 8))
+
+
+def test_vectors_that_are_not_there_yet_take_no_memory():
+    whole, piece = unknown_vectors(50, 1_000_000, 12)
+    assert [vectors.shape for vectors in whole] == [(50, 12), (1_000_000, 12)]
+    assert [vectors.shape for vectors in piece] == [(50, 12), (estimating.PIECE_CAPTIONS, 12)]
+    assert whole[1].strides == (0, 0)
+    np.testing.assert_allclose(np.linalg.norm(piece[1], axis=1), 1, rtol=1e-5)
 
 
 def test_of_an_index_only_sizes_are_said(problem):
-    found = estimate(SHAPE, probe.pool_of(problem.images, problem.captions), "faiss:IVF16,Flat", 10**6)
+    found = estimate(problem, "faiss:IVF16,Flat")
     assert (found.operations, found.seconds) == (None, {})
     assert found.table_bytes > 0

@@ -13,11 +13,13 @@ import torch
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import flat, onepass, units
-from aoq.pipeline.search.backends import EXACT
+from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 30, 3
+EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
 
 
 @pytest.fixture
@@ -121,8 +123,10 @@ def test_an_interrupted_run_keeps_its_units(world, tmp_path, monkeypatch, cut, s
     there = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut" / "shards").glob("*.parquet")}
     assert len(there) >= 3
     kept = []
-    is_sound = units._is_sound
-    monkeypatch.setattr(units, "_is_sound", lambda path: is_sound(path) and (kept.append(path) or True))
+    has = Folder.has
+    monkeypatch.setattr(
+        Folder, "has", lambda self, name: has(self, name) and (kept.append(self.path / f"{name}.parquet") or True)
+    )
     again = run(world, tmp_path / "cut", search=search)
     assert set(kept) == set(there)
     assert content_hash(again) == whole

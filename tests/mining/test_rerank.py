@@ -13,6 +13,7 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.rerank import Rescoring, measured_recall, rerank, rescoring_units
 from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
@@ -213,5 +214,5 @@ def test_recall_counts_an_anchor_with_few_negatives_by_what_there_is(job, tmp_pa
     job.pairs.split.features.resize((2, 2, 3), refcheck=False)
     (tmp_path / "work").mkdir()
     for unit in rescoring_units(job):
-        unit.do(job, tmp_path / "work")
+        unit.do(job, Folder(tmp_path / "work"))
     assert measured_recall(job, "t2i", tmp_path / "work") == 1  # one negative each, and h is 3

@@ -11,7 +11,7 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
 from aoq.models.official import from_official, our_weights
-from aoq.models.official_recognition import TELLING
+from aoq.models.official_programs import TELLING
 from aoq.pipeline.official import FROM_DATA, model_section, read_official_checkpoint
 
 MODELS = {

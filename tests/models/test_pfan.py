@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from aoq.models import PFAN
 from aoq.models.attention import Aggregation
 from aoq.models.base import Captions, Code, Images
-from aoq.models.positions import grid_blocks
+from aoq.models.pfan import grid_blocks
 
 FEATURES = 5
 

@@ -10,11 +10,11 @@ import torch
 from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline import produce
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.inputs import open_pairs
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
@@ -46,13 +46,13 @@ def make(chain):
     """Every stage of the chain's second round, those of the tables it needs first."""
     owner = chain.owner("hard_negatives")
     for member in owner.members:
-        make(member)
+        make(member.chain)
     needed = dict.fromkeys([*chain.stages, "hard_negatives"] if owner is not chain else chain.stages)
     for stage in ("hard_negatives", "second_round") if owner.members else needed:
         if stage != "evaluation":
             with chain[stage].building() as build:
                 if build is not None:
-                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+                    PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
     return chain
 
 
@@ -138,6 +138,14 @@ def test_a_student_of_fragments_orders_the_first_tables_lists(planned, tmp_path)
     for image in range(60):
         wanted = sorted(shortlist.i2t.negative_ids[image], key=lambda caption: -similarity[image, caption])[:6]
         np.testing.assert_allclose(table.i2t.scores[image], similarity[image, wanted], atol=1e-5)
+
+
+def test_a_refreshed_student_is_the_same_one_in_an_ensemble(planned, tmp_path):
+    override = f"refresh.rounds=1, seed=1, {DEPTHS}"
+    both = tmp_path / "both.toml"
+    both.write_text(f"[ensemble]\nmembers = ['{TINY}', '{TINY}@{override}']")
+    member = planned(name=str(both)).members[1]
+    assert member.artifact.key == planned(override)["second_round"].key
 
 
 def test_fine_tuning_goes_on_from_the_student_that_searched(planned):

@@ -17,15 +17,14 @@ import pytest
 from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline import produce
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.study import plan_study
-from aoq.pipeline.report.study_results import read_cell
-from aoq.pipeline.report.study_table import markdown
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.report.study import markdown, read_cell
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
@@ -58,7 +57,7 @@ def file(tmp_path_factory):
 def make(chain: Chain, stage: str) -> None:
     with chain[stage].building() as build:
         if build is not None:
-            getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+            PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def whole(file, tmp_path_factory):
         for stage in STAGES:
             make(cell.chain, stage)
     with plan.artifact.building() as build:
-        produce.produce_study(plan, build, Engine(device="cpu", threads=1))
+        PRODUCERS["study"](plan, build, Engine(device="cpu", threads=1))
     return plan
 
 
@@ -87,7 +86,7 @@ def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
         ("tiny", arm, seed) for seed in (0, 1) for arm in ("online", "tuned")
     ]
     for cell, row in zip(whole.cells, results, strict=True):
-        metrics = cell.evaluation.manifest()["metrics"]
+        metrics = cell.chain["evaluation"].manifest()["metrics"]
         assert {name: row[name] for name in metrics} == metrics
         assert row["steps"] == cell.chain["second_round"].manifest()["steps"]
         assert row["training_seconds"] > 0
@@ -95,7 +94,7 @@ def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
 
 def test_attention_stands_beside_the_recalls_where_it_is_measured(whole, monkeypatch):
     cell = whole.cells[0]
-    plain, manifest = read_cell(cell), cell.evaluation.manifest()
+    plain, manifest = read_cell(cell), cell.chain["evaluation"].manifest()
     measured = {"precision": 50.0, "recall": 60.0, "f1": 54.5, "threshold": 0.02, "curve": {}}
     of = Artifact.manifest
 
@@ -195,7 +194,10 @@ def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(f
     assert len(required) == 8
     trained, evaluated = required[-2:]
     first = study.source.cells[0]
-    assert (trained.artifact.key, evaluated.artifact.key) == (first.chain["second_round"].key, first.evaluation.key)
+    assert (trained.artifact.key, evaluated.artifact.key) == (
+        first.chain["second_round"].key,
+        first.chain["evaluation"].key,
+    )
     assert trained.process_resources() == {"training": 1, trained.artifact.key: 1}
     assert evaluated.process_resources() == {evaluated.artifact.key: 1}
 
@@ -213,7 +215,7 @@ def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_p
     """What a random part of the cells came to is there; Luigi makes the others, is killed once, and ends the same."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
     for other in whole.cells[:3]:
-        for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.evaluation.path}:
+        for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.chain["evaluation"].path}:
             place = plan.artifact.root / artifact.relative_to(whole.artifact.root)
             place.parent.mkdir(parents=True, exist_ok=True)
             if not place.exists():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aoq.pipeline import produce
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.stages import plan
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 
 EXPERIMENT = """
 dataset.folder = "{folder}"
@@ -55,7 +55,7 @@ def make(data_root, tmp_path):
             for stage in MINING if given == "mining" else [given]:
                 with chain[stage].building() as build:
                     if build is not None:
-                        getattr(produce, f"produce_{stage}")(chain, build, ENGINE)
+                        PRODUCERS[stage](chain, build, ENGINE)
         return chain
 
     return run

@@ -21,7 +21,7 @@ def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
     two = make("two_seed", *stages, more="seed = 1")
     members = tmp_path / "one_seed.toml", f"{tmp_path / 'one_seed.toml'}@seed=1"
     both = make("both", "evaluation", text=ensemble_of(*members, weights=[1.0, 3.0]))
-    assert [member["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
+    assert [member.chain["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
     scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
     np.testing.assert_allclose(scores[2], (scores[0] + 3 * scores[1]) / 4, atol=1e-6)
     image_of = open_split(both.folder, "dev").image_of
@@ -42,7 +42,7 @@ def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
     for name, message in (
         ("elsewhere", "'own' and 'elsewhere' are of different data"),
         ("worded", "'own' and 'worded' are of different vocabularies"),
-        ("both", "names .*both.toml', an ensemble itself"),
+        ("both", "member '.*both.toml' is an ensemble, which mines no table and trains nothing"),
     ):
         with pytest.raises(ValueError, match=message):
             make("wrong", text=ensemble_of(own, tmp_path / f"{name}.toml"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aoq.pipeline import produce
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.report import plan_report
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.report import render_report
 
 STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
@@ -64,7 +64,7 @@ def root(tmp_path_factory):
         for stage in STAGES:
             with chain[stage].building() as build:
                 if build is not None:
-                    getattr(produce, f"produce_{stage}")(chain.owner(stage), build, Engine(device="cpu", threads=1))
+                    PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
     return root
 
 

@@ -11,14 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import backends, onepass
-from aoq.pipeline.search.backends import EXACT, choose_backend
+from aoq.pipeline.search import approximate, backends, onepass
+from aoq.pipeline.search.backends import BACKENDS, choose_backend
+from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
 from aoq.pipeline.search.products.int16_kernel import int16_works
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
+
+EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
+PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
 
 
 def mined(problem, folder, search, **options):
@@ -28,15 +32,13 @@ def mined(problem, folder, search, **options):
 
 def definition(problem, direction):
     """Every candidate but the anchor's own, by the exact dot product rounded to float32, then by id."""
-    side = problem[direction]
+    side, own = problem[direction], set(map(tuple, problem.positives.tolist()))
     ids, scores = [], []
     for row, anchor in enumerate(side.anchors.tolist()):
-        image_of = problem.image_of.tolist()
         ranked = []
         for number, candidate in enumerate(side.candidates.tolist()):
-            own = image_of[number] == row if direction == "i2t" else image_of[row] == number
             exact = sum((Fraction(a) * Fraction(b) for a, b in zip(anchor, candidate, strict=True)), Fraction(0))
-            if not own:
+            if ((row, number) if direction == "i2t" else (number, row)) not in own:
                 ranked.append((-np.float32(float(exact)), number))
         best = sorted(ranked)[: side.h]
         ids.append([number for _, number in best])
@@ -50,9 +52,7 @@ def definition(problem, direction):
     images=st.integers(6, 14),
     kinds=st.integers(1, 20),
     nudge=st.sampled_from([0.0, 2.0**-22, 1e-3]),
-    precision=st.sampled_from(
-        ["float32", "bfloat16", *(["int16"] if int16_works() else []), *(["int8"] if int8_works() else [])]
-    ),
+    precision=st.sampled_from(PRECISIONS),
 )
 @example(seed=11, images=6, kinds=1, nudge=2.0**-22, precision="float32")  # bounds a hair below the last scores
 def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kinds, nudge, precision):
@@ -82,12 +82,62 @@ def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kin
     assert len(hashes) == 1
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    kinds=st.integers(1, 20),
+    pairs=st.integers(0, 25),
+    directions=st.sampled_from([("i2t", "t2i"), ("i2t",), ("t2i",)]),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_in_memory_any_pairs_and_directions_equal_the_definition(seed, kinds, pairs, directions, precision):
+    """Several positives on either side, documents that are nobody's, duplicates and ties."""
+    rng = np.random.default_rng(seed)
+    distinct = rng.normal(size=(kinds, 5)).astype(np.float32)
+    images, captions = (distinct[rng.integers(0, kinds, count)] for count in (9, 14))
+    positives = np.stack([rng.integers(0, 9, pairs), rng.integers(0, 14, pairs)], axis=1)
+    each = [np.bincount(rows, minlength=1).max() for rows in np.unique(positives, axis=0).T]
+    depths = [int(rng.integers(1, count - most + 1)) for count, most in zip((14, 9), each, strict=True)]
+    h_captions, h_images = (h if d in directions else 0 for d, h in zip(DIRECTIONS, depths, strict=True))
+    problem = Problem(images, captions, positives, h_captions, h_images)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "fastest_precision", lambda: precision)
+        patch.setattr(onepass, "TILE_IMAGES", int(rng.integers(4, 16)))
+        patch.setattr(onepass, "TILE_CAPTIONS", int(rng.integers(8, 40)))
+        for search in EXACT:
+            found = search_problem(problem, search=search)
+            assert tuple(found.lists) == directions
+            for direction in directions:
+                ids, scores = definition(problem, direction)
+                np.testing.assert_array_equal(found[direction].negative_ids, ids)
+                np.testing.assert_array_equal(found[direction].scores, scores)
+                assert found.guarantees[direction] == {"guarantee": "exact"}
+
+
 @pytest.fixture
 def problem():
     rng = np.random.default_rng(1)
     images = rng.normal(size=(400, 12)).astype(np.float32)
     captions = np.repeat(images, 2, axis=0) + rng.normal(size=(800, 12)).astype(np.float32)
     return Problem(images, captions, np.repeat(np.arange(400, dtype=np.int32), 2), 20, 10)
+
+
+@pytest.mark.parametrize("search", [*EXACT, "faiss:IVF16,Flat|nprobe=4"])
+def test_in_memory_the_lists_are_those_of_the_table(problem, tmp_path, monkeypatch, search):
+    monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
+    monkeypatch.setattr(approximate, "BLOCK", 150)
+    found = search_problem(problem, search=search, recall_floor=0.1)
+    table = mined(problem, tmp_path, search, recall_floor=0.1)
+    assert found.search == search
+    for direction in DIRECTIONS:
+        for column in ("negative_ids", "scores", "positive_scores"):
+            ours, theirs = getattr(found[direction], column), getattr(table[direction], column)
+            assert ours.dtype == theirs.dtype
+            assert ours.tobytes() == theirs.tobytes()
+        assert found.guarantees[direction].items() <= table.manifest["directions"][direction].items()
+    if search not in EXACT:
+        with pytest.raises(ValueError, match=r"mining.recall_floor is 100.0%"):
+            search_problem(problem, search=search, recall_floor=1.0)
 
 
 def test_recall_is_that_of_the_definition(problem, tmp_path):
@@ -168,7 +218,7 @@ def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):
     caplog.set_level("INFO")
     for count, name in ((0, "onepass"), (2, "faiss-flat")):
         monkeypatch.setattr(backends, "gpus", lambda count=count: count)
-        assert choose_backend("auto") is EXACT[name]
+        assert choose_backend("auto") is BACKENDS[name]
     assert "searching with onepass" in caplog.messages[0]
     assert "FAISS sees 2 GPUs" in caplog.messages[1]
 
@@ -178,13 +228,18 @@ def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):
     [
         ({"captions": np.ones((800, 13), np.float32)}, "images have 12 dimensions and captions 13"),
         ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
-        ({"image_of": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
+        ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
         (
-            {"image_of": np.full(800, 400, np.int32)},
+            {"positives": np.full(800, 400, np.int32)},
             "caption 0 is paired with image 400, and there are images 0 to 399",
         ),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         ({"h_images": 400}, "lower `mining.h_images` to at most 399"),
+        ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, and there are images 0 to 399"),
+        ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, and there are captions 0 to 799"),
+        ({"positives": np.zeros((3, 3), np.int32)}, r"positives have shape \(3, 3\); give \(n, 2\) rows"),
+        ({"h_images": 0, "h_captions": 0}, "one must be at least 1, the other may be 0"),
+        ({"h_images": -1}, "h_images -1; one must be at least 1"),
     ],
 )
 def test_a_problem_that_cannot_be_is_refused(problem, change, message):

@@ -78,13 +78,3 @@ def test_more_negatives_than_candidates_is_refused():
         Problem(vectors, vectors, image_of, h_captions=5, h_images=1)
     with pytest.raises(ValueError, match=r"lower `mining.h_images` to at most 5"):
         Problem(vectors, vectors, image_of, h_captions=1, h_images=6)
-
-
-def test_missing_faiss_names_the_two_extras(monkeypatch):
-    from aoq.pipeline.search import faiss_flat
-
-    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    faiss_flat.load_faiss.cache_clear()
-    with pytest.raises(ImportError, match=r"\.\[cpu\].*\.\[gpu\]"):
-        faiss_flat.load_faiss()
-    faiss_flat.load_faiss.cache_clear()

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.cluster import connection, nodes, units
+from aoq.pipeline.search.cluster import connection, units
+from aoq.pipeline.search.cluster import job as jobs
 from aoq.pipeline.search.cluster.job import problems_here
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
@@ -65,7 +66,7 @@ def world(tmp_path):
 
 def mined(problem, folder, run=run_in_process, **options):
     given = {"search": "onepass", "provenance": {"dataset": "d"}, "run": run, **options}
-    mine(problem, work=folder / "work", output=folder / "table", **given)
+    mine(problem, store=folder / "work", output=folder / "table", **given)
     return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
 
 
@@ -73,9 +74,9 @@ def on(cluster, change=lambda unit: unit):
     """A runner on the cluster, where the units of the pass over the tiles, three, are changed in some way."""
     run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
 
-    def changed(steps, problem, work, progress):
+    def changed(steps, problem, store, progress):
         first, tiles, last = steps
-        run([first, [replace(unit, run=change(unit.run)) for unit in tiles], last], problem, work, progress)
+        run([first, [replace(unit, run=change(unit.run)) for unit in tiles], last], problem, store, progress)
 
     return changed
 
@@ -88,13 +89,13 @@ def once(marker):
     return True
 
 
-def dying(marker, unit, problem, work):
+def dying(marker, unit, problem, store):
     if once(marker):
         os.kill(os.getpid(), signal.SIGKILL)
-    return unit(problem, work)
+    return unit(problem, store)
 
 
-def stuck_on(node, marker, unit, problem, work):
+def stuck_on(node, marker, unit, problem, store):
     """On this node a unit never ends; on others none ends before that."""
     import ray
 
@@ -102,7 +103,7 @@ def stuck_on(node, marker, unit, problem, work):
         marker.touch()
         time.sleep(3600)
     wait_for(marker.exists)
-    return unit(problem, work)
+    return unit(problem, store)
 
 
 def wait_for(there):
@@ -134,14 +135,14 @@ def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
     wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
 
 
-def failing(problem, work):
+def failing(problem, store):
     raise ValueError("this unit cannot be")
 
 
 def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
-    def second_step(steps, problem, work, progress):
+    def second_step(steps, problem, store, progress):
         run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
-        run([steps[0], [Unit(("never",), failing)]], problem, work, progress)
+        run([steps[0], [Unit(("never",), failing)]], problem, store, progress)
 
     with pytest.raises(ValueError, match=r"^this unit cannot be$"):
         mined(world, tmp_path, second_step)
@@ -183,7 +184,7 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
             return replace(value, path=value.path.with_name(change[name]))
         return value / change[name] if name == "work" else tuple({**dict(value), "numpy": change[name]}.items())
 
-    monkeypatch.setattr(nodes, "problems_here", differs_there)
+    monkeypatch.setattr(jobs, "problems_here", differs_there)
     expected = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*" + message.replace(
         "{numpy}", np.__version__.replace(".", r"\.")
     )

@@ -30,7 +30,7 @@ def test_a_cluster_that_cannot_be_reached_is_named(address, message):
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r'pip install -e "\.\[ray\]"'):
+    with pytest.raises(ImportError, match=r'backend = ray needs ray .*pip install "aoq\[ray\]"'):
         choose_runner(Engine(backend="ray"))
 
 

@@ -8,8 +8,6 @@ import pytest
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.sampler import Sampler
 
 IMAGES, EACH, WORDS = 16, 3, 24
@@ -36,8 +34,4 @@ def sampler(pairs):
     rng = np.random.default_rng(1)
     i2t = np.stack([rng.permutation(np.flatnonzero(split.image_of != m))[:8] for m in range(IMAGES)])
     t2i = np.stack([rng.permutation(np.delete(np.arange(IMAGES), m))[:4] for m in split.image_of])
-    lists = [
-        NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
-        for ids in (i2t, t2i)
-    ]
-    return Sampler(NegativeTable(*lists, manifest={}), split.image_of, split.captions_of)
+    return Sampler(i2t.astype(np.int32), t2i.astype(np.int32), split.image_of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -196,6 +197,14 @@ def run_co_teaching(pairs, monkeypatch):
         return co_teach(models, description, noisy, section, validate, seed=5, run=settings), reports
 
     return run
+
+
+@pytest.mark.parametrize("package", ["sklearn.mixture", "threadpoolctl"])
+def test_a_missing_extra_is_named_before_the_warm_up(run_co_teaching, monkeypatch, tmp_path, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'co-teaching needs {package.partition(".")[0]} .*pip install "aoq\[ncr\]"'):
+        run_co_teaching(tmp_path / "work")
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def lines(work):

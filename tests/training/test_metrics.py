@@ -41,5 +41,5 @@ def test_without_tensorboard_training_goes_on(tmp_path, monkeypatch, caplog):
     log = MetricsLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")
     log.append(50, {"loss": 2.0})
     log.close()
-    assert '".[tensorboard]"' in caplog.text
+    assert '"aoq[tensorboard]"' in caplog.text
     assert read_metrics(tmp_path / "metrics.jsonl")

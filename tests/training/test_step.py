@@ -16,10 +16,8 @@ from aoq.pipeline.config.losses import AdapOffQuin, OffQuin, OffTri, Online
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import GROUPS, Batch, Drawn, draw_batch, forward, make_objective, read_batch, take_step
+from aoq.pipeline.training.sampler import GROUPS, Drawn, Sampler
+from aoq.pipeline.training.step import Batch, draw_batch, forward, make_objective, read_batch, take_step
 
 OFFQUIN = OffQuin(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
@@ -176,16 +174,13 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     i2t, t2i = np.full((len(split.ids), 1), 3), np.zeros((len(split.image_of), 1))  # image 1's first caption; image 0
     i2t[1], t2i[split.image_of == 0] = 0, 1
     t2i[4] = 5  # of one of image 1's captions
-    lists = [
-        NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
-        for ids in (i2t, t2i)
-    ]
-    sampler = Sampler(NegativeTable(*lists, manifest={}), split.image_of, split.captions_of)
+    lists = i2t.astype(np.int32), t2i.astype(np.int32)
+    sampler = Sampler(*lists, split.image_of)
     captions = np.array([0, 3, 4, 9], dtype=np.int32)
     objective = make_objective(AdapOffQuin(name="adapoffquin"))
     drawn = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0)
     assert drawn.corresponding.tolist() == [True, True, False, False]
-    kept = Sampler(NegativeTable(*lists, manifest={}), split.image_of, split.captions_of, resample=False)
+    kept = Sampler(*lists, split.image_of, resample=False)
     assert not draw_batch(pairs, kept, objective, captions, np.random.default_rng(0), 0).corresponding.any()
 
     torch.manual_seed(0)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from aoq.pipeline.extras import import_extra
+
 logger = logging.getLogger(__name__)
 
 DEFAULTS = {
@@ -24,13 +26,7 @@ SECONDS = 5.0
 def load_ray() -> Any:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError(
-            'the backend ray needs Ray, which is not installed: `pip install -e ".[ray]"`; or mine with inprocess.'
-        ) from error
-    return ray
+    return import_extra("ray", "ray", "[engine] backend = ray")
 
 
 @contextmanager

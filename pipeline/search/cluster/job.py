@@ -1,4 +1,4 @@
-"""What every node must be able to do to work on a mining job: see its files, with the same programs."""
+"""A mining job for a cluster, and whether its nodes can work on it: they must see its files, with the same programs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 import aoq
 from aoq.pipeline.artifact import file_sha256
+from aoq.pipeline.search.cluster.connection import usable_nodes
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.remote import fetch
 
 PACKAGES = ("aoq", "numpy", "pyarrow", "numba", "torch", "faiss-cpu", "faiss-gpu")
 
 CODE = ("models", "pipeline")
+SECONDS = 600.0
+"""Within which a node must have read all vectors."""
 
 Versions = tuple[tuple[str, str], ...]
 
@@ -43,7 +47,7 @@ class VectorsFile:
 
 @dataclass(frozen=True)
 class Job:
-    """A problem in files and numbers; the pairs stand in the work folder."""
+    """A problem in files and numbers; its positives stand in the work folder."""
 
     images: VectorsFile
     captions: VectorsFile
@@ -55,13 +59,13 @@ class Job:
 
     def open(self) -> Problem:
         images, captions = (np.load(side.here(), mmap_mode="c") for side in (self.images, self.captions))
-        pairs = np.load(self.work / "pairs.npy")
-        return Problem(images, captions, pairs, self.h_captions, self.h_images, self.memory)
+        positives = np.load(self.work / "positives.npy")
+        return Problem(images, captions, positives, self.h_captions, self.h_images, self.memory)
 
 
 @cache
 def versions_here() -> Versions:
-    """Of Python, of the packages that shape a table, and of aoq's own code: two checkouts may differ."""
+    """Say the versions of Python, of the packages that shape a table, and of aoq's own code: checkouts may differ."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -92,6 +96,38 @@ def differing_versions(here: Versions, wanted: Versions) -> list[str]:
         for name in dict.fromkeys((*theirs, *ours))
         if ours.get(name) != theirs.get(name)
     ]
+
+
+def check_nodes(ray: Any, job: Job, cpus: int) -> None:
+    """Raise if a node that could be given a unit has other versions or does not see the same files."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    token = f"token-{uuid4().hex}"
+    (job.work / token).write_text(token)
+    task = ray.remote(num_cpus=0, max_retries=0)(problems_here)
+    try:
+        asked = {
+            name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(job, token)
+            for node, name in usable_nodes(ray, cpus, job.memory).items()
+        }
+        answers = {name: _answer(ray, answer) for name, answer in asked.items()}
+    finally:
+        for path in job.work.glob(f"{token}*"):
+            path.unlink(missing_ok=True)
+    if unfit := [f"{name} {'; it '.join(phrases)}" for name, phrases in answers.items() if phrases]:
+        raise ValueError(
+            f"{len(unfit)} of {len(answers)} nodes cannot work on this: node {'. Node '.join(unfit)}. Repair or stop "
+            "these nodes; all need one environment and one shared folder."
+        )
+
+
+def _answer(ray: Any, answer: Any) -> Sequence[str]:
+    try:
+        return list(ray.get(answer, timeout=SECONDS))
+    except ray.exceptions.GetTimeoutError:
+        return [f"did not answer within {SECONDS:.0f} seconds"]
+    except ray.exceptions.RayError as error:
+        return [f"cannot run aoq ({str(error).strip().splitlines()[-1]})"]
 
 
 def problems_here(job: Job, token: str) -> list[str]:

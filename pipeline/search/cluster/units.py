@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.search.cluster.connection import connected, usable_nodes
-from aoq.pipeline.search.cluster.job import Job, VectorsFile, differing_versions, versions_here
-from aoq.pipeline.search.cluster.nodes import check_nodes
+from aoq.pipeline.search.cluster.job import Job, VectorsFile, check_nodes, differing_versions, versions_here
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import Progress
+from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.threads import use_threads
 from aoq.pipeline.search.units import Steps, Unit
 
 RETRIES = 10
-"""So many times may the process or node that does a unit be lost."""
+"""How often the process or node that does a unit may be lost."""
 PATIENCE = 60.0
 """Seconds without a finished unit after which it is asked whether any node is left."""
 
@@ -31,7 +31,7 @@ PATIENCE = 60.0
 def run_on_ray(
     steps: Steps,
     problem: Problem,
-    work: Path,
+    store: Store,
     progress: Progress,
     *,
     address: str,
@@ -43,8 +43,10 @@ def run_on_ray(
     On a node run as many at a time as it has processors and memory for. A unit's own error ends the run; what was
     finished stays for the next one.
     """
+    if not isinstance(store, Folder):
+        raise ValueError("mining on Ray needs a folder that all nodes share; to search in memory, search in process.")
     with connected(address) as ray:
-        job = write_job(problem, work, fetched)
+        job = write_job(problem, store.path, fetched)
         check_nodes(ray, job, cpus)
         task = ray.remote(num_cpus=cpus, memory=job.memory, max_retries=RETRIES)(do_unit)
         total, done = sum(map(len, steps)), 0
@@ -61,11 +63,11 @@ def run_on_ray(
 
 
 def write_job(problem: Problem, work: Path, fetched: Mapping[Path, str]) -> Job:
-    """The problem as files: its vectors are mapped ones, the pairs are written into the work folder."""
-    temporary = work / f"pairs.tmp-{os.getpid()}"
+    """The problem as files: its vectors are mapped ones, its positives are written into the work folder."""
+    temporary = work / f"positives.tmp-{os.getpid()}"
     with temporary.open("wb") as file:
-        np.save(file, problem.image_of)
-    os.replace(temporary, work / "pairs.npy")
+        np.save(file, problem.positives)
+    os.replace(temporary, work / "positives.npy")
     images, captions = _file_of(problem.images, fetched), _file_of(problem.captions, fetched)
     depths = problem.h_captions, problem.h_images
     return Job(images, captions, work.absolute(), *depths, problem.memory, versions_here())
@@ -81,15 +83,15 @@ def _file_of(vectors: np.ndarray, fetched: Mapping[Path, str]) -> VectorsFile:
 def do_unit(unit: Unit[Problem], job: Job, cpus: int) -> None:
     """What a worker does."""
     use_threads(cpus)
-    unit.do(_open(job), job.work)
+    unit.do(*_open(job))
 
 
 @lru_cache(maxsize=1)
-def _open(job: Job) -> Problem:
+def _open(job: Job) -> tuple[Problem, Store]:
     """Once a process; nodes that joined after the start were not checked."""
     if wrong := differing_versions(versions_here(), job.versions):
         raise ValueError(f"a node that joined {', '.join(wrong)}; install the same there, then run again.")
-    return job.open()
+    return job.open(), Folder(job.work)
 
 
 def _raise_its_error(ray: Any, unit: Any) -> None:

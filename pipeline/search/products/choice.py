@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
-from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.products.floats import float_product
+from aoq.pipeline.search.brute_force import tensor_of
+from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.products.int8 import Int8Product, int8_works
 from aoq.pipeline.search.products.int16 import int16_product
 from aoq.pipeline.search.products.int16_kernel import int16_works
 from aoq.pipeline.search.tiles import TileKeeper
+
+ROUNDED = 2.0**-8  # of a number: what rounding to bfloat16 can take away, as it has 8 significant bits
+SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
 
 Precision = Literal["float32", "bfloat16", "int16", "int8"]
 
@@ -57,3 +62,45 @@ def fastest_precision() -> Precision:
     if (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works():
         return "int8"
     return "int16" if int16_works() else "float32"
+
+
+@dataclass
+class FloatProduct:
+    precision: Literal["float32", "bfloat16"]
+    error: float
+    _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+
+    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
+        tensor = tensor_of(vectors)
+        return tensor.bfloat16() if self.precision == "bfloat16" else tensor
+
+    def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:
+        shape = len(one), len(other)
+        if self._result.shape != shape:
+            self._result = torch.empty(shape, dtype=one.dtype)
+        return torch.mm(one, other.T, out=self._result).float().numpy()
+
+    def scan(self, images: torch.Tensor, captions: torch.Tensor, first_caption: int, keeper: TileKeeper) -> None:
+        tile = self(images, captions)
+        keeper.take_scores(tile, tile.shape, first_caption)
+
+
+def float_product(problem: Problem, precision: Literal["float32", "bfloat16"]) -> FloatProduct:
+    adding = problem["i2t"].rounding_error
+    if precision == "float32":
+        return FloatProduct("float32", adding)
+    (images, left_images), (captions, left_captions) = (_norms(side) for side in (problem.images, problem.captions))
+    # <a, c> - <a', c'> = <a - a', c> + <a', c - c'>, and then <a', c'> is added up in float32 and rounded itself.
+    given = left_images * captions + (images + left_images) * left_captions
+    rounded = ROUNDED * ((images + left_images) * (captions + left_captions) + adding)
+    return FloatProduct("bfloat16", 1.01 * (given + 1.02 * adding + rounded) + problem.images.shape[1] * SMALLEST)
+
+
+def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
+    """The largest norm, and the largest norm of what bfloat16 leaves of a vector."""
+    norm = left = 0.0
+    for start, stop in blocks(len(vectors), BLOCK):
+        part = torch.tensor(vectors[start:stop])
+        norm = max(norm, float(part.square().sum(1).max()))
+        left = max(left, float((part - part.bfloat16().float()).square().sum(1).max()))
+    return math.sqrt(norm) * (1 + 1e-4), math.sqrt(left) * (1 + 1e-4)

@@ -82,7 +82,7 @@ def multiply(
 @intrinsic
 @no_type_check
 def _block(context, rows, columns, pairs, row_scales, column_scales, products, stride):
-    """Of one panel of rows with one of columns; all are addresses but pairs and stride (bytes)."""
+    """Multiply one panel of rows with one of columns; all are addresses but pairs and stride (bytes)."""
     return types.void(*[types.intp] * 7), _generate_block
 
 

@@ -42,7 +42,7 @@ class Rounded:
 @dataclass
 class Int8Product:
     error: float
-    """Of a float32 product."""
+    """How far a float32 product can be from the exact one."""
     precision: Literal["int8"] = "int8"
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
@@ -137,17 +137,14 @@ def _scan(
     caption_slack: Any,
     image_limits: Any,
     caption_limits: Any,
-    own_images: Any,
-    own_captions: Any,
-    own_scores: Any,
-    their_images: Any,
-    their_captions: Any,
-    their_scores: Any,
+    found_images: Any,
+    found_captions: Any,
+    found_scores: Any,
     ends: Any,
 ) -> None:
-    """Write the pairs of these rows that the image (`own`) or the caption (`their`) keeps, from place start * C on."""
+    """Write the pairs of these rows whose float32 score reaches a limit (`TileKeeper.take`)."""
     columns = tile.shape[1]
-    own = their = start * columns
+    end = start * columns
     wanted = np.empty(STRIP, np.uint8)
     eights = wanted.view(np.uint64)
     for first in range(0, columns, STRIP):
@@ -167,13 +164,10 @@ def _scan(
                     if wanted[n] == 0:
                         continue
                     score = _dot(images[row], captions[first + n])
-                    if score >= limit:
-                        own_images[own], own_captions[own], own_scores[own] = row, first + n, score
-                        own += 1
-                    if score >= limits[n]:
-                        their_images[their], their_captions[their], their_scores[their] = row, first + n, score
-                        their += 1
-    ends[0, start], ends[1, start] = own, their
+                    if score >= min(limit, limits[n]):
+                        found_images[end], found_captions[end], found_scores[end] = row, first + n, score
+                        end += 1
+    ends[start] = end
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})

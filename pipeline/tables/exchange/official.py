@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Integer
 from numpy.lib.format import open_memmap
 
-from aoq.pipeline.data.features import open_array
+from aoq.pipeline.data.files import open_array
 from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 

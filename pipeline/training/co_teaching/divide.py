@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32
-from threadpoolctl import threadpool_limits
+
+from aoq.pipeline.extras import import_extra
+
+
+def scikit_learn() -> list[Any]:
+    """What fits the mixture; imported late, because it takes as long as all of torch, and only co-teaching needs it."""
+    return [
+        import_extra(name, "ncr", "co-teaching") for name in ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
+    ]
 
 
 def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
@@ -14,16 +23,14 @@ def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Fl
 
     Fitted in one thread: sums of several would end in other bits from run to run.
     """
-    from sklearn.exceptions import ConvergenceWarning  # not above: it takes as long to import as all of torch
-    from sklearn.mixture import GaussianMixture
-
     spread = losses.max() - losses.min()
     if spread == 0:
         return np.ones(len(losses), dtype=np.float32)
     scaled = ((losses - losses.min()) / spread).astype(np.float64)[:, None]
-    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # ten iterations are NCR's
+    exceptions, mixtures, threads = scikit_learn()
+    mixture = mixtures.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
+    with threads.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # ten iterations are NCR's
         posterior = mixture.fit(scaled).predict_proba(scaled)
     return posterior[:, mixture.means_.argmin()].astype(np.float32)
 

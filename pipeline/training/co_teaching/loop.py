@@ -20,7 +20,7 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
 from aoq.pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
 from aoq.pipeline.training.co_teaching.batches import Epoch, even_batches
-from aoq.pipeline.training.co_teaching.divide import clean_probabilities, held_clean
+from aoq.pipeline.training.co_teaching.divide import clean_probabilities, held_clean, scikit_learn
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.loop import LOG_STEPS, Run
@@ -68,6 +68,7 @@ def co_teach(
     Returns what the manifest should say. Only epochs of co-teaching can be the best one. A killed run continues from
     its last checkpoint to the same weights.
     """
+    scikit_learn()  # where it is missing, say so before the warm-up
     teaching = _CoTeaching(models, pairs, section, seed, run)
     teaching.resume()
     started, state = time.perf_counter(), teaching.state

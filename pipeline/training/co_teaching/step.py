@@ -26,7 +26,8 @@ from aoq.pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from aoq.pipeline.training.step import Batch, Drawn, Objective, descend, forward, read_batch, take_step
+from aoq.pipeline.training.sampler import Drawn
+from aoq.pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
 
 
 @dataclass(frozen=True)

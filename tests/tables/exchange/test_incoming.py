@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.data.pairs import captions_of
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange import incoming
@@ -103,7 +102,7 @@ def test_vectors_score_every_pair_and_order_the_lists(raw, vectors, tmp_path, di
 def test_the_sampler_and_statistics_take_a_table_without_scores(raw, tmp_path):
     table = run(bare(raw), None, tmp_path)
     captions = np.arange(len(IMAGE_OF), dtype=np.int32)
-    draw = Sampler(table, IMAGE_OF, captions_of(IMAGE_OF, IMAGES)).draw(captions, np.random.default_rng(0))
+    draw = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF).draw(captions, np.random.default_rng(0))
     assert not (draw.offline_images == draw.images).any()
     assert describe(table.i2t, len(table.t2i)).first_score is None
     assert compare(table, table)["i2t"].same_order == 1

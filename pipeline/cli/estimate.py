@@ -1,0 +1,157 @@
+"""`aoq estimate`: what mining will take, before it is begun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from aoq.pipeline.cli.mining_options import mining_options, read_pairing, require_pairing
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.planner import plan as plan_chain
+from aoq.pipeline.settings import configured_path, engine
+
+if TYPE_CHECKING:
+    from aoq.pipeline.mining.estimate import Estimate
+
+DEMO_CAPTIONS = 5
+
+
+@click.command()
+@click.argument("images", required=False)
+@click.argument("captions", required=False)
+@click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
+@click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
+@click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@mining_options
+def estimate(
+    images: str | None,
+    captions: str | None,
+    experiment: str | None,
+    override: str,
+    data_root: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Estimate what mining will take.
+
+    Options are those of `aoq mine`, but for --backend and --ray-address. Operations and sizes follow from the shape;
+    times are those of a piece that is mined in one process on this machine, a second or two long, scaled. With
+    --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, and the
+    training's steps are counted as well.
+    """
+    if (experiment is None) == (images is None or captions is None):
+        raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
+    if experiment is None:
+        steps: dict[str, int] = {}
+        found = _of_vectors(str(images), str(captions), options)
+    else:
+        folders = {
+            "data_root": configured_path("data_root", data_root),
+            "artifact_root": configured_path("artifact_root"),
+        }
+        found, steps = _of_experiment(plan_chain(experiment, override=override, **folders))
+    if as_json:
+        total = sum(found.seconds.values())
+        click.echo(json.dumps({**asdict(found), "total_seconds": total or None, "steps": steps}, indent=1))
+        return
+    _show(found, steps)
+
+
+def _of_vectors(images: str, captions: str, options: Mapping[str, Any]) -> Estimate:
+    from tempfile import TemporaryDirectory
+
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.estimate import estimate
+    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.search.remote import fetch_given
+    from aoq.pipeline.search.vectors import open_vectors
+
+    require_pairing(options["pairs"], options["per_image"], options["unpaired"])
+    Engine(device="cpu", threads=options["threads"]).torch_device()
+    with TemporaryDirectory() as folder:
+        one, other = (
+            open_vectors(
+                fetch_given(name, configured_path("cache_root")),
+                Path(folder) / f"{n}.npy",
+                normalise=options["normalise"],
+            )
+            for n, name in enumerate((images, captions))
+        )
+        image_of = read_pairing(len(one), len(other), options["pairs"], options["per_image"])
+        depths = options["h_captions"], options["h_images"]
+        return estimate(Problem(one, other, image_of, *depths, options["memory_mb"] * 1_000_000), options["search"])
+
+
+def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
+    import numpy as np
+
+    from aoq.pipeline.data.batches import steps_per_epoch
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+    from aoq.pipeline.produce.inputs import open_true_train_split
+    from aoq.pipeline.search.problem import Problem
+
+    miner = chain.owner("hard_negatives")
+    mining, data = miner.experiment.mining, miner.experiment.dataset
+    if mining is None or miner.table is not None:
+        makers = " and ".join(member.asked for member in miner.members)
+        raise ValueError(
+            f"the table of {chain.experiment.name!r} is made by {makers}, and no first round is "
+            "searched for it; estimate an experiment with [mining]."
+        )
+    if data.demo is not None:
+        images = data.train_images or data.demo.images
+        image_of = np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
+    else:
+        split = open_true_train_split(miner)
+        images, image_of = split.image_count, split.image_of
+    settings = Engine(**engine().param_kwargs)
+    settings.torch_device()
+    whole, piece = unknown_vectors(images, len(image_of), miner.experiment.model.dimensions)
+    depths = mining.h_captions, mining.h_images
+    rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
+    steps = {
+        name: training.epochs * steps_per_epoch(len(image_of), training.batch_size)
+        for name, training in rounds.items()
+        if training is not None
+    }
+    problem = Problem(*whole, image_of, *depths, settings.mining_memory_mb * 1_000_000)
+    return estimate(problem, mining.search, piece), steps
+
+
+def _show(found: Estimate, steps: Mapping[str, int]) -> None:
+    shape = found.shape
+    rows = Table(box=None, pad_edge=False, show_header=False)
+    rows.add_row("vectors", "{images:,} images, {captions:,} captions, {dimensions} dimensions".format(**shape))
+    rows.add_row("lists", "{h_captions} captions an image, {h_images} images a caption".format(**shape))
+    rows.add_row("search", f"{found.search}: {found.why}")
+    if found.operations is not None:
+        rows.add_row("operations", f"{found.operations:.3g}")
+    for name, seconds in found.seconds.items():
+        rows.add_row(f"  {name}", _duration(seconds))
+    total = _duration(sum(found.seconds.values())) if found.seconds else "not known; mine a part and see"
+    rows.add_row("time, about", total)
+    rows.add_row("memory", f"{_size(found.memory_bytes)} and the mapped vectors, {_size(found.vector_bytes)}")
+    rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
+    for name, count in steps.items():
+        rows.add_row(name, f"{count:,} steps of training")
+    Console().print(rows)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,137 @@
+"""Mining vectors that are in memory: `aoq.hard_negatives`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Integer
+from numpy.typing import ArrayLike
+
+from aoq.pipeline.search.in_memory import search_problem
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.vectors import UNIT
+from aoq.pipeline.tables.table import NegativeTable
+
+logger = logging.getLogger(__name__)
+
+Array: TypeAlias = "ArrayLike | torch.Tensor"
+"""numpy, a tensor on any device, or nested lists."""
+
+
+def hard_negatives(
+    images: Array | None = None,
+    captions: Array | None = None,
+    image_of: Array | None = None,
+    *,
+    queries: Array | None = None,
+    documents: Array | None = None,
+    positives: Array | None = None,
+    h: int | tuple[int, int] = 50,
+    metric: str = "cosine",
+    search: str = "auto",
+) -> NegativeTable:
+    """Find the h hardest negatives of every row of both sides, exactly.
+
+    Give `images` (I, D), `captions` (C, D) and `image_of` (C,), the image row of each caption, -1 for none. Without
+    `image_of`, caption n belongs to image n. Or give any corpus: `queries` (Q, D), `documents` (N, D) and `positives`:
+    an (n, 2) array of rows (query, document), or a list of document rows for each query. A query may have several
+    positives, a document none. Without `documents` the negatives of a query are other queries.
+
+    `h` is the length of the lists, or two lengths: of the lists of images (queries), and of those of captions
+    (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
+    already; "dot" takes them as they are. `search` is a backend of `aoq mine`; all but `faiss:…` are exact.
+
+    In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
+    `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of
+    a row's positives, NaN where it has none. The lists equal those that `aoq mine` writes of the same vectors.
+
+    Raises ValueError where vectors are zero or not finite, sides do not fit each other, or h leaves too few candidates.
+
+    >>> table = hard_negatives([[1.0, 0.0], [0.0, 1.0]], [[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1], h=1)
+    >>> table.i2t.negative_ids.tolist(), table.t2i.negative_ids.tolist()
+    ([[2], [0]], [[1], [0], [0]])
+    """
+    if metric not in ("cosine", "dot"):
+        raise ValueError(f"metric is {metric!r}; known are 'cosine' and 'dot'.")
+    if (images is None) == (queries is None):
+        raise ValueError("give images with captions and image_of, or queries with documents and positives.")
+    if queries is None:
+        if documents is not None or positives is not None or captions is None:
+            raise ValueError("images go with captions and image_of; documents and positives go with queries.")
+        one, other = _vectors(images, "images", metric), _vectors(captions, "captions", metric)
+        pairs = _image_of(image_of, len(one), len(other))
+    else:
+        if captions is not None or image_of is not None:
+            raise ValueError("queries go with documents and positives; captions and image_of go with images.")
+        one = _vectors(queries, "queries", metric)
+        other = one if documents is None else _vectors(documents, "documents", metric)
+        pairs = _pairs(positives, len(one), alone=documents is None)
+    depths = (h, h if other is not one else 0) if isinstance(h, int) else h
+    problem = Problem(one, other, pairs, *depths)
+    found = search_problem(problem, search=search)
+    lists = {d: found.lists.get(d) or _no_lists(len(problem[d].anchors)) for d in DIRECTIONS}
+    about = {d: {"h": lists[d].h, "search": found.search, **found.guarantees[d]} for d in problem.directions}
+    manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
+    return NegativeTable(lists["i2t"], lists["t2i"], manifest, problem.positives)
+
+
+def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
+    """As float32 in memory; of norm 1 where a cosine is wanted."""
+    array = given.detach().float().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
+    vectors = np.ascontiguousarray(array, dtype=np.float32)
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    for wrong, what in ((~np.isfinite(norms), "is not finite"), (norms == 0, "is zero")):
+        if wrong.any():
+            raise ValueError(f"the vector in row {int(wrong.argmax())} of {name} {what}; mend it or leave it out.")
+    if metric == "dot" or (np.abs(norms - 1) <= UNIT).all():
+        return vectors
+    logger.info("%s are not of norm 1; cosines are mined", name)
+    return (array.astype(np.float64) / norms[:, None]).astype(np.float32)
+
+
+def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
+    if given is None:
+        if images != captions:
+            raise ValueError(f"{captions} captions and {images} images do not go in pairs; give image_of.")
+        return np.arange(captions)
+    rows = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(f"image_of is {rows.dtype} of shape {rows.shape}; an image row for each caption is needed.")
+    return rows
+
+
+def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
+    """Rows (query, document); of queries `alone` also each with itself, and every pair both ways."""
+    if given is None and not alone:
+        raise ValueError("say which documents are true of which queries: positives; [] if none is.")
+    if isinstance(given, (np.ndarray, torch.Tensor)):
+        pairs = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+            raise ValueError(
+                f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
+            )
+    else:
+        lists = [np.asarray(rows, dtype=np.int64).reshape(-1) for rows in given or [[]] * queries]
+        if len(lists) != queries:
+            raise ValueError(
+                f"positives are {len(lists)} lists and there are {queries} queries; give a list of document rows for "
+                "each query, or an (n, 2) array of rows (query, document)."
+            )
+        pairs = np.stack([np.repeat(np.arange(queries), list(map(len, lists))), np.concatenate(lists)], axis=1)
+    if alone:
+        itself = np.stack([np.arange(queries)] * 2, axis=1)
+        pairs = np.concatenate([pairs, pairs[:, ::-1], itself])
+    return pairs
+
+
+def _no_lists(rows: int) -> NegativeLists:
+    """The lists of a direction that was left out: of length 0."""
+    return NegativeLists(
+        np.empty((rows, 0), np.int32), np.empty((rows, 0), np.float32), np.full(rows, np.nan, np.float32)
+    )

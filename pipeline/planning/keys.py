@@ -1,0 +1,174 @@
+"""The artefact of each stage, with what shapes it and so its key; options that do nothing have no part in keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from aoq.pipeline.artifact import Artifact, file_sha256
+from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.losses import online_version
+from aoq.pipeline.config.mining import Mining
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.training import SecondRound, Training
+from aoq.pipeline.data.annotations import annotation_files
+from aoq.pipeline.data.folder import split_fingerprint
+from aoq.pipeline.data.phrases import annotation_path
+
+VERSIONS = {"hard_negatives": 2}
+"""The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
+`co_teaching`); raised from 1 when it changes results."""
+LATER_SAMPLING = {"gap", "sharpness", "windows", "harder", "hardest"}
+"""Options that came later: they have no part in keys while they are not used."""
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The artefacts below `root`, of what lies below `data_root`."""
+
+    data_root: Path
+    root: Path
+
+    def artifact(self, stage: str, ingredients: Mapping[str, Any], *upstream: Artifact, way: str = "") -> Artifact:
+        return Artifact(self.root, stage, VERSIONS.get(way or stage, 1), ingredients, upstream)
+
+    def data(self, experiment: Experiment) -> tuple[Path, dict[str, Artifact]]:
+        """The folder that is read, and the stages that make the data: a generated world, and the dataset."""
+        data = experiment.dataset
+        if data.demo is not None:
+            world = self.artifact("world", values(data.demo))
+            return world.path, {"world": world, "dataset": self._dataset(experiment, world.path, world)}
+        folder = self.data_root / str(data.folder)
+        return folder, {"dataset": self._dataset(experiment, folder)}
+
+    def _dataset(self, experiment: Experiment, folder: Path, *world: Artifact) -> Artifact:
+        data = experiment.dataset
+        vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
+        if data.vocabulary is not None:
+            vocabulary = {"sha256": self._sha256("[dataset] vocabulary", data.vocabulary)}
+        splits = {"train": data.train, "dev": data.dev}
+        if not world:
+            splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
+        cut = {} if data.train_images is None else {"train_images": data.train_images}
+        ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}
+        return self.artifact("dataset", ingredients, *world)
+
+    def _noise(self, noise: Noise | None) -> dict[str, Any]:
+        """The noise's part of the key: none where no pair is moved."""
+        if noise is None or not noise.moves_pairs:
+            return {}
+        if noise.file is not None:
+            return {"noise": {"sha256": self._sha256("[dataset.noise] file", noise.file)}}
+        return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
+
+    def mined(self, experiment: Experiment, mining: Mining, dataset: Artifact) -> dict[str, Artifact]:
+        """A first round, trained or imported, its embeddings, and their table: whichever exact search found it."""
+        if experiment.first_round is not None:
+            training = {**_trained(experiment), "training": schedule(experiment.first_round)}
+            first_round = self.artifact("first_round", training, dataset)
+        else:
+            first_round = self.imported(experiment, "teacher_weights", str(experiment.teacher_weights), dataset)
+        embeddings = self.artifact("embeddings", {}, first_round)
+        exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
+        table = self.artifact("hard_negatives", {**values(mining), **exact}, embeddings)
+        return {"first_round": first_round, "embeddings": embeddings, "hard_negatives": table}
+
+    def imported(self, experiment: Experiment, option: str, file: str, dataset: Artifact) -> Artifact:
+        """Weights that stand in for training."""
+        ingredients = {**_model(experiment), "weights_sha256": self._sha256(option, file)}
+        return self.artifact("first_round", ingredients, dataset)
+
+    def control(self, experiment: Experiment, dataset: Artifact) -> Artifact:
+        return self.without_table(experiment, control_training(experiment.student), dataset)
+
+    def without_table(self, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
+        """The student trained on in-batch negatives alone."""
+        return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
+
+    def co_taught(self, experiment: Experiment, section: BaseModel, dataset: Artifact) -> Artifact:
+        ingredients = {**_trained(experiment), "co_teaching": values(section)}
+        return self.artifact("second_round", ingredients, dataset, way="co_teaching")
+
+    def student(self, experiment: Experiment, *upstream: Artifact) -> Artifact:
+        """A second round on the dataset and the table, or a screen of it, from the start if there is one."""
+        sampling, screen = values(experiment.sampling), experiment.screen
+        ingredients = {
+            **_trained(experiment),
+            "training": schedule(student_training(experiment.student)),
+            "sampling": {k: value for k, value in sampling.items() if value is not None or k not in LATER_SAMPLING},
+        }
+        if screen is not None:
+            ingredients["suspected"] = screen.suspected
+        return self.artifact("second_round", ingredients, *upstream)
+
+    def screen(self, screen: Screen, table: Artifact) -> Artifact:
+        ingredients = screen.model_dump(mode="json", include={*screen.rules})
+        for option in ("positives", "pair_probabilities"):
+            if (file := getattr(screen, option)) is not None:
+                ingredients[option] = self._sha256(f"[screen] {option}", file)
+        return self.artifact("screen", ingredients, table)
+
+    def table(self, way: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
+        """A table that is made of others, or by a student."""
+        return self.artifact("hard_negatives", {way: ingredients}, *upstream, way=way)
+
+    def evaluation(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
+        """Metrics on the split and all that is known of it; `mean` is an ensemble's."""
+        options = values(experiment.evaluation)
+        known = (experiment.dataset.train, experiment.dataset.dev)
+        content = None if options["split"] in known else split_fingerprint(folder, options["split"])
+        shaped = {**options, "content": content, **mean}
+        if experiment.dataset.demo is not None:  # known by its key, and need not be there yet
+            return self.artifact("evaluation", {**shaped, "truth": 1}, *scored)
+        phrases = annotation_path(folder, options["split"])
+        if phrases is not None and len(scored) == 1 and experiment.model.attends:
+            shaped["phrases"] = file_sha256(phrases)
+        if files := annotation_files(folder, options["split"]):
+            shaped["annotations"] = {name: file_sha256(path) for name, path in files.items()}
+        return self.artifact("evaluation", shaped, *scored)
+
+    def _sha256(self, option: str, name: str) -> str:
+        path = self.data_root / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{option}: {path} does not exist; the path starts at the data root.")
+        return file_sha256(path)
+
+
+def control_training(training: Training) -> Training:
+    """The same schedule and constraints with the online loss in place of the offline one.
+
+    Warm-up epochs that are online anyway are no longer told apart, so that equal trainings have equal keys.
+    """
+    warmup = list(training.warmup)
+    while warmup and warmup[-1] == "online":
+        warmup.pop()
+    shared = {name: getattr(training, name) for name in Training.model_fields}
+    return Training.model_validate({**shared, "loss": online_version(training.loss), "warmup": tuple(warmup)})
+
+
+def student_training(student: SecondRound) -> SecondRound:
+    """The second round's own schedule: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
+    return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
+
+
+def schedule(training: Training) -> dict[str, Any]:
+    """The round's options; those that came later are None, and have no part in keys, while they are not used."""
+    return training.model_dump(mode="json", exclude_none=True)
+
+
+def values(section: BaseModel) -> dict[str, Any]:
+    return section.model_dump(mode="json")
+
+
+def _model(experiment: Experiment) -> dict[str, Any]:
+    return {"model": values(experiment.model), "max_regions": experiment.dataset.max_regions}
+
+
+def _trained(experiment: Experiment) -> dict[str, Any]:
+    """What shapes every training of the experiment's model."""
+    return {**_model(experiment), "seed": experiment.seed}

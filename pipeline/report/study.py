@@ -1,0 +1,133 @@
+"""What the cells of a study came to: a row a training, a line a model and arm over its seeds, and the papers' table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.study import Study
+from aoq.pipeline.evaluation.attention import SCORES
+from aoq.pipeline.planning.chain import split_member
+from aoq.pipeline.planning.study import Cell
+from aoq.pipeline.training.metrics import read_metrics
+
+Row = dict[str, Any]
+NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+NAMES |= {"attention_precision": "att. P", "attention_recall": "att. R", "attention_f1": "att. F1"}
+MINUS = str.maketrans("-", "−")
+
+
+def read_cell(cell: Cell) -> Row:
+    """Metrics of the evaluation, those of attention among them, and the course of the training."""
+    training, evaluation = cell.chain["second_round"], cell.chain["evaluation"].manifest()
+    manifest, attention = training.manifest(), evaluation.get("attention")
+    experiment, override = split_member(cell.asked)
+    return {
+        "model": cell.model,
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "experiment": experiment,
+        "override": override,
+        "training_key": training.key,
+        **evaluation["metrics"],
+        **{f"attention_{name}": attention[name] for name in SCORES if attention},
+        "best_epoch": manifest["best_epoch"] + 1,
+        "steps": manifest["steps"],
+        **_speed(training, cell.chain.experiment.student.loss.name),
+    }
+
+
+def _speed(training: Artifact, loss: str) -> Row:
+    """Median steps a second on the loss itself, or of all if warm-up never ended; the seconds of all steps."""
+    lines = [line for line in read_metrics(training.path / "metrics.jsonl") if "steps_per_second" in line]
+    steps = np.diff([0, *(line["step"] for line in lines)])
+    seconds = sum(taken / line["steps_per_second"] for taken, line in zip(steps, lines, strict=True))
+    own = [line["steps_per_second"] for line in lines if line["loss_name"] == loss]
+    speeds = own or [line["steps_per_second"] for line in lines]
+    return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(seconds, 1)}
+
+
+def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
+    """Mean and standard deviation over the seeds of each model and arm, and the same of its difference to the baseline.
+
+    A column is one of the study's; `<column>_gain` is the mean of the differences of equal seeds. What is not there yet
+    has no part in it.
+    """
+    summary = []
+    for model in study.models:
+        baseline = _by_seed(rows, model, study.baseline)
+        for arm in study.arms_of(model):
+            if not (runs := _by_seed(rows, model, arm)):
+                continue
+            line: Row = {"model": model, "arm": arm, "says": study.says(arm), "seeds": len(runs)}
+            paired = [(run, baseline[seed]) for seed, run in runs.items() if seed in baseline and arm != study.baseline]
+            for column in dict.fromkeys((*study.columns, "rsum")):
+                line |= _spread(column, [run[column] for run in runs.values() if column in run])
+                gains = [run[column] - other[column] for run, other in paired if column in run and column in other]
+                line |= _spread(f"{column}_gain", gains)
+            line["steps_per_second"] = float(np.median([run["steps_per_second"] for run in runs.values()]))
+            line["training_seconds"] = float(np.mean([run["training_seconds"] for run in runs.values()]))
+            summary.append(line)
+    return summary
+
+
+def _by_seed(rows: Sequence[Row], model: str, arm: str) -> dict[int, Row]:
+    return {row["seed"]: row for row in rows if (row["model"], row["arm"]) == (model, arm)}
+
+
+def _spread(name: str, values: Sequence[float]) -> Row:
+    """Mean and sample standard deviation, None where there are too few."""
+    return {
+        name: float(np.mean(values)) if values else None,
+        f"{name}_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+    }
+
+
+def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The model's block: a header, and of each line means, ± deviations for rsum, gain, interval, speed and time."""
+    columns = [NAMES.get(column, column) for column in study.columns]
+    header = ["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]
+    return [header, *(_cells(study, line) for line in summary if line["model"] == model)]
+
+
+def _cells(study: Study, line: Mapping[str, Any]) -> list[str]:
+    means = ["" if line[column] is None else f"{line[column]:.1f}" for column in study.columns]
+    if "rsum" in study.columns:
+        means[study.columns.index("rsum")] += _deviation(line["rsum_sd"])
+    speed, minutes = f"{line['steps_per_second']:.2f}", f"{line['training_seconds'] / 60:.1f}"
+    return [line["says"], str(line["seeds"]), *means, _gain(line), speed, minutes]
+
+
+def _gain(line: Mapping[str, Any]) -> str:
+    if line.get("rsum_gain") is None:
+        return ""
+    gain = f"{line['rsum_gain']:+.1f}{_deviation(line['rsum_gain_sd'])}"
+    if line.get("rsum_gain_low") is not None:
+        gain += f" [{line['rsum_gain_low']:+.1f}, {line['rsum_gain_high']:+.1f}]"
+    return gain.translate(MINUS)
+
+
+def _deviation(value: float | None) -> str:
+    return "" if value is None else f" ± {value:.1f}"
+
+
+def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
+    """All models' blocks, each with the experiment it is about."""
+    parts = [f"# {study.title or study.name}\n"]
+    for model, experiment in study.models.items():
+        header, *rows = table_of(study, model, summary)
+        lines = (header, ["---", *["---:"] * (len(header) - 1)], *rows)
+        table = [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
+        parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))
+    parts.append(
+        "Means over seeds, ± their standard deviation; differences are of equal seeds, in brackets the 95 % interval "
+        "of a bootstrap over seeds and queries. Minutes are those of the training steps.\n"
+    )
+    return "\n".join(parts)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")

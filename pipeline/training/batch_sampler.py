@@ -1,0 +1,213 @@
+"""Batches with offline negatives for any PyTorch trainer: `DataLoader(dataset, batch_sampler=BatchSampler(...))`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int, Int32, Int64
+from torch import Tensor
+
+from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import OfflineSimilarities
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.draw_weights import drawn_ranks
+from aoq.pipeline.training.sampler import WHOLE, Sampler, draw_groups
+
+
+class BatchSampler:
+    """Batches of pairs and their offline negatives, each an (N, 2) int64 array of (image row, caption row).
+
+    The rows stand in groups of B pairs. By default B = batch_size and N = 3 B, for the quintuplet losses:
+
+        [0, B)     anchors      (i, t): a matched pair
+        [B, 2B)    offline      (i_off, t_off): a negative image of t, a negative caption of i
+        [2B, 3B)   companions   (i_own, t_own): the image of t_off, a caption of i_off
+
+    With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
+    companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs; the others
+    come up as negatives and companions. By default each pair is an anchor once an epoch.
+
+    A `DataLoader(dataset, batch_sampler=sampler)` asks `dataset[row]` for each (image, caption) of a batch;
+    `DataLoader(dataset, sampler=sampler, batch_size=None)` asks `dataset[batch]` for the whole (N, 2) array.
+
+    A batch is a function of (seed, epoch, step) alone. Each new iteration is the next epoch, from 0; `set_epoch` says
+    another. With `world_size` processes a step draws `batch_size * world_size` pairs, the same in each process, and
+    process `rank` gets its slice of each group; a last batch that does not fill all slices evenly is cut to one that
+    does, and left out if a process would see fewer than two pairs (or no triple).
+
+    The pairs are the table's true ones, or those of `image_of` (captions,), the image row of each caption. Every
+    caption needs one image.
+
+    `i2t_weights` and `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
+    others of its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
+    """
+
+    def __init__(
+        self,
+        table: NegativeTable,
+        *,
+        batch_size: int,
+        image_of: Int[np.ndarray, " captions"] | Int[Tensor, " captions"] | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        companions: Literal["anchors"] | None = None,
+        drop_last: bool = False,
+        h_captions: int | None = None,
+        h_images: int | None = None,
+        i2t_weights: Float[np.ndarray, "images h"] | None = None,
+        t2i_weights: Float[np.ndarray, "anchors g"] | None = None,
+        strategy: str = "uniform",
+        resample: bool = True,
+        windows: Sequence[Sequence[float]] = WHOLE,
+    ) -> None:
+        fewest = 2 if companions is None else 6
+        if batch_size < fewest:
+            raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
+        self._image_of = _pairing(table) if image_of is None else np.asarray(image_of, dtype=np.int32)
+        i2t = _head("i2t", table, h_captions, i2t_weights)
+        t2i = _head("t2i", table, h_images, t2i_weights)
+        self._sampler = Sampler(
+            i2t[0],
+            t2i[0],
+            self._image_of,
+            i2t_weights=i2t[1],
+            t2i_weights=t2i[1],
+            strategy=strategy,
+            resample=resample,
+            windows=windows,
+        )
+        alone = np.flatnonzero(np.bincount(self._image_of, minlength=len(i2t[0])) == 0)
+        if len(alone) and np.isin(t2i[0], alone).any():
+            raise ValueError(
+                f"{len(alone)} images have no caption, the first is {alone[0]}: as offline negatives they have no "
+                "companion; mine the table without them."
+            )
+        self._offline: Literal["quintuplet", "triples"] = "quintuplet" if companions is None else "triples"
+        self._seed, self._rank, self._world_size = seed, rank, world_size
+        self._drawn = batch_size * world_size
+        full, rest = divmod(len(self._image_of), self._drawn)
+        fewest = world_size * (2 if companions is None or world_size == 1 else 3)
+        self._steps = full + (rest >= fewest and not drop_last)
+        if not self._steps:
+            raise ValueError(
+                f"{len(self._image_of)} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
+                "batch_size."
+            )
+        self._epoch, self._step, self._begun = 0, 0, False
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch; the same in every process."""
+        return self._steps
+
+    def __iter__(self) -> Iterator[Int64[np.ndarray, "rows 2"]]:
+        """The rest of the epoch that was set or loaded, else the next one."""
+        if self._begun:  # this runs at the first batch: a DataLoader may ask for iterators that it never uses
+            self._epoch, self._step = self._epoch + 1, 0
+        self._begun = True
+        epoch, order = self._epoch, self._order(self._epoch)
+        for step in range(self._step, self._steps):
+            self._step = step + 1
+            yield self._batch(order, epoch, step)
+
+    def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
+        """Any batch, without moving on."""
+        return self._batch(self._order(epoch), epoch, step)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch: from its start, or from where `load_state_dict` left it."""
+        if self._begun or epoch != self._epoch:
+            self._epoch, self._step, self._begun = epoch, 0, False
+
+    def state_dict(self, step: int | None = None) -> dict[str, int]:
+        """Where to go on: after the batches that were handed out, or after the first `step` of this epoch.
+
+        With workers a DataLoader asks for batches ahead of the training; say then after how many it stopped.
+        """
+        done = self._step if step is None else step
+        epoch, done = (self._epoch + 1, 0) if done == self._steps else (self._epoch, done)
+        return {"epoch": epoch, "step": done, "seed": self._seed, "pairs_per_step": self._drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on after the last batch of the state; further ones are the epochs that follow."""
+        ours = {"seed": self._seed, "pairs_per_step": self._drawn}
+        if theirs := {name: state[name] for name, value in ours.items() if state[name] != value}:
+            raise ValueError(
+                f"the state is of other batches: {theirs}, here {ours}; keep the seed, and batch_size * world_size."
+            )
+        self._epoch, self._step, self._begun = state["epoch"], state["step"], False
+
+    def _order(self, epoch: int) -> Int[np.ndarray, " captions"]:
+        return epoch_order(len(self._image_of), seed=self._seed, epoch=epoch)
+
+    def _batch(self, order: Int[np.ndarray, " captions"], epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
+        captions, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
+        groups = draw_groups(self._sampler, self._offline, captions, rng, epoch).groups
+        pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
+        blocks = pairs.reshape(3, -1, 2)
+        size = blocks.shape[1] // self._world_size
+        return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
+
+
+def offline_similarities(
+    images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], image_rows: Int[Tensor, " rows"] | None = None
+) -> OfflineSimilarities:
+    """Dot products of a batch's embeddings that stand in its three groups: anchors, offline, companions.
+
+    With the batch's `image_rows` derived pairs that are true pairs are no negatives. They are rare: the sampler draws
+    anew where an anchor's two negatives correspond.
+
+    >>> import torch
+    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
+    >>> captions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # t, t_off, t_own
+    >>> offline = offline_similarities(images, captions)
+    >>> offline.image_to_caption, offline.caption_to_image, offline.offline_pair, offline.companion_pair
+    (tensor([0.6000]), tensor([0.]), tensor([0.8000]), tensor([0.8000]))
+    """
+    if len(images) % 3 or len(images) != len(captions):
+        raise ValueError(
+            f"{len(images)} images and {len(captions)} captions are not three groups of pairs: anchors, offline, "
+            "companions."
+        )
+    size = len(images) // 3
+    anchor_images, offline_images, own_images = images.split(size)
+    anchor_captions, offline_captions, own_captions = captions.split(size)
+    derived = [(offline_images * offline_captions).sum(dim=1), (own_images * own_captions).sum(dim=1)]
+    if image_rows is not None:
+        corresponding = image_rows[size : 2 * size] == image_rows[2 * size :]
+        derived = [similarity.masked_fill(corresponding, NO_NEGATIVE) for similarity in derived]
+    return OfflineSimilarities(
+        (anchor_images * offline_captions).sum(dim=1), (offline_images * anchor_captions).sum(dim=1), *derived
+    )
+
+
+def _pairing(table: NegativeTable) -> Int32[np.ndarray, " captions"]:
+    """The image of each caption, by the table's true pairs."""
+    if table.positives is None:
+        raise ValueError("the table does not say which pairs are true; give image_of, the image row of each caption.")
+    counts = np.bincount(table.positives[:, 1], minlength=len(table.t2i))
+    if len(other := np.flatnonzero(counts != 1)):
+        raise ValueError(
+            f"caption {other[0]} belongs to {counts[other[0]]} images; a batch is made of captions with one image "
+            "each: mine a table of these."
+        )
+    image_of = np.empty(len(counts), dtype=np.int32)
+    image_of[table.positives[:, 1]] = table.positives[:, 0]
+    return image_of
+
+
+def _head(
+    direction: Direction, table: NegativeTable, h: int | None, weights: Float[np.ndarray, "anchors h"] | None
+) -> tuple[Int[np.ndarray, "anchors drawn"], Float[np.ndarray, "anchors drawn"] | None]:
+    """The ids that are drawn, and their weights."""
+    ids = table[direction].negative_ids
+    if weights is not None and weights.shape != ids.shape:
+        raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {ids.shape}.")
+    ranks = drawn_ranks(direction, ids, h=h)
+    return ids[:, ranks], None if weights is None else weights[:, ranks]

@@ -1,0 +1,81 @@
+"""Report and Ablation: a page about runs and the tables of a study, with all they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import luigi
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.planning.chain import Member
+from aoq.pipeline.planning.report import PlannedReport, plan_report
+from aoq.pipeline.planning.study import PlannedStudy, plan_study
+from aoq.tasks.base import MakingTask
+from aoq.tasks.stages import Evaluation, SecondRound
+
+DEFAULT = 'demo; demo@second_round.loss.name="online"'
+
+
+class Report(MakingTask):
+    """Any number of runs side by side, on one self-contained HTML page."""
+
+    stage = "report"
+
+    runs: luigi.Parameter = luigi.Parameter(
+        default=DEFAULT, description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"'
+    )
+
+    @cached_property
+    def source(self) -> PlannedReport:
+        return plan_report(self.runs, **self.roots)
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.source.artifact
+
+    @property
+    def alias(self) -> str:
+        return f"report_{self.artifact.key}"
+
+    @property
+    def subject(self) -> str:
+        return ", ".join(member.run for member in self.source.members)
+
+    def requires(self) -> Iterator[luigi.Task]:
+        return _runs_of(self, self.source.members)
+
+
+class Ablation(MakingTask):
+    """Every arm of a study on every model with every seed, and the tables of it all."""
+
+    stage = "study"
+
+    study: luigi.Parameter = luigi.Parameter(default="", description="a name in configs/studies/, or a .toml file")
+
+    @cached_property
+    def source(self) -> PlannedStudy:
+        return plan_study(self.study, **self.roots)
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.source.artifact
+
+    @property
+    def alias(self) -> str:
+        return f"study_{self.subject}"
+
+    @property
+    def subject(self) -> str:
+        return self.source.study.name
+
+    def requires(self) -> Iterator[luigi.Task]:
+        return _runs_of(self, self.source.cells)
+
+
+def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
+    """The second round, which an ensemble has not, and the evaluation of each."""
+    for member in reversed(members):  # Luigi looks at the last one first
+        for needed in (SecondRound, Evaluation):
+            if needed.stage in member.chain.stages:
+                yield task.of(needed, member.asked)

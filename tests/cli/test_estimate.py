@@ -1,0 +1,83 @@
+"""`aoq estimate`: what mining will take, in words and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("images.npy", rng.normal(size=(20, 7)).astype(np.float32))
+    np.save("captions.npy", rng.normal(size=(40, 7)).astype(np.float16))
+    return lambda *arguments: CliRunner().invoke(main, ["estimate", *map(str, arguments)])
+
+
+VECTORS = ("images.npy", "captions.npy", "--per-image", 2, "--h-captions", 6, "--h-images", 4)
+
+
+def test_it_says_what_mining_vectors_takes_and_leaves_nothing(run, tmp_path):
+    result = run(*VECTORS)
+    assert result.exit_code == 0
+    shown = " ".join(result.stdout.split())
+    for words in ("20 images, 40 captions, 7 dimensions", "onepass: searching with", "time, about", "1.5 GB and"):
+        assert words in shown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["captions.npy", "images.npy"]
+
+
+def test_programs_get_every_part(run):
+    said = json.loads(run(*VECTORS, "--json", "--search", "faiss-flat", "--memory-mb", 300).stdout)
+    assert said["shape"] == {
+        "images": 20,
+        "captions": 40,
+        "dimensions": 7,
+        "most_captions": 2,
+        "h_captions": 6,
+        "h_images": 4,
+    }
+    assert (said["search"], said["operations"], said["memory_bytes"]) == ("faiss-flat", 4 * 20 * 40 * 7, 300_000_000)
+    assert said["total_seconds"] == pytest.approx(sum(said["seconds"].values()))
+    assert said["steps"] == {}
+
+
+def test_an_experiments_training_is_counted_in_steps(run):
+    """60 images of 5 captions in batches of 16: 18 of them and 12 captions more, 2 and 3 epochs long."""
+    said = json.loads(run("--experiment", TINY, "--json").stdout)
+    assert (said["shape"]["captions"], said["shape"]["dimensions"]) == (300, 16)
+    assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19}
+
+
+def test_the_old_name_still_answers(run):
+    help_ = CliRunner().invoke(main, ["--help"]).stdout
+    assert "Estimate what mining will take." in help_
+    assert "\n  plan" not in help_
+    assert CliRunner().invoke(main, ["plan", *map(str, VECTORS), "--json"]).stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give IMAGES and CAPTIONS, or --experiment NAME"),
+        (("images.npy",), "give IMAGES and CAPTIONS"),
+        ((*VECTORS, "--experiment", "demo"), "give IMAGES and CAPTIONS, or"),
+        (VECTORS[:2], "say who belongs to whom"),
+        ((*VECTORS, "--search", "best"), "there is no search 'best'"),
+        ((*VECTORS[:4], "--h-captions", 39), "to at most 38"),
+        (("--experiment", "nothing"), "unknown experiment 'nothing'"),
+        (("--experiment", TINY, "--override", "refresh.rounds=1, refresh.h_captions=5"), "no first round is searched"),
+    ],
+)
+def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert message in result.stderr

@@ -1,0 +1,51 @@
+"""`aoq --version` says what a report of a problem should name, and costs other commands nothing."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+
+import faiss
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+
+
+def lines():
+    shown = CliRunner().invoke(main, ["--version"])
+    assert shown.exit_code == 0
+    return shown.stdout.splitlines()
+
+
+def test_versions_and_devices_are_said():
+    aoq, python, of_torch, of_faiss = lines()
+    assert aoq == f"aoq {version('aoq')}"
+    assert python == f"Python {platform.python_version()}"
+    assert of_torch.startswith(f"torch {torch.__version__} on CPU (")
+    assert of_faiss.startswith(f"FAISS {faiss.__version__} on CPU")
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(1, "on CPU, 1 GPU"), (2, "on CPU, 2 GPUs")])
+def test_gpus_are_said(monkeypatch, gpus, said):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Card {number}")
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: gpus)
+    *_, of_torch, of_faiss = lines()
+    assert of_torch.endswith(", ".join(f"Card {number}" for number in range(gpus)))
+    assert of_faiss.endswith(said)
+
+
+def test_without_faiss_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert lines()[3] == 'FAISS is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
+
+
+def test_the_option_loads_torch_only_when_it_is_asked():
+    code = "import sys, aoq.pipeline.cli.version; print([m for m in ('torch', 'faiss') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,44 @@
+"""The Python in README.md and docs/python.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.tables.audit import audit
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCKS = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LOOPS = BLOCKS.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+MOST_LINES = 15
+
+
+@pytest.mark.parametrize("number", range(len(LOOPS)))
+def test_each_loop_runs(number, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(LOOPS[number], f"loop {number + 1}", "exec"), names)
+    if "loss" in names:
+        assert names["loss"].isfinite()
+    if (tmp_path / "negatives").exists():
+        assert audit(tmp_path / "negatives") == []
+
+
+def test_the_readmes_lines_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    images, captions, image_of = rng.normal(size=(100, 8)), rng.normal(size=(300, 8)), np.arange(300) // 3
+    (block,) = BLOCKS.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(compile(block, "README.md", "exec"), {"images": images, "captions": captions, "image_of": image_of})
+    assert audit(tmp_path / "negatives") == []
+
+
+def test_there_are_three_short_loops():
+    """Imports, blank lines and the stand-ins for the reader's own data and towers are not the loop's."""
+    assert len(LOOPS) == 3
+    for loop in LOOPS:
+        lines = [line for line in loop.splitlines() if line.strip() and "import" not in line and "# your" not in line]
+        assert len(lines) <= MOST_LINES, f"{len(lines)} lines"

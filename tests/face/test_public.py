@@ -1,0 +1,90 @@
+"""`import aoq`: what is public, what it loads, and that what it says of itself is true.
+
+`python tests/face/test_public.py > tests/face/public.txt` renews the list: a change in it is a change of a promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aoq
+
+LISTED = Path(__file__).parent / "public.txt"
+HEAVY = {"faiss", "flask", "jinja2", "luigi", "matplotlib", "nltk", "numba", "pandas", "PIL", "pyarrow", "pydantic"}
+HEAVY |= {"ray", "rich", "scipy", "sklearn", "tensorboard", "torch"}
+
+
+def signatures() -> str:
+    """One line a public name: its signature; of a class also its public methods and properties."""
+    lines = []
+    for name in aoq.__all__:
+        found = getattr(aoq, name)
+        lines.append(f"{name}{signature(found)}")
+        if inspect.isclass(found):
+            lines += [f"    {line}" for line in members(found)]
+    return "\n".join(lines) + "\n"
+
+
+def signature(found) -> str:
+    try:
+        return str(inspect.signature(found))
+    except ValueError:
+        return ""
+
+
+def members(kind):
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    for name, member in sorted(vars(kind).items()):
+        if name.startswith("_") or name in fields or not (callable(member) or hasattr(member, "__get__")):
+            continue
+        function = getattr(member, "__func__", member)
+        yield f"{name}{signature(function)}" if callable(function) else f"{name}: property"
+
+
+def test_names_and_signatures_are_those_that_were_promised():
+    assert signatures() == LISTED.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", aoq.__all__)
+def test_every_public_name_is_documented(name):
+    assert inspect.getdoc(getattr(aoq, name)), f"aoq.{name} has no docstring"
+
+
+def loaded_by(code: str) -> set[str]:
+    shown = f"import sys; {code}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return set(subprocess.check_output([sys.executable, "-c", shown], text=True).split())
+
+
+@pytest.mark.parametrize(
+    ("code", "allowed"),
+    [
+        ("import aoq", set()),
+        ("import aoq; dir(aoq), aoq.__version__", set()),
+        ("import aoq; aoq.adap_off_quin, aoq.Similarities", {"torch"}),
+        ("import aoq; aoq.build_model", {"torch"}),
+        ("import aoq; aoq.recalls", {"torch"}),
+        ("import aoq; aoq.hard_negatives", {"torch", "numba", "scipy", "pyarrow"}),  # numba loads scipy if it is there
+        ("import aoq; aoq.BatchSampler", {"torch", "numba", "scipy", "pyarrow", "pydantic"}),
+    ],
+)
+def test_what_is_not_used_is_not_loaded(code, allowed):
+    assert loaded_by(code) & HEAVY <= allowed
+
+
+def test_an_unknown_name_is_told_which_there_are():
+    with pytest.raises(AttributeError, match=r"aoq has no 'hard_negative'; its public names are .*build_model"):
+        _ = aoq.hard_negative
+
+
+def test_every_home_is_in_the_package():
+    assert {home.split(".")[0] for home in aoq._HOMES.values()} == {"aoq"}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(signatures())

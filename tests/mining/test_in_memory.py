@@ -1,0 +1,165 @@
+"""`hard_negatives` against its definition in loops, on every kind of input; and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.mining.in_memory import hard_negatives
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.tables.table import read_table
+
+
+def unit(rng, rows, dimensions=8):
+    vectors = rng.normal(size=(rows, dimensions))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def slow(anchors, candidates, own, h):
+    """Every candidate that is no positive, by similarity, then by row; and the lowest positive."""
+    scores = (anchors.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
+    ids = []
+    for anchor in range(len(anchors)):
+        rest = [row for row in range(len(candidates)) if row not in own[anchor]]
+        ids.append(sorted(rest, key=lambda row: (-scores[anchor, row], row))[:h])
+    lowest = [min((scores[anchor, row] for row in own[anchor]), default=np.nan) for anchor in range(len(anchors))]
+    return np.array(ids), np.take_along_axis(scores, np.array(ids), axis=1), np.array(lowest, dtype=np.float32)
+
+
+def check(lists, anchors, candidates, own, h):
+    ids, scores, lowest = slow(anchors, candidates, own, h)
+    np.testing.assert_array_equal(lists.negative_ids, ids)
+    np.testing.assert_array_equal(lists.scores, scores)
+    np.testing.assert_array_equal(lists.positive_score, lowest)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), queries=st.integers(1, 12), documents=st.integers(9, 40), kind=st.booleans())
+def test_a_corpus_with_several_positives_and_with_none(seed, queries, documents, kind):
+    rng = np.random.default_rng(seed)
+    one, other = unit(rng, queries), unit(rng, documents)
+    own = [sorted(rng.choice(documents, rng.integers(0, 4), replace=False).tolist()) for _ in range(queries)]
+    pairs = np.array([(query, row) for query, rows in enumerate(own) for row in rows], dtype=np.int64).reshape(-1, 2)
+    table = hard_negatives(queries=one, documents=other, positives=own if kind else pairs, h=(4, 0))
+    check(table.i2t, one, other, own, 4)
+    assert table.t2i.negative_ids.shape == (documents, 0)
+    assert sorted(map(tuple, table.positives.tolist())) == sorted(map(tuple, pairs.tolist()))
+
+
+def test_both_directions_of_images_and_captions():
+    rng = np.random.default_rng(0)
+    images, captions, image_of = unit(rng, 30), unit(rng, 90), np.repeat(np.arange(30), 3)
+    image_of[:5] = -1
+    table = hard_negatives(images, captions, image_of, h=(7, 5))
+    check(table.i2t, images, captions, [np.flatnonzero(image_of == row).tolist() for row in range(30)], 7)
+    check(table.t2i, captions, images, [[row] if row >= 0 else [] for row in image_of], 5)
+
+
+def test_queries_among_themselves_never_find_themselves():
+    rng = np.random.default_rng(1)
+    queries = unit(rng, 20)
+    table = hard_negatives(queries=queries, positives=np.array([[3, 5]]), h=4)
+    own = [[row] for row in range(20)]
+    own[3], own[5] = [3, 5], [3, 5]
+    check(table.i2t, queries, queries, own, 4)
+
+
+def test_pairs_by_row_and_one_direction_alone():
+    rng = np.random.default_rng(2)
+    images, captions = unit(rng, 12), unit(rng, 12)
+    table = hard_negatives(images, captions, h=(0, 3))
+    check(table.t2i, captions, images, [[row] for row in range(12)], 3)
+    assert table.i2t.negative_ids.shape == (12, 0)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64, torch.float32, torch.bfloat16, list])
+def test_any_kind_of_numbers(kind):
+    rng = np.random.default_rng(3)
+    images, captions = unit(rng, 10), unit(rng, 10)
+    if isinstance(kind, torch.dtype):
+        given = [torch.from_numpy(side).to(kind).requires_grad_() for side in (images, captions)]
+        same = [side.detach().float().numpy() for side in given]
+    elif kind is list:
+        given, same = [side.tolist() for side in (images, captions)], [images, captions]
+    else:
+        given = [side.astype(kind) for side in (images, captions)]
+        same = [side.astype(np.float32) for side in given]
+    found, expected = hard_negatives(*given, h=3), hard_negatives(*same, h=3, metric="dot")
+    if kind not in (torch.bfloat16,):  # whose norms are off by more than a thousandth, so that they are divided out
+        np.testing.assert_array_equal(found.i2t.scores, expected.i2t.scores)
+    assert (found.i2t.negative_ids >= 0).all()
+
+
+def test_cosine_divides_by_the_norms_and_dot_does_not():
+    rng = np.random.default_rng(4)
+    images, captions = unit(rng, 10), unit(rng, 10)
+    lengths = rng.uniform(1, 5, (10, 1)).astype(np.float32)
+    np.testing.assert_array_equal(
+        hard_negatives(images, captions * lengths, h=3).i2t.negative_ids,
+        hard_negatives(images, captions, h=3).i2t.negative_ids,
+    )
+    check(
+        hard_negatives(images, captions * lengths, h=3, metric="dot").i2t,
+        images,
+        captions * lengths,
+        [[row] for row in range(10)],
+        3,
+    )
+
+
+@pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
+def test_it_is_the_table_that_is_mined_into_files(tmp_path, search):
+    rng = np.random.default_rng(5)
+    images, captions, image_of = unit(rng, 40), unit(rng, 80), np.repeat(np.arange(40, dtype=np.int32), 2)
+    table = hard_negatives(images, captions, image_of, h=(9, 6), search=search)
+    about = {"dataset": "d", "teacher": {}}
+    mine(
+        Problem(images, captions, image_of, 9, 6),
+        search=search,
+        provenance=about,
+        work=tmp_path / "w",
+        output=tmp_path / "t",
+    )
+    assert table.sha256 == read_table(tmp_path / "t").sha256
+    table.save(tmp_path / "saved")
+    again = read_table(tmp_path / "saved")
+    assert again.sha256 == table.sha256
+    np.testing.assert_array_equal(again.positives, table.positives)
+
+
+GOOD = np.eye(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give images with captions"),
+        ({"images": GOOD, "queries": GOOD}, "give images with captions"),
+        ({"images": GOOD}, "images go with captions"),
+        ({"images": GOOD, "documents": GOOD}, "images go with captions"),
+        ({"queries": GOOD, "documents": GOOD, "image_of": [0]}, "queries go with documents"),
+        ({"queries": GOOD, "documents": GOOD}, r"positives; \[\] if none is"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 lists and there are 4 queries"),
+        ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
+        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, and there are"),
+        ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not go in pairs"),
+        ({"images": GOOD, "captions": GOOD, "image_of": [0.5] * 4}, "image_of is float64"),
+        ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
+        ({"images": GOOD, "captions": GOOD, "h": 4}, r"lower .*h_captions.* to at most 3"),
+        ({"images": GOOD, "captions": GOOD, "h": 0}, "one must be at least 1"),
+        ({"images": GOOD * np.nan, "captions": GOOD, "h": 1}, "row 0 of images is not finite"),
+        ({"images": GOOD, "captions": GOOD * 0, "h": 1}, "row 0 of captions is zero"),
+        ({"images": GOOD[0], "captions": GOOD, "h": 1}, r"images are float32 of shape \(4,\)"),
+        ({"images": GOOD.astype(int), "captions": GOOD, "h": 1}, "images are int64"),
+        ({"images": GOOD, "captions": GOOD[:, :3] + 1, "h": 1}, "images have 4 dimensions and captions 3"),
+        ({"images": GOOD, "captions": GOOD, "h": 1, "metric": "l2"}, "metric is 'l2'"),
+        ({"images": GOOD, "captions": GOOD, "h": 1, "search": "best"}, "there is no search 'best'"),
+    ],
+)
+def test_what_does_not_fit_is_said(given, message):
+    with pytest.raises(ValueError, match=message):
+        hard_negatives(**given)

@@ -1,0 +1,81 @@
+"""What a chain knows by name: what its student starts from and trains on, how deep its table is, where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aoq.pipeline.planning.chain import Depths, run_name, table_depths
+from aoq.pipeline.planning.planner import plan
+
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
+
+
+def planned(override="", name=TINY):
+    return plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
+
+
+def test_a_student_knows_what_it_starts_from():
+    assert planned().start is None
+    for start, stage in (("teacher", "first_round"), ("control", "control")):
+        chain = planned(f'second_round.start="{start}"')
+        assert chain.start is chain[stage]
+        assert chain.start in chain["second_round"].upstream
+    again = planned('second_round.start="teacher", refresh={rounds=1, h_captions=10, h_images=4}')
+    assert again.start is not None
+    assert again.start.key == planned('second_round.start="teacher"')["second_round"].key
+
+
+def test_whether_a_student_trains_on_a_table():
+    assert planned().trains_on_table
+    assert not planned('second_round.loss.name="online"').trains_on_table
+    assert planned("refresh={rounds=1, h_captions=10, h_images=4}").trains_on_table
+
+
+def test_a_table_that_is_made_of_others_trains_nothing(tmp_path):
+    path = tmp_path / "fused.toml"
+    path.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=7')
+    fused = planned(name=str(path))
+    assert not fused.trains_on_table
+    assert not fused.is_ensemble
+    assert [(member.run, member.artifact.stage) for member in fused.members] == [
+        ("tiny", "hard_negatives"),
+        ("tiny@seed=1", "hard_negatives"),
+    ]
+    assert table_depths(fused) == Depths(9, 7)
+
+
+def test_stages_stand_in_the_order_they_are_made():
+    assert list(planned("screen={mutual_rank=3}").stages) == [
+        "world",
+        "dataset",
+        "first_round",
+        "embeddings",
+        "hard_negatives",
+        "control",
+        "screen",
+        "second_round",
+        "evaluation",
+    ]
+
+
+def test_lists_are_no_longer_than_those_they_come_from():
+    there = Depths(captions=20, images=8)
+    there.check_within(there, "[sampling]", "the table keeps")
+    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8; lower it, or raise h_im"):
+        Depths(20, 9).check_within(there, "[sampling]", "the table keeps")
+    with pytest.raises(ValueError, match=r"depth_captions = 21, and the table keeps 20; lower it\.$"):
+        Depths(21, 9).check_within(there, "[rerank]", "the table keeps", "lower it", option="depth")
+
+
+def test_runs_have_a_folder_for_each_override():
+    assert run_name("f8k_scan") == "f8k_scan"
+    assert run_name("configs/own.toml") == "own"
+    assert (
+        run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
+        == "f8k_scan@seed=1,second_round.loss.name=offtri"
+    )
+    long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
+    assert {len(name) for name in long} == {200}
+    assert long[0] != long[1]

@@ -1,0 +1,49 @@
+"""A problem's positives, given as pairs or as the image of each caption, and the directions that are searched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.problem import Problem
+
+
+def problem_of(positives, h_captions=1, h_images=1):
+    vectors = np.eye(5, dtype=np.float32)
+    return Problem(vectors[:3], vectors, np.array(positives), h_captions, h_images)
+
+
+def own(problem, direction):
+    positives = problem[direction].positives
+    return [part.tolist() for part in np.split(positives.ids, positives.offsets[1:-1])]
+
+
+def test_the_image_of_each_caption_is_a_list_of_pairs():
+    problem = problem_of([2, -1, 0, 2, -1])
+    assert problem.positives.tolist() == [[2, 0], [0, 2], [2, 3]]
+    assert problem.image_of.tolist() == [2, -1, 0, 2, -1]
+    assert own(problem, "i2t") == [[2], [], [0, 3]]
+    assert own(problem, "t2i") == [[2], [], [0], [2], []]
+
+
+def test_both_sides_may_have_several_positives_and_pairs_may_repeat():
+    problem = problem_of([[2, 4], [0, 4], [2, 1], [0, 4], [2, 4]])
+    assert problem.positives.tolist() == [[2, 1], [0, 4], [2, 4]]
+    assert own(problem, "i2t") == [[4], [], [1, 4]]
+    assert own(problem, "t2i") == [[], [2], [], [], [0, 2]]
+    with pytest.raises(ValueError, match="caption 4 belongs to several images"):
+        _ = problem.image_of
+
+
+def test_no_pairs_at_all():
+    problem = problem_of(np.empty((0, 2), np.int64))
+    assert own(problem, "i2t") == [[]] * 3
+    assert problem.image_of.tolist() == [-1] * 5
+
+
+def test_a_direction_of_no_depth_is_left_out_and_no_table_is_made(tmp_path):
+    problem = problem_of([0, 1, 2, -1, -1], h_captions=4, h_images=0)
+    assert problem.directions == ("i2t",)
+    with pytest.raises(ValueError, match="a table has lists of both directions"):
+        mine(problem, search="onepass", provenance={}, work=tmp_path / "w", output=tmp_path / "t")

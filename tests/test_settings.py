@@ -1,0 +1,66 @@
+"""Where things are looked for: the current directory, and beneath it what aoq brings."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+from luigi.configuration import LuigiConfigParser
+
+from aoq.pipeline import settings
+from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.study import STUDIES, load_study
+from aoq.pipeline.settings import configured_path, read_shipped_settings, runs_root
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A current directory with an experiment of its own, one named as a shipped one, and a study."""
+    (tmp_path / "configs" / "studies").mkdir(parents=True)
+    for name in ("mine", "f8k_vsepp"):
+        (tmp_path / "configs" / f"{name}.toml").write_text('[ensemble]\nmembers = ["demo", "f30k_vsrn"]\n')
+    study = 'baseline = "online"\nseeds = [7]\n[models]\nsmall = "demo"\n[arms.online]\n'
+    (tmp_path / "configs" / "studies" / "mine.toml").write_text(study)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_own_experiments_go_before_shipped_ones(folder):
+    assert load_experiment("mine").ensemble == load_experiment("f8k_vsepp").ensemble
+    assert load_experiment("mine").ensemble.members == ("demo", "f30k_vsrn")
+    assert load_experiment("f8k_vsrn").model.name == "vsrn"
+    names = names_in()
+    assert {"mine", "f8k_vsepp", "demo"} <= set(names)
+    assert names == sorted(set(names))
+    with pytest.raises(ValueError, match=r"unknown experiment 'mein'; known are \[.*'demo'.*'mine'"):
+        load_experiment("mein")
+
+
+def test_own_studies_stand_beside_shipped_ones(folder):
+    assert load_study("mine").seeds == (7,)
+    assert load_study("demo").seeds
+    assert {"mine", "demo"} <= set(names_in(STUDIES))
+    with pytest.raises(ValueError, match=r"unknown study 'mein'; known are \[.*'demo'.*'mine'"):
+        load_study("mein")
+
+
+def test_roots_start_at_the_current_directory(folder, monkeypatch):
+    monkeypatch.setattr(settings, "paths", lambda: SimpleNamespace(data_root="data", runs_root="~/runs"))
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert configured_path("data_root") == folder / "data"
+    assert configured_path("data_root", "other") == folder / "other"
+    assert str(runs_root()) == "/home/somebody/runs"
+    assert runs_root("made") == folder / "made" / "runs"
+
+
+def test_shipped_settings_fill_what_no_other_file_has_set(monkeypatch):
+    own = LuigiConfigParser()
+    own.set("paths", "data_root", "elsewhere")
+    monkeypatch.setattr(settings, "get_config", lambda: own)
+    read_shipped_settings()
+    assert own.get("paths", "data_root") == "elsewhere"
+    assert own.get("paths", "artifact_root") == "artifacts"
+    assert own.getboolean("core", "local_scheduler")
+    module, _, name = own.get("worker", "task_process_context").rpartition(".")
+    assert hasattr(importlib.import_module(module), name)

@@ -1,0 +1,295 @@
+"""Batches for any trainer: those of our own loop, the same on every number of processes, and resumable anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from aoq.models import build_model
+from aoq.pipeline.config.losses import AdapOffQuin
+from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.batch_sampler import BatchSampler, offline_similarities
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
+
+IMAGES, EACH = 16, 3
+PAIRS = IMAGES * EACH
+IMAGE_OF = np.repeat(np.arange(IMAGES, dtype=np.int32), EACH)
+
+
+def table_of(i2t, t2i):
+    def lists(ids):
+        return NegativeLists(ids.astype(np.int32), np.zeros(ids.shape, np.float32), np.zeros(len(ids), np.float32))
+
+    return NegativeTable(lists(i2t), lists(t2i), manifest={})
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(1)
+    i2t = np.stack([rng.permutation(np.flatnonzero(m != IMAGE_OF))[:8] for m in range(IMAGES)])
+    return table_of(i2t, np.stack([rng.permutation(np.delete(np.arange(IMAGES), m))[:4] for m in IMAGE_OF]))
+
+
+def batches_of(sampler):
+    return [batch.tolist() for batch in sampler]
+
+
+@pytest.mark.parametrize("companions", [None, "anchors"])
+def test_batches_are_those_of_our_own_training(table, pairs, companions):
+    """Step by step what `draw_batch` gives the training loop: groups of images and captions."""
+    found = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=5, companions=companions)
+    assert len(found) == steps_per_epoch(PAIRS, 10) == 5
+    sampler = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF)
+    objective = make_objective(AdapOffQuin(name="adapoffquin", companions=companions))
+    for epoch in range(3):
+        order = epoch_order(PAIRS, seed=5, epoch=epoch)
+        for step, batch in enumerate(found):
+            rng = step_rng(seed=5, epoch=epoch, step=step)
+            drawn = draw_batch(pairs, sampler, objective, order[step * 10 :][:10], rng, epoch)
+            for column, parts in zip(batch.T, zip(*drawn.groups, strict=True), strict=True):
+                np.testing.assert_array_equal(column, np.concatenate(parts))
+        assert step == 4
+
+
+def test_groups_are_anchors_negatives_and_companions(table):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10):
+        anchors, offline, companions = np.split(batch, 3)
+        for (i, t), (i_off, t_off), (i_own, t_own) in zip(anchors, offline, companions, strict=True):
+            assert IMAGE_OF[t] == i
+            assert t_off in table.i2t.negative_ids[i]
+            assert i_off in table.t2i.negative_ids[t]
+            assert IMAGE_OF[t_off] == i_own != i_off == IMAGE_OF[t_own]
+
+
+def test_triples_are_matched_pairs(table):
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=9, companions="anchors"):
+        np.testing.assert_array_equal(IMAGE_OF[batch[:, 1]], batch[:, 0])
+        size = len(batch) // 3
+        for (i, t), (_, t_off), (i_off, _) in zip(batch[:size], batch[size : 2 * size], batch[2 * size :], strict=True):
+            assert t_off in table.i2t.negative_ids[i]
+            assert i_off in table.t2i.negative_ids[t]
+
+
+def test_every_pair_is_an_anchor_once_an_epoch_in_another_order(table):
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
+    epochs = [[batch[: len(batch) // 3] for batch in sampler] for _ in range(2)]
+    for batches in epochs:
+        assert [len(anchors) for anchors in batches] == [10, 10, 10, 10, 8]
+        assert sorted(np.concatenate(batches)[:, 1]) == list(range(PAIRS))
+    assert epochs[0][0].tolist() != epochs[1][0].tolist()
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=10, drop_last=True)) == 4
+
+
+@pytest.mark.parametrize("companions", [None, "anchors"])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(2, 12), (2, 9), (3, 6), (4, 6)])
+def test_processes_share_the_batches_of_one(table, companions, world_size, batch_size):
+    """Equal in number and size; together they are one process's batch, less what a last one does not fill evenly."""
+    shared = {"seed": 2, "companions": companions}
+    whole = list(BatchSampler(table, image_of=IMAGE_OF, batch_size=batch_size * world_size, **shared))
+    parts = [
+        list(BatchSampler(table, image_of=IMAGE_OF, batch_size=batch_size, rank=rank, world_size=world_size, **shared))
+        for rank in range(world_size)
+    ]
+    assert len({len(batches) for batches in parts}) == 1
+    steps = len(parts[0])
+    assert steps in (len(whole), len(whole) - 1)
+    for step in range(steps):
+        assert len({part[step].shape for part in parts}) == 1
+        groups = [np.concatenate(group) for group in zip(*(np.split(part[step], 3) for part in parts), strict=True)]
+        for group, expected in zip(groups, np.split(whole[step], 3), strict=True):
+            if len(group) < len(expected):
+                assert step == len(whole) - 1 or len(expected) % world_size
+            np.testing.assert_array_equal(group, expected[: len(group)])
+            assert len(expected) - len(group) < world_size
+
+
+def test_a_last_batch_without_negatives_is_left_out(table):
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=47)) == 1
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=46)) == 2
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=15, world_size=3)) == 1  # three pairs left: one each
+    assert len(BatchSampler(table, image_of=IMAGE_OF, batch_size=14, world_size=3)) == 2
+
+
+def test_epochs_follow_each_other_or_are_set(table):
+    one, other = (BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=7) for _ in range(2))
+    epochs = [batches_of(one) for _ in range(3)]
+    assert len({str(batches) for batches in epochs}) == 3
+    for epoch in (2, 0, 1):
+        other.set_epoch(epoch)
+        assert batches_of(other) == epochs[epoch]
+        assert [other.batch(epoch, step).tolist() for step in range(len(other))] == epochs[epoch]
+    next(iter(one))  # an epoch that is broken off is over
+    assert batches_of(one) == batches_of_epoch(other, 4)
+
+
+def batches_of_epoch(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return batches_of(sampler)
+
+
+@pytest.mark.parametrize("stop", range(11))
+@pytest.mark.parametrize("sets_epochs", [False, True])
+def test_stopped_anywhere_the_rest_is_the_same(table, stop, sets_epochs):
+    whole = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
+    everything = [batch.tolist() for _ in range(3) for batch in whole]
+
+    def run(sampler, epoch):
+        for number in range(epoch, 3):
+            if sets_epochs:
+                sampler.set_epoch(number)
+            for batch in sampler:
+                yield batch.tolist()
+
+    first = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
+    running = run(first, 0)
+    before = [next(running) for _ in range(stop)]
+    second = BatchSampler(table, image_of=IMAGE_OF, batch_size=5, world_size=2, seed=3)  # as many pairs a step
+    state = first.state_dict()
+    second.load_state_dict(state)
+    resumed = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=3)
+    resumed.load_state_dict(second.state_dict())
+    assert before + list(run(resumed, state["epoch"])) == everything
+
+
+def test_a_state_of_other_batches_is_refused(table):
+    state = BatchSampler(table, image_of=IMAGE_OF, batch_size=10).state_dict()
+    with pytest.raises(ValueError, match=r"other batches: {'seed': 0, 'pairs_per_step': 10}, here {'seed': 1"):
+        BatchSampler(table, image_of=IMAGE_OF, batch_size=12, seed=1).load_state_dict(state)
+
+
+class Rows(Dataset):
+    """What a user writes: a pair by its rows, or a batch of pairs by theirs."""
+
+    def __getitem__(self, row):
+        image, caption = row.T
+        return torch.as_tensor(image), torch.as_tensor(caption) * 10
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_data_loader_takes_it(table, how):
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
+    loader = DataLoader(Rows(), batch_sampler=sampler, **how)
+    assert len(loader) == 5
+    for epoch in range(2):
+        expected = [sampler.batch(epoch, step).T.tolist() for step in range(5)]
+        for (images, captions), (i, t) in zip(loader, expected, strict=True):
+            assert images.tolist() == i
+            assert captions.tolist() == [10 * caption for caption in t]
+
+
+def test_a_data_loader_takes_whole_batches(table):
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=10)
+    found = [images.tolist() for images, _ in DataLoader(Rows(), sampler=sampler, batch_size=None)]
+    assert found == [sampler.batch(0, step)[:, 0].tolist() for step in range(5)]
+
+
+def test_workers_run_ahead_and_a_state_can_say_where_the_training_stands(table):
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=6)
+    loader = iter(DataLoader(Rows(), batch_sampler=sampler, num_workers=2, prefetch_factor=2))
+    seen = [next(loader)[0].tolist() for _ in range(2)]
+    assert sampler.state_dict()["step"] > 2
+    resumed = BatchSampler(table, image_of=IMAGE_OF, batch_size=6)
+    resumed.load_state_dict(sampler.state_dict(step=2))
+    rest = [batch[:, 0].tolist() for batch in resumed]
+    assert seen + rest == [sampler.batch(0, step)[:, 0].tolist() for step in range(8)]
+    assert [images.tolist() for images, _ in loader] == rest
+
+
+def test_heads_and_weights_say_what_is_drawn(table):
+    i2t, t2i = table.i2t.negative_ids, table.t2i.negative_ids
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10, h_captions=2, h_images=1, resample=False):
+        anchors, offline, _ = np.split(batch, 3)
+        assert all(t_off in i2t[i, :2] for i, t_off in zip(anchors[:, 0], offline[:, 1], strict=True))
+        np.testing.assert_array_equal(offline[:, 0], t2i[anchors[:, 1], 0])
+    weights = np.zeros(i2t.shape)
+    weights[:, 3] = 0.5
+    for batch in BatchSampler(table, image_of=IMAGE_OF, batch_size=10, i2t_weights=weights):
+        anchors, offline, _ = np.split(batch, 3)
+        np.testing.assert_array_equal(offline[:, 1], i2t[anchors[:, 0], 3])
+
+
+def test_what_cannot_be_drawn_is_refused(table):
+    weights = np.ones(table.i2t.negative_ids.shape)
+    weights[4] = 0
+    for given, message in (
+        ({"batch_size": 1}, "batch_size = 1 leaves no negative in a batch; give at least 2"),
+        ({"batch_size": 5, "companions": "anchors"}, "give at least 6"),
+        ({"batch_size": 10, "rank": 2, "world_size": 2}, "rank = 2 is none of the 2 processes"),
+        ({"batch_size": 10, "world_size": 40}, "48 pairs fill no batch of 10 in each of 40 processes"),
+        ({"batch_size": 10, "h_captions": 9}, "h_captions = 9, but the table keeps 8"),
+        ({"batch_size": 10, "i2t_weights": weights}, "1 anchors of i2t have no negative at all, the first is 4"),
+        ({"batch_size": 10, "i2t_weights": weights[:, :2]}, r"i2t_weights are \(16, 2\), and the lists .* \(16, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BatchSampler(table, image_of=IMAGE_OF, **given)
+    alone = table_of(table.i2t.negative_ids, np.where(table.t2i.negative_ids == 15, 14, table.t2i.negative_ids))
+    moved = np.where(IMAGE_OF == 15, 14, IMAGE_OF).astype(np.int32)
+    BatchSampler(alone, image_of=moved, batch_size=10)
+    with pytest.raises(ValueError, match="1 images have no caption, the first is 15"):
+        BatchSampler(table, image_of=moved, batch_size=10)
+
+
+def test_offline_similarities_are_those_of_our_own_step(table, pairs):
+    torch.manual_seed(0)
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
+    objective, seen = make_objective(AdapOffQuin(name="adapoffquin")), []
+    sampler = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF)
+    captions = epoch_order(PAIRS, seed=0, epoch=0)[:10]
+    drawn = draw_batch(pairs, sampler, objective, captions, step_rng(seed=0, epoch=0, step=0), 0)
+    listening = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
+    images, texts = BatchSampler(table, image_of=IMAGE_OF, batch_size=10).batch(0, 0).T
+    with torch.no_grad():
+        value, _ = forward(model, read_batch(pairs, drawn), listening)
+        i, t = model.encode_images(pairs.images(images)).vectors, model.encode_captions(pairs.captions(texts)).vectors
+    offline = offline_similarities(i, t, torch.from_numpy(images))
+    for name, expected in vars(seen[0].offline).items():
+        torch.testing.assert_close(getattr(offline, name), expected)
+    positive = positive_pairs(torch.from_numpy(images[:10]), mask_positives=True)
+    total = objective.loss(Similarities(i[:10] @ t[:10].T, positive, offline)).total
+    torch.testing.assert_close(total, value.total)
+
+
+def test_derived_pairs_that_are_true_pairs_are_no_negatives():
+    images, captions = F.normalize(torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), dim=2)
+    offline = offline_similarities(images, captions, torch.tensor([0, 1, 5, 6, 5, 7]))
+    assert (offline.offline_pair == NO_NEGATIVE).tolist() == [True, False]
+    assert (offline.companion_pair == NO_NEGATIVE).tolist() == [True, False]
+    with pytest.raises(ValueError, match="4 images and 4 captions are not three groups of pairs"):
+        offline_similarities(images[:4], captions[:4])
+
+
+def test_it_needs_nothing_of_tasks_pages_and_plots():
+    heavy = ("luigi", "flask", "matplotlib", "pandas", "ray", "sklearn", "pydantic_settings")
+    code = f"import sys, aoq.pipeline.training.batch_sampler; print([m for m in {heavy} if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_the_tables_own_pairs_are_the_default(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    given = BatchSampler(table, image_of=torch.from_numpy(np.asarray(IMAGE_OF)), batch_size=10, seed=2)
+    own = BatchSampler(replace(table, positives=pairs[::-1]), batch_size=10, seed=2)
+    for batch, same in zip(given, own, strict=True):
+        np.testing.assert_array_equal(batch, same)
+
+
+def test_captions_of_several_images_or_of_none_are_refused(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    with pytest.raises(ValueError, match="the table does not say which pairs are true; give image_of"):
+        BatchSampler(replace(table, positives=None), batch_size=10)
+    with pytest.raises(ValueError, match="caption 4 belongs to 0 images"):
+        BatchSampler(replace(table, positives=np.delete(pairs, 4, axis=0)), batch_size=10)
+    with pytest.raises(ValueError, match="caption 4 belongs to 2 images"):
+        BatchSampler(replace(table, positives=np.concatenate([pairs, [[0, 4]]]).astype(np.int32)), batch_size=10)
