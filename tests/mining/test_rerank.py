@@ -215,4 +215,4 @@ def test_recall_counts_an_anchor_with_few_negatives_by_what_there_is(job, tmp_pa
     (tmp_path / "work").mkdir()
     for unit in rescoring_units(job):
         unit.do(job, Folder(tmp_path / "work"))
-    assert measured_recall(job, "t2i", tmp_path / "work") == 1  # one negative each, and h is 3
+    assert measured_recall(job, "t2i", Folder(tmp_path / "work")) == 1  # one negative each, and h is 3

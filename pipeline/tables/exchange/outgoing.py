@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float32, Int32, Int64
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction, Positives
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.pairs import lowest
 
 ROWS = 256
 """How many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
@@ -108,7 +107,7 @@ class Outgoing:
             return known[has]
         anchors, candidates = self.vectors
         scores = exact_scores(anchors[first : first + len(known)], candidates, own.offsets, own.ids)
-        found = lowest(scores, own)
+        found = own.lowest(scores)
         if len(other := np.flatnonzero(has & (found != known))):
             row = other[0]
             raise ValueError(
