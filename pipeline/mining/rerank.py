@@ -29,7 +29,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Unit
 from aoq.pipeline.tables.files import MANIFEST
-from aoq.pipeline.tables.pairs import listed_keys, lowest, positives_of
+from aoq.pipeline.tables.pairs import listed_keys, positives_of
 from aoq.pipeline.tables.writing import Made, as_tables, write_table
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Stor
     owners = np.repeat(np.arange(*block), np.diff(own.offsets))
     pairs = listed_keys(direction, owners, own.ids, len(shortlist.images))
     ids, rescored = (column[:, : job.h(direction)] for column in in_table_order(ids, rescored))
-    return NegativeLists(ids, rescored, lowest(scores[np.searchsorted(keys, pairs)], own))
+    return NegativeLists(ids, rescored, own.lowest(scores[np.searchsorted(keys, pairs)]))
 
 
 def _best_scores(job: Rescoring, direction: Direction, store: Store) -> Float32[np.ndarray, "checked most"]:

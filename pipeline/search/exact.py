@@ -52,12 +52,8 @@ def certify(found: Heads, side: Side) -> Heads:
 
 def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
     """The exact score of each anchor's lowest-scoring positive; NaN where it has none."""
-    offsets = side.positives.offsets
-    scores = exact_scores(side.anchors, side.candidates, offsets, side.positives.ids)
-    lowest = np.full(len(side.anchors), np.nan, dtype=np.float32)
-    has = np.diff(offsets) > 0
-    lowest[has] = np.minimum.reduceat(scores, offsets[:-1][has]) if has.any() else []
-    return lowest
+    own = side.positives
+    return own.lowest(exact_scores(side.anchors, side.candidates, own.offsets, own.ids))
 
 
 def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Proposals:

@@ -44,6 +44,13 @@ class Positives:
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
 
+    def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
+        """Take the least score of each anchor's; NaN where it has none."""
+        found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
+        has = np.diff(self.offsets) > 0
+        found[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
+        return found
+
 
 class Size(NamedTuple):
     """How large one direction of a problem is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64, Integer
+from jaxtyping import Bool, Int32, Int64, Integer
 
 from aoq.pipeline.search.problem import Direction, Positives
 
@@ -24,16 +24,7 @@ def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
 def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
     """Each anchor's positives, rising: the captions of images (i2t) or the images of captions (t2i)."""
     own, other = pairs.T if direction == "i2t" else pairs.T[::-1]
-    ids = other[np.lexsort((other, own))]
-    return Positives(ids, np.concatenate([[0], np.cumsum(np.bincount(own, minlength=anchors))]).astype(np.int64))
-
-
-def lowest(scores: Float32[np.ndarray, " pairs"], positives: Positives) -> Float32[np.ndarray, " anchors"]:
-    """The least score of each anchor's positives; NaN where it has none."""
-    found = np.full(len(positives.offsets) - 1, np.nan, dtype=np.float32)
-    has = np.diff(positives.offsets) > 0
-    found[has] = np.minimum.reduceat(scores, positives.offsets[:-1][has]) if has.any() else []
-    return found
+    return Positives.of_pairs(own, other, anchors)
 
 
 def pair_keys(

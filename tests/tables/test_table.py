@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from aoq.pipeline.cli import main
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
 from aoq.pipeline.search.exact import exact_heads, lowest_positives
 from aoq.pipeline.search.lists import NegativeLists
@@ -55,6 +57,22 @@ def test_what_is_saved_is_read_and_sound(table, tmp_path):
     about = again.manifest["directions"]["i2t"]
     assert (about["search"], about["guarantee"], about["certified_share"]) == ("in memory", "exact", 1.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table"]
+
+
+def test_commands_take_what_is_saved(table, tmp_path):
+    table.save(tmp_path / "table")
+    table.screen(mutual_rank=2).save(tmp_path / "view")
+    place, view = str(tmp_path / "table"), ["--view", str(tmp_path / "view")]
+    for arguments in (
+        ["audit", place],
+        ["stats", place, *view],
+        ["diff", place, place],
+        ["export", place, str(tmp_path / "run"), "--format", "trec", "--direction", "i2t", *view],
+    ):
+        shown = CliRunner().invoke(main, arguments)
+        assert shown.exit_code == 0, shown.output
+    left = table.screen(mutual_rank=2).left("i2t").lengths.sum()
+    assert len((tmp_path / "run").read_text().splitlines()) == left
 
 
 def test_only_proven_lists_are_called_exact(table, tmp_path):

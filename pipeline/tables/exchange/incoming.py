@@ -23,7 +23,7 @@ from aoq.pipeline.tables.exchange.official import open_official
 from aoq.pipeline.tables.exchange.outgoing import check_ids
 from aoq.pipeline.tables.exchange.trec import Rows, measure_run, read_run
 from aoq.pipeline.tables.files import FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
-from aoq.pipeline.tables.pairs import is_among, lowest, pair_keys, paired, positives_of
+from aoq.pipeline.tables.pairs import is_among, pair_keys, paired, positives_of
 
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
@@ -151,7 +151,7 @@ class _Side:
             anchors, candidates = self.vectors[0][start:stop], self.vectors[1]
             offsets = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
             scores[real] = exact_scores(anchors, candidates, offsets, ids[real])
-            positive = lowest(exact_scores(anchors, candidates, own.offsets, own.ids), own)
+            positive = own.lowest(exact_scores(anchors, candidates, own.offsets, own.ids))
         elif self.given.scores is not None:
             scores[real] = self.given.scores[start:stop][real]
         else:

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float32, Int32, Int64
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction, Positives
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.pairs import lowest
 
 ROWS = 256
 """How many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
@@ -108,7 +107,7 @@ class Outgoing:
             return known[has]
         anchors, candidates = self.vectors
         scores = exact_scores(anchors[first : first + len(known)], candidates, own.offsets, own.ids)
-        found = lowest(scores, own)
+        found = own.lowest(scores)
         if len(other := np.flatnonzero(has & (found != known))):
             row = other[0]
             raise ValueError(
@@ -126,30 +125,22 @@ class Written:
     anchors_left_out: int = 0
 
 
-class RowGroups:
-    """Writes tables of one schema to a Parquet file, in row groups of about 64 MB."""
+def write_groups(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
+    """Write tables of one schema to a Parquet file, in row groups of about 64 MB; the count of rows."""
+    rows = 0
+    waiting: list[pa.Table] = []
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+        for table in tables:
+            waiting.append(table)
+            rows += len(table)
+            if sum(one.nbytes for one in waiting) >= GROUP_BYTES:
+                _write_group(writer, waiting)
+                waiting = []
+        if waiting:
+            _write_group(writer, waiting)
+    return rows
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
-        self._waiting: list[pa.Table] = []
-        self.rows = 0
 
-    def __enter__(self) -> RowGroups:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
-
-    def add(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self.rows += len(table)
-        if sum(waiting.nbytes for waiting in self._waiting) >= GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            group = pa.concat_tables(self._waiting)
-            self._writer.write_table(group, row_group_size=max(1, len(group)))
-        self._waiting = []
+def _write_group(writer: pq.ParquetWriter, tables: Sequence[pa.Table]) -> None:
+    group = pa.concat_tables(tables)
+    writer.write_table(group, row_group_size=max(1, len(group)))

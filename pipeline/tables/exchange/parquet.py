@@ -17,7 +17,7 @@ PyLate stacks the documents of a batch, so all rows have the same number of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int32, Int64
 
-from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, RowGroups, Written
+from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, Written, write_groups
 
 LABEL = pa.int64()
 SCORE = pa.float32()
@@ -135,11 +135,15 @@ def _write(
     # 64-bit offsets: what is taken from these may be more than 2 GB.
     sides = pa.array(anchors, pa.large_string()), pa.array(candidates, pa.large_string())
     left_out = 0
-    with RowGroups(path, build(outgoing.empty_chunk, *sides).schema) as groups:
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal left_out
         for chunk in outgoing.chunks():
             left_out += int((~chunk.has_positive | (chunk.lengths < needed)).sum())
-            groups.add(build(chunk, *sides))
-    return Written(groups.rows, left_out)
+            yield build(chunk, *sides)
+
+    rows = write_groups(path, build(outgoing.empty_chunk, *sides).schema, tables())
+    return Written(rows, left_out)
 
 
 def _write_texts(build: Build, outgoing: Outgoing, path: Path, needed: int) -> Written:
@@ -176,7 +180,6 @@ def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
 
 def _write_names(path: Path, column: str, names: Names) -> None:
     schema = pa.schema({column: pa.large_string(), "text": pa.large_string()})
-    with RowGroups(path, schema) as groups:
-        for start in range(0, len(names.ids), NAMED_ROWS):
-            rows = slice(start, start + NAMED_ROWS)
-            groups.add(pa.table({column: names.ids[rows], "text": names.texts[rows]}, schema=schema))
+    parts = (slice(start, start + NAMED_ROWS) for start in range(0, len(names.ids), NAMED_ROWS))
+    tables = (pa.table({column: names.ids[part], "text": names.texts[part]}, schema=schema) for part in parts)
+    write_groups(path, schema, tables)

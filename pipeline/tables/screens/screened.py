@@ -31,7 +31,7 @@ CERTAIN = ("positives", "same_text")
 
 @dataclass(frozen=True)
 class ScreenedTable:
-    """A table and what a screen says of it; `save_table` and `aoq export` leave out what it flags."""
+    """A table and what a screen says of it; the table itself stays as it is."""
 
     table: NegativeTable
     view: View
