@@ -26,8 +26,8 @@ class Training(Section):
     warmup: list_of(WarmUp) = ()  # type: ignore[valid-type]
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
     start_up: Literal["protected"] | None = None
-    """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a model
-    that finds all pairs alike: until then, training on them would end there."""
+    """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a
+    collapsed model: until then, training on them would end on the collapse plateau."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides."""
 

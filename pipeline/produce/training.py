@@ -1,8 +1,9 @@
-"""Both rounds and the control: models trained, or imported weights in their place."""
+"""Both rounds and the control: models trained, two networks co-taught, or imported weights in their place."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,22 +11,33 @@ import torch
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact, Build
+from aoq.pipeline.config.co_teaching import CoTeaching
 from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
-from aoq.pipeline.produce.co_teaching import co_teach_networks
-from aoq.pipeline.produce.inputs import check_inputs, fingerprint, model_options, open_pairs
+from aoq.pipeline.produce.inputs import (
+    check_inputs,
+    fingerprint,
+    model_options,
+    open_pairs,
+    open_train_split,
+    open_true_train_split,
+)
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
+from aoq.pipeline.training.co_teaching.loop import co_teach
 from aoq.pipeline.training.draw_weights import GapWeights, draw_weights, drawn_ranks, expected_rank
-from aoq.pipeline.training.loop import Run, train
+from aoq.pipeline.training.loop import train
+from aoq.pipeline.training.resumable import Run, Validate
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
@@ -51,7 +63,7 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
         _import(chain, experiment.weights, build, engine)
         return
     if experiment.co_teaching is not None:
-        co_teach_networks(chain, experiment.co_teaching, build, engine)
+        _co_teach(chain, experiment.co_teaching, build, engine)
         return
     table = chain["hard_negatives"] if chain.trains_on_table else None
     _train(chain, student_training(experiment.student), table, build, engine, start=chain.start)
@@ -88,36 +100,62 @@ def _train(
     *,
     start: Artifact | None = None,
 ) -> None:
-    device = engine.torch_device()
-    seed = chain.experiment.seed
-    torch.manual_seed(seed)  # the one place: initial weights and dropout follow from it
+    """One model, fresh or from the weights of `start`, on the table if there is one."""
+
+    def fit(description: dict[str, Any], pairs: PairData, validate: Validate, run: Run) -> dict[str, Any]:
+        sampler = None
+        if table is not None:
+            sampler = _sampler(chain, read_table(table.path / "table", dataset=fingerprint(chain)), pairs.split)
+        model, seed = _model(description, start), chain.experiment.seed
+        return train(model, description, pairs, sampler, training, validate, seed=seed, run=run)
+
+    _fit(chain, build, engine, training.loss.name, fit)
+
+
+def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
+    """Two networks with the pairs they select as clean; where the wrong pairs are known, how many were found."""
+
+    def fit(description: dict[str, Any], pairs: PairData, validate: Validate, run: Run) -> dict[str, Any]:
+        models = _model(description, None), _model(description, None)
+        return co_teach(models, description, pairs, section, validate, seed=chain.experiment.seed, run=run)
+
+    _fit(chain, build, engine, "co-teaching", fit)
+    seen, true = open_train_split(chain).image_of, open_true_train_split(chain).image_of
+    wrong = seen != true
+    if wrong.any():
+        suspected = read_clean_pairs(build.directory / CLEAN_PAIRS, len(seen)) <= section.threshold
+        shares = {"of_wrong_pairs": suspected[wrong].mean(), "of_right_pairs": suspected[~wrong].mean()}
+        build.notes["suspected"] = {name: float(share) for name, share in shares.items()}
+
+
+def _fit(
+    chain: Chain,
+    build: Build,
+    engine: Engine,
+    what: str,
+    fit: Callable[[dict[str, Any], PairData, Validate, Run], dict[str, Any]],
+) -> None:
+    """What all trainings share: the seed, checked data, validation on dev (by the models' mean), the notes."""
+    device, name = engine.torch_device(), chain.experiment.model.name
+    torch.manual_seed(chain.experiment.seed)  # the one place: initial weights and dropout follow from it
     train_pairs, dev_pairs = open_pairs(chain, "train"), open_pairs(chain, "dev")
-    name, options = chain.experiment.model.name, model_options(chain)
+    description = {"name": name, "options": model_options(chain)}
     for pairs in (train_pairs, dev_pairs):
         check_inputs(MODELS[name], pairs)
-    sampler = None
-    if table is not None:
-        sampler = _sampler(chain, read_table(table.path / "table", dataset=fingerprint(chain)), train_pairs.split)
 
-    def validate(model: MatchingModel) -> dict[str, float]:
-        return evaluate_similarity(similarity_matrix(model, dev_pairs, device), dev_pairs.split.image_of)
+    def validate(models: Sequence[MatchingModel]) -> dict[str, float]:
+        scores = [similarity_matrix(model, dev_pairs, device) for model in models]
+        mean = scores[0] if len(scores) == 1 else ensemble(scores)
+        return evaluate_similarity(mean, dev_pairs.split.image_of)
 
-    with show_progress(f"{chain.experiment.name} {training.loss.name}") as report:
-        build.notes |= train(
-            _model(name, options, start),
-            {"name": name, "options": options},
-            train_pairs,
-            sampler,
-            training,
-            validate,
-            seed=seed,
-            run=Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report),
-        )
+    with show_progress(f"{chain.experiment.name} {what}") as report:
+        run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report)
+        build.notes |= fit(description, train_pairs, validate, run)
 
 
-def _model(name: str, options: dict[str, Any], start: Artifact | None) -> MatchingModel:
+def _model(description: dict[str, Any], start: Artifact | None) -> MatchingModel:
     """A fresh model, or one that goes on from the weights of `start`."""
-    model = build_model(name, **options)
+    model = build_model(description["name"], **description["options"])
     if start is not None:
         path = start.path / "model.safetensors"
         try:

@@ -19,14 +19,13 @@ from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.losses.soft_margin import own_margins, soft_triplet
-from aoq.pipeline.training import collapse
+from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import loop
-from aoq.pipeline.training.co_teaching.batches import Epoch, even_batches
-from aoq.pipeline.training.co_teaching.divide import clean_probabilities, held_clean
+from aoq.pipeline.training.co_teaching.division import Epoch, clean_probabilities, even_batches, selected_clean
 from aoq.pipeline.training.co_teaching.loop import FILES, co_teach
 from aoq.pipeline.training.co_teaching.step import Network
-from aoq.pipeline.training.loop import Run
+from aoq.pipeline.training.resumable import Run
 from aoq.pipeline.training.schedule import learning_rate
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
@@ -45,18 +44,18 @@ def test_division_equals_the_official_one(golden):
     for name in "AB":
         found = clean_probabilities(case[f"in/loss_{name}"].numpy(), seed=0)
         case.check(f"out/prob_{name}", found)
-        case.check(f"out/pred_{name}", held_clean(found, threshold=case.meta["config"]["p_threshold"]))
+        case.check(f"out/pred_{name}", selected_clean(found, threshold=case.meta["config"]["p_threshold"]))
         other = clean_probabilities(case[f"in/loss_{name}"].numpy(), seed=1)
         np.testing.assert_allclose(other, found, atol=5e-3)
     for name in ("mixed", "allclean"):
-        found = held_clean(case[f"in/given_prob_{name}"].numpy(), threshold=case.meta["config"]["p_threshold"])
+        found = selected_clean(case[f"in/given_prob_{name}"].numpy(), threshold=case.meta["config"]["p_threshold"])
         case.check(f"out/split_given_{name}", found)
 
 
 def test_losses_that_are_all_equal_divide_nothing():
     found = clean_probabilities(np.full(250, 0.4, dtype=np.float32), seed=0)
     assert found.tolist() == [1.0] * 250
-    assert np.flatnonzero(~held_clean(found, threshold=0.5)).tolist() == [0, 1, 2]
+    assert np.flatnonzero(~selected_clean(found, threshold=0.5)).tolist() == [0, 1, 2]
 
 
 def test_an_epoch_sees_each_clean_pair_once_and_the_others_in_turns():
@@ -155,7 +154,7 @@ def test_a_captioner_learns_nothing_from_doubtful_pairs(network, pairs):
     assert isinstance(learner.model, VSRN)
 
 
-def test_thresholds_are_estimated_of_pairs_that_are_held_clean(network, pairs, monkeypatch):
+def test_thresholds_are_estimated_of_pairs_that_are_selected_clean(network, pairs, monkeypatch):
     heard = []
     monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: heard.append(len(matrix)))
     learner = network("naaf")
@@ -171,7 +170,7 @@ class KilledError(Exception):
 
 @pytest.fixture
 def run_co_teaching(pairs, monkeypatch):
-    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+    monkeypatch.setattr(resumable, "LOG_STEPS", 2)
     wrong = pairs.split.image_of.copy()
     wrong[[1, 9, 22, 31, 40]] = wrong[[9, 22, 31, 40, 1]]
     noisy = replace(pairs, split=replace(pairs.split, image_of=wrong))
@@ -278,16 +277,16 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
 
 def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, tmp_path, monkeypatch, caplog):
     run_co_teaching(tmp_path / "learning")
-    assert "finds all pairs alike" not in caplog.text
+    assert "has collapsed" not in caplog.text
     same = Similarities(torch.full((4, 4), 0.3), torch.eye(4, dtype=torch.bool))
     value = soft_triplet(same, margins=own_margins(torch.tensor([0.2, 0.1, 0.05, 0.0])))
     figures = {name: float(figure) for name, figure in value.figures.items()}
-    assert loop._CoTeaching._with_plateau(figures, 4)["plateau"] == pytest.approx(float(value.total))
+    assert loop._with_plateau(figures, 4)["plateau"] == pytest.approx(float(value.total))
     monkeypatch.setattr(collapse, "NEAR", 1e9)  # now everything is near the plateau
     monkeypatch.setattr(collapse, "GAP", 1e9)
     run_co_teaching(tmp_path / "flat")
-    said = [record.getMessage() for record in caplog.records if "finds all pairs alike" in record.getMessage()]
-    assert [text[: text.index(" finds")] for text in said] == [
+    said = [record.getMessage() for record in caplog.records if "has collapsed" in record.getMessage()]
+    assert [text[: text.index(" has")] for text in said] == [
         f"epoch {epoch}: network {network}" for epoch in (2, 3) for network in (1, 2)
     ]
 
@@ -306,7 +305,7 @@ def test_metrics_say_how_the_pairs_were_divided(run_co_teaching, tmp_path):
 
 def test_features_that_are_not_finite_are_an_error(run_co_teaching, pairs, tmp_path):
     pairs.split.features[3] = np.nan
-    with pytest.raises(ValueError, match="a loss of epoch 0 is not finite; check the features"):
+    with pytest.raises(ValueError, match=r"a loss of epoch 0, step \d+ is not finite; check the features"):
         run_co_teaching(tmp_path)
 
 

@@ -15,9 +15,10 @@ from aoq.pipeline.config.losses import AdapOffQuin, Online
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
-from aoq.pipeline.training import collapse, loop
+from aoq.pipeline.training import collapse, loop, resumable
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.loop import Run, train
+from aoq.pipeline.training.loop import train
+from aoq.pipeline.training.resumable import Run
 from aoq.pipeline.training.schedule import epoch_loss, learning_rate
 
 TRAINING = Training(
@@ -45,7 +46,7 @@ class KilledError(Exception):
 
 @pytest.fixture
 def run_training(pairs, sampler, monkeypatch):
-    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+    monkeypatch.setattr(resumable, "LOG_STEPS", 2)
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
 
     def run(work: Path, name="vsepp", kill_at=None, training=TRAINING, sampler=sampler):
@@ -60,7 +61,8 @@ def run_training(pairs, sampler, monkeypatch):
             if kill_at is not None and done >= kill_at:
                 raise KilledError
 
-        def validate(model):
+        def validate(models):
+            (model,) = models
             return evaluate_similarity(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
 
         settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress)
@@ -211,8 +213,9 @@ def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(
     run_training, tmp_path, monkeypatch, caplog, ready
 ):
     """Of an epoch's five batches the last is a small one, and the first is not among the last steps."""
-    for name, value in (("READY", ready), ("LAST_STEPS", 3), ("LOG_STEPS", 1)):
+    for name, value in (("READY", ready), ("LAST_STEPS", 3)):
         monkeypatch.setattr(loop, name, value)
+    monkeypatch.setattr(resumable, "LOG_STEPS", 1)
     training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ("online",), "epochs": 6})
     result, _ = run_training(tmp_path, training=training)
     of_epoch = [[line for line in lines(tmp_path) if "loss" in line and line["epoch"] == epoch] for epoch in range(6)]
@@ -260,7 +263,7 @@ def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
 
 def test_a_loss_that_is_not_finite_is_an_error(run_training, pairs, tmp_path):
     pairs.split.features[3] = np.nan
-    with pytest.raises(ValueError, match=r"the loss of epoch 0, step \d+ is nan; check the features"):
+    with pytest.raises(ValueError, match=r"a loss of epoch 0, step \d+ is not finite; check the features"):
         run_training(tmp_path, training=TRAINING.model_copy(update={"loss": Online(name="online"), "warmup": ()}))
 
 

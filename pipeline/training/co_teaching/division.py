@@ -1,0 +1,100 @@
+"""Co-divide: which pairs are probably right, by what they lose, and which of them a step sees."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int64
+
+from aoq.pipeline.data.batches import steps_per_epoch
+from aoq.pipeline.extras import import_extra
+
+Rows = Int64[np.ndarray, " _"]
+CLEAN, NOISY = 0, 1
+
+
+def scikit_learn() -> list[Any]:
+    """Import what fits the mixture: late, because it takes as long as all of torch, and only co-teaching needs it."""
+    return [
+        import_extra(name, "ncr", "co-teaching") for name in ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
+    ]
+
+
+def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
+    """The posterior of the lower of two Gaussians that are fitted to the losses, scaled to [0, 1]; 1 if all are equal.
+
+    Fitted in one thread: sums of several would end in other bits from run to run.
+    """
+    spread = losses.max() - losses.min()
+    if spread == 0:
+        return np.ones(len(losses), dtype=np.float32)
+    scaled = ((losses - losses.min()) / spread).astype(np.float64)[:, None]
+    exceptions, mixtures, threads = scikit_learn()
+    mixture = mixtures.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
+    with threads.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # ten iterations are NCR's
+        posterior = mixture.fit(scaled).predict_proba(scaled)
+    return posterior[:, mixture.means_.argmin()].astype(np.float32)
+
+
+def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: float) -> Bool[np.ndarray, " pairs"]:
+    """Pairs above the threshold; if that is all of them, the least probable n // 100 + 1 are flagged as noisy.
+
+    >>> selected_clean(np.array([0.9, 0.2, 0.6]), threshold=0.5)
+    array([ True, False,  True])
+    >>> selected_clean(np.array([0.9, 0.8, 0.6]), threshold=0.5)
+    array([ True,  True, False])
+    """
+    clean = probabilities > threshold
+    if clean.all():
+        clean[np.argsort(probabilities, kind="stable")[: len(clean) // 100 + 1]] = False
+    return clean
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One network's epoch: every pair selected as clean once, and beside each batch one of the noisy pairs.
+
+    The noisy ones begin anew, in another order, whenever they are used up. A batch of a single pair, which has no
+    negative, is left out. All is a function of `key`: seed, epoch, network.
+    """
+
+    clean: Rows
+    noisy: Rows
+    batch_size: int
+    key: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, is_clean: Bool[np.ndarray, " pairs"], batch_size: int, key: tuple[int, int, int]) -> Epoch:
+        return cls(np.flatnonzero(is_clean), np.flatnonzero(~is_clean), batch_size, key)
+
+    @property
+    def steps(self) -> int:
+        return steps_per_epoch(len(self.clean), self.batch_size)
+
+    def clean_batch(self, step: int) -> Rows:
+        return self._batch(self.clean, CLEAN, 0, step)
+
+    def noisy_batch(self, step: int) -> Rows | None:
+        """None where there are no two."""
+        batches = steps_per_epoch(len(self.noisy), self.batch_size)
+        return self._batch(self.noisy, NOISY, *divmod(step, batches)) if batches else None
+
+    def _batch(self, rows: Rows, kind: int, turn: int, number: int) -> Rows:
+        order = _order(len(rows), *self.key, kind, turn)
+        return rows[order[number * self.batch_size :][: self.batch_size]]
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, *key: int) -> Rows:
+    return np.random.default_rng(key).permutation(count)
+
+
+def even_batches(pairs: int, batch_size: int, key: tuple[int, ...]) -> Iterator[Rows]:
+    """All pairs in random order, in batches of the same size or one less: what a pair loses depends on its batch."""
+    yield from np.array_split(_order(pairs, *key), -(-pairs // batch_size))
