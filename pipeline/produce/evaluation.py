@@ -27,7 +27,8 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
     parts.mkdir()
-    scores, metrics = [], []
+    scores: list[np.ndarray] = []
+    metrics = []
     for member in [member.chain for member in chain.members] or [chain]:
         pairs = open_named_pairs(member, chain.folder, options.split)
         image_of, place = pairs.split.image_of, parts / str(len(scores))
