@@ -68,10 +68,7 @@ def results(
 
 
 def _show_rounds(chain: Chain) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", overflow="fold")  # an ensemble's members may have long names
-    for column in [f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = _table([*(f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K), "rsum"])
     table.add_column("model", no_wrap=True)
     table.add_column("loss", no_wrap=True)
     for row in _ensemble_rows(chain) if chain.is_ensemble else _round_rows(chain):
@@ -88,6 +85,15 @@ def _show_rounds(chain: Chain) -> None:
     last = chain["evaluation" if chain.is_ensemble else "second_round"]
     if last.exists():
         console.print(f"\nartefacts: {last.root}", highlight=False, soft_wrap=True)
+
+
+def _table(columns: Sequence[str]) -> Table:
+    """An empty table of numbers; the first column has names, which may be long."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.add_column("", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def _evaluation(chain: Chain) -> dict[str, Any]:
@@ -163,24 +169,18 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
     for given, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
         if unknown := [name for name in given if name not in known]:
             raise ValueError(f"study {study.name!r} has no {option} {unknown[0]!r}; it has {list(known)}.")
-    lines = [line for line in _summary(planned) if line["arm"] in (arms or study.arms)]
+    models, arms = models or [*study.models], arms or [*study.arms]
+    lines = [line for line in _summary(planned) if line["model"] in models and line["arm"] in arms]
     console = Console(width=STUDY_WIDTH, markup=False, emoji=False)  # names are the user's
-    shown = False
-    for model in (model for model in study.models if model in (models or study.models)):
+    for model in dict.fromkeys(line["model"] for line in lines):
         (_, *header), *rows = table_of(study, model, lines)
-        if not rows:
-            continue
-        table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+        table = _table(header)
         table.title = f"{model} ({study.models[model]})"
-        table.add_column("", overflow="fold")
-        for column in header:
-            table.add_column(column, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
         console.print(table)
         console.print()
-        shown = True
-    if not shown:
+    if not lines:
         console.print("nothing of what was asked is there.\n")
     console.print(_what_is_there(planned), highlight=False, soft_wrap=True)
 

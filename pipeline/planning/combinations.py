@@ -24,18 +24,13 @@ def reranked(
     check_same_data(name, teacher.chain, shortlist.chain)
     there, kept = table_depths(shortlist.chain), Depths.of(rerank)
     scored = Depths(rerank.depth_captions or there.captions, rerank.depth_images or there.images)
-    for option, depths in (("h", kept), ("depth", scored)):
-        where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
-        depths.check_within(there, where, keeps, option=option)
-    ingredients = {
-        **kept.named("h"),
-        **scored.named("depth"),
-        "checked_anchors": rerank.checked_anchors,
-        "tiles": TILES,
-    }
+    where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
+    kept.check_within(there, where, keeps)
+    scored.check_within(there, where, keeps, option="depth")
+    checked = {"checked_anchors": rerank.checked_anchors, "tiles": TILES}
+    ingredients = {**kept.named("h"), **scored.named("depth"), **checked}
     table = recipes.table("rerank", ingredients, shortlist.artifact, teacher.artifact)
-    chain = _combined(name, {"hard_negatives": table}, teacher.chain, shortlist, teacher)
-    return replace(chain, table=rerank)
+    return _combined(name, {"hard_negatives": table}, teacher.chain, (shortlist, teacher), table=rerank)
 
 
 def refreshed(recipes: Recipes, name: str, refresh: Refresh, student: Member) -> Chain:
@@ -48,7 +43,7 @@ def refreshed(recipes: Recipes, name: str, refresh: Refresh, student: Member) ->
         keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
         Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
     table = recipes.table("refresh", ingredients, *upstream)
-    return replace(_combined(name, {"hard_negatives": table}, student.chain, student), table=refresh)
+    return _combined(name, {"hard_negatives": table}, student.chain, (student,), table=refresh)
 
 
 def fused(recipes: Recipes, name: str, fusion: Fusion, *members: Member) -> Chain:
@@ -68,7 +63,7 @@ def fused(recipes: Recipes, name: str, fusion: Fusion, *members: Member) -> Chai
     weights = list(fusion.weights) if fusion.weights else None
     ingredients = {"method": fusion.method, "weights": weights, **Depths.of(fusion).named("h")}
     table = recipes.table("fusion", ingredients, *(member.artifact for member in members))
-    return replace(_combined(name, {"hard_negatives": table}, first, *members), table=fusion)
+    return _combined(name, {"hard_negatives": table}, first, members, table=fusion)
 
 
 def ensemble(recipes: Recipes, asked: Ensemble, *members: Member) -> Chain:
@@ -86,12 +81,12 @@ def ensemble(recipes: Recipes, asked: Ensemble, *members: Member) -> Chain:
     experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
     weights, scored = asked.ensemble.weights, [member.artifact for member in members]
     evaluation = recipes.evaluation(experiment, first.folder, *scored, weights=list(weights) if weights else None)
-    chain = _combined(asked.name, {"evaluation": evaluation}, replace(first, experiment=experiment), *members)
-    return replace(chain, weights=weights)
+    data = replace(first, experiment=experiment)
+    return _combined(asked.name, {"evaluation": evaluation}, data, members, weights=weights)
 
 
-def _combined(name: str, made: dict[str, Artifact], data: Chain, *members: Member) -> Chain:
+def _combined(name: str, made: dict[str, Artifact], data: Chain, members: tuple[Member, ...], **how: Any) -> Chain:
     """A chain of what is made of the members, and of what makes the data of `data`."""
     experiment = data.experiment.model_copy(update={"name": name})
     stages = {stage: data.stages[stage] for stage in ("world", "dataset") if stage in data.stages}
-    return Chain(experiment, data.data_root, data.folder, stages | made, members=members)
+    return Chain(experiment, data.data_root, data.folder, stages | made, members=members, **how)

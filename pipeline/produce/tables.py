@@ -51,7 +51,6 @@ def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> None:
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """The table: mined from embeddings, or made of other experiments' tables, or by the student itself."""
-    engine.torch_device()
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
@@ -67,6 +66,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
+    engine.torch_device()
     run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain)
     memory = engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
