@@ -130,7 +130,7 @@ def test_in_memory_the_lists_are_those_of_the_table(problem, tmp_path, monkeypat
     table = mined(problem, tmp_path, search, recall_floor=0.1)
     assert found.search == search
     for direction in DIRECTIONS:
-        for column in ("negative_ids", "scores", "positive_scores"):
+        for column in ("negative_ids", "scores", "positive_score"):
             ours, theirs = getattr(found[direction], column), getattr(table[direction], column)
             assert ours.dtype == theirs.dtype
             assert ours.tobytes() == theirs.tobytes()
