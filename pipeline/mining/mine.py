@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.runners import RECALL_FLOOR, Progress, Runner, run_in_process, run_search
+from aoq.pipeline.search.runners import RECALL_FLOOR, Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder
-from aoq.pipeline.search.units import Backend
+from aoq.pipeline.search.units import Backend, Progress
 from aoq.pipeline.tables.files import MANIFEST
 from aoq.pipeline.tables.writing import write_table
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.runners import RECALL_FLOOR, Progress, run_search
+from aoq.pipeline.search.runners import RECALL_FLOOR, run_search
 from aoq.pipeline.search.store import Memory
-from aoq.pipeline.search.units import Backend
+from aoq.pipeline.search.units import Backend, Progress
 
 
 @dataclass(frozen=True)

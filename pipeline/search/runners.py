@@ -12,11 +12,10 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Backend, Steps
+from aoq.pipeline.search.units import Backend, Progress, Steps
 
 RECALL_FLOOR = 0.95
 
-Progress = Callable[[int, int], None]
 Runner = Callable[[Steps, Problem, Store, Progress], None]
 
 

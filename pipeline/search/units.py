@@ -12,6 +12,8 @@ from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
+Progress = Callable[[int, int], None]
+"""Told the units done, and all."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import numpy as np
 from aoq.pipeline.search.cluster.connection import connected, usable_nodes
 from aoq.pipeline.search.cluster.job import Job, VectorsFile, check_nodes, differing_versions, versions_here
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import Progress
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.threads import use_threads
-from aoq.pipeline.search.units import Steps, Unit
+from aoq.pipeline.search.units import Progress, Steps, Unit
 
 RETRIES = 10
 """How often the process or node that does a unit may be lost."""
