@@ -65,9 +65,12 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
     if experiment.co_teaching is not None:
         _co_teach(chain, experiment.co_teaching, build, engine)
         return
-    table = chain["hard_negatives"] if experiment.student.loss.draws_offline else None
-    start = chain["second_round"].upstream[2] if experiment.student.start else None
-    _train(chain, student_training(experiment.student), table, build, engine, start=start)
+    student = student_training(experiment.student)
+    if not student.loss.draws_offline:
+        _train(chain, student, None, build, engine)
+        return
+    _dataset, _table, *start = chain["second_round"].upstream  # the last one if it is fine-tuned
+    _train(chain, student, chain["hard_negatives"], build, engine, start=start[0] if start else None)
 
 
 def _import(chain: Chain, file: str, build: Build, engine: Engine) -> None:
