@@ -14,7 +14,7 @@ from aoq.pipeline.config.training import SecondRound
 class CoTeaching(Section):
     """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), of any model.
 
-    An epoch is one of both networks: of co-teaching, as many steps as the pairs held clean fill.
+    An epoch is one of both networks: of co-teaching, as many steps as the pairs selected as clean fill.
     """
 
     warmup_epochs: PositiveInt
@@ -30,7 +30,7 @@ class CoTeaching(Section):
     margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
     mask_positives: bool = True
     threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
-    """Pairs that are right with a higher probability are held clean."""
+    """Pairs that are right with a higher probability are selected as clean."""
     soft_margin: Literal["exponential", "linear", "sin"] = "exponential"
     """How a pair's margin grows with its label."""
     soft_labels: Literal["pair", "broadcast"] = "pair"
@@ -38,7 +38,7 @@ class CoTeaching(Section):
     label of entry (i, j) mixes pair i's probability with what is predicted of pair j, and captions as anchors have the
     margins of the images' rows."""
     rectify_from: NonNegativeInt | None = None
-    """The epoch of co-teaching, from 0, from which pairs that are not held clean train as well; by default half of
+    """The epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
     them."""
 
     @property

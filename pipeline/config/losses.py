@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat, SerializeAsAny, model_validator
 
-from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, name_of
+from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, name_of, registered
 
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
@@ -40,10 +40,7 @@ class LossSection(NamedSection):
             return SECTIONS[name]
         from aoq.pipeline.losses import LOSSES  # not above: planning what is written out here needs no torch
 
-        if name not in LOSSES:
-            known = [*SECTIONS, *sorted(LOSSES.keys() - SECTIONS.keys())]
-            raise ValueError(f"there is no loss {name!r}; known are {', '.join(map(repr, known))}")
-        return _section_of(name, LOSSES[name])
+        return _section_of(name, registered("loss", name, LOSSES, SECTIONS))
 
 
 @cache
@@ -125,17 +122,7 @@ class SquaredOffQuin(OfflineLoss, WithCompanions):
 Loss = SerializeAsAny[LossSection]
 SECTIONS: dict[str, type[LossSection]] = {
     name_of(section): section
-    for section in (
-        Sum,
-        Online,
-        OffTri,
-        OffQuin,
-        AdapOffQuin,
-        OnlyOffline,
-        OnlineQuin,
-        AdapPosQuin,
-        SquaredOffQuin,
-    )
+    for section in (Sum, Online, OffTri, OffQuin, AdapOffQuin, OnlyOffline, OnlineQuin, AdapPosQuin, SquaredOffQuin)
 }
 WarmUp = Literal["sum", "online"]
 

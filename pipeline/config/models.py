@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny
 
-from aoq.pipeline.config.section import NamedSection, derive_section, keyword_options, name_of
+from aoq.pipeline.config.section import NamedSection, derive_section, keyword_options, name_of, registered
 
 if TYPE_CHECKING:
     from aoq.models.base import MatchingModel
@@ -43,10 +43,7 @@ class ModelSection(NamedSection):
             return SECTIONS[name]
         from aoq.models import MODELS  # not above: planning what is written out here needs no torch
 
-        if name not in MODELS:
-            known = [*SECTIONS, *sorted(MODELS.keys() - SECTIONS.keys())]
-            raise ValueError(f"there is no model {name!r}; known are {', '.join(map(repr, known))}")
-        return _section_of(name, MODELS[name])
+        return _section_of(name, registered("model", name, MODELS, SECTIONS))
 
 
 @cache

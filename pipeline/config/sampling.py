@@ -19,17 +19,17 @@ class Sampling(Section):
     h_captions: PositiveInt | None = None
     h_images: PositiveInt | None = None
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """Of `weighted`, as in SimANS: negatives that score so much below the lowest positive come up most."""
+    """With `weighted`, as in SimANS: negatives that score this far below the lowest positive come up most."""
     sharpness: PositiveFloat | None = None
-    """Of `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g."""
+    """With `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g."""
     harder: PositiveFloat | None = None
-    """Draw what is at least so many times harder than the batch's own hardest negative: of C candidates a batch of B
-    has that of rank C / B, on average, and the lists are cut at C / (B harder). In place of h_*."""
+    """Draw what is at least this many times harder than the hardest in-batch negative, which has rank C / B on average
+    (C candidates, batches of B): lists are cut at rank C / (B harder), in place of h_*."""
     hardest: PositiveFloat | None = None
-    """And at most so many times: ranks below C / (B hardest) are left out as well."""
+    """And at most this many times: ranks below C / (B hardest) are left out as well."""
     windows: list_of(list_of(Share)) | None = None  # type: ignore[valid-type]
-    """Of each epoch that draws, from which part of the lists, [start, stop) in shares of their length; the last one
-    stays."""
+    """The part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
+    one stays."""
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Sampling:

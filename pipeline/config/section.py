@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, create_model, model_validator
 
+T = TypeVar("T")
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
@@ -42,6 +43,14 @@ def list_of(item: Any) -> Any:
 
 def name_of(section: type[NamedSection]) -> str:
     return str(get_args(section.model_fields["name"].annotation)[0])
+
+
+def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping[str, Any]) -> T:
+    """What the registry holds by that name; an unknown one is an error with all names, those `written` out first."""
+    if name not in registry:
+        known = [*written, *sorted(registry.keys() - written.keys())]
+        raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, known))}")
+    return registry[name]
 
 
 def derive_section(name: str, base: type[NamedSection], options: Mapping[str, tuple[Any, Any]]) -> type[NamedSection]:

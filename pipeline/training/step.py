@@ -30,7 +30,7 @@ class Objective:
     besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
     """A further loss on the codes of the anchors, already weighted."""
     observes: bool = True
-    """Whether the model may learn from the batch how matched pairs are scored: not from pairs held to be wrong."""
+    """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     """The loss on the batch's similarities, and what is added to it: the model's auxiliary loss on the anchors, and the
     objective's.
 
-    The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a model that finds
-    all pairs equally similar.
+    The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a
+    collapsed model.
     """
     size = len(batch.image_rows)
     images = model.encode_images(batch.images)

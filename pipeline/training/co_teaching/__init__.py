@@ -1,1 +1,1 @@
-"""NCR: two networks, each taught by what the other holds clean (Huang et al., NeurIPS 2021)."""
+"""NCR: two networks, each taught by the pairs that the other selects as clean (Huang et al., NeurIPS 2021)."""

@@ -66,7 +66,7 @@ class Network:
         return self._learn(batch, objective)
 
     def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, float]:
-        """From pairs held clean, whose labels lie between 1 and its own prediction."""
+        """From pairs selected as clean, whose labels lie between 1 and its own prediction."""
         predicted = self.labels(batch)
         if self.section.soft_labels == "broadcast":
             return self._learn(batch, self._of_rows(broadcast_labels(probabilities, predicted)))
