@@ -43,8 +43,8 @@ def hard_negatives(
 
     `h` is the length of the lists, or two lengths: of the lists of images (queries), and of those of captions
     (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
-    already; "dot" takes them as they are. `search` is a backend of `aoq mine`; all but `faiss:…` are exact. Tensors may lie
-    on any device; the search runs on the CPU, or on GPUs where FAISS sees some.
+    already; "dot" takes them as they are. `search` is a backend of `aoq mine`; all but `faiss:…` are exact. Tensors may
+    lie on any device; the search runs on the CPU, or on GPUs where FAISS sees some.
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
     `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of

@@ -65,7 +65,7 @@ def problem():
 
 def test_an_experiment_names_it_and_mines_with_it(toy, problem, tmp_path):
     (tmp_path / "trial.toml").write_text(EXPERIMENT)
-    mining = load_experiment("trial", configs=tmp_path).mining
+    mining = load_experiment(str(tmp_path / "trial.toml")).mining
     assert (mining.search, mining.is_approximate) == ("everything", False)
     hashes = set()
     for search in (mining.search, "onepass"):
@@ -82,13 +82,13 @@ def test_without_its_line_the_experiment_is_refused(tmp_path):
     (tmp_path / "trial.toml").write_text(EXPERIMENT)
     message = r"mining.search: there is no search 'everything'; known are auto, onepass, faiss-flat and faiss:FACTORY"
     with pytest.raises(ValueError, match=message):
-        load_experiment("trial", configs=tmp_path)
+        load_experiment(str(tmp_path / "trial.toml"))
 
 
 def test_an_approximate_one_is_known_as_such(toy, tmp_path, monkeypatch):
     (tmp_path / "trial.toml").write_text(EXPERIMENT)
     monkeypatch.setitem(BACKENDS, "everything", replace(toy, guarantee=lambda store, direction: {}))
-    assert load_experiment("trial", configs=tmp_path).mining.is_approximate
+    assert load_experiment(str(tmp_path / "trial.toml")).mining.is_approximate
 
 
 def test_help_errors_and_estimates_know_it(toy, problem):

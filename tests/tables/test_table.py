@@ -221,3 +221,14 @@ def test_arrow_and_pandas_columns(table, monkeypatch):
     assert rows["negative_id"][place].tolist() == table.t2i.negative_ids[3, :2].tolist()
     assert rows["positive_score"][place].tolist() == [table.t2i.positive_score[3]] * 2
     assert set(rows["flags"]) == {"", "mutual_rank"}
+
+
+def test_a_data_frame_of_pandas_has_a_row_a_negative(table):
+    frame = table.to_pandas("i2t")
+    assert list(frame.columns) == ["anchor_id", "rank", "negative_id", "score", "positive_score"]
+    lists = table.i2t
+    first = frame[frame["anchor_id"] == 0]
+    kept = lists.negative_ids[0][lists.negative_ids[0] >= 0]
+    np.testing.assert_array_equal(first["negative_id"], kept)
+    np.testing.assert_array_equal(first["rank"], np.arange(1, len(kept) + 1))
+    assert len(frame) == (lists.negative_ids >= 0).sum()
