@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
@@ -16,18 +16,14 @@ from aoq.pipeline.config.screen import RULES, Screen
 if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.view import View
 
-KINDS: dict[str, Any] = {
-    **dict.fromkeys(("range_min", "range_max", "mutual_rank", "max_uses"), int),
-    **dict.fromkeys(("positives", "pair_probabilities"), str),
-}
-
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for every rule of [screen], and for the file that one of them reads."""
     for rule in reversed((*RULES, "pair_probabilities")):
         name, about = f"--{rule.replace('_', '-')}", Screen.model_fields[rule].description
-        kind: dict[str, Any] = {"is_flag": True} if rule == "same_text" else {"type": KINDS.get(rule, float)}
-        command = click.option(name, help=about, **kind)(command)
+        given = (get_args(Screen.model_fields[rule].annotation) or (bool,))[0]  # of `int | None`, the int
+        kind = getattr(given, "__origin__", given)
+        command = click.option(name, help=about, **({"is_flag": True} if kind is bool else {"type": kind}))(command)
     return command
 
 

