@@ -34,8 +34,15 @@ def recalls(
     >>> found["i2t_r1"], round(found["t2i_r1"], 1), round(found["rsum"], 1)
     (100.0, 33.3, 533.3)
     """
-    matrix = similarity.detach().float().cpu().numpy() if isinstance(similarity, Tensor) else similarity
-    return evaluate_similarity(matrix, np.asarray(image_of), folds=folds)
+    if isinstance(similarity, Tensor):
+        similarity = (similarity.float() if similarity.dtype == torch.bfloat16 else similarity).detach().cpu().numpy()
+    rows = np.asarray(image_of.cpu() if isinstance(image_of, Tensor) else image_of)
+    if len(outside := np.flatnonzero((rows < 0) | (rows >= len(similarity)))):
+        raise ValueError(
+            f"caption {outside[0]} is of image {rows[outside[0]]}, and there are images 0 to {len(similarity) - 1}; "
+            "leave captions of no image out."
+        )
+    return evaluate_similarity(similarity, rows, folds=folds)
 
 
 def evaluate(

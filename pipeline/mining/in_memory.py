@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Problem, blocks
 from aoq.pipeline.search.vectors import UNIT
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -30,7 +31,7 @@ def hard_negatives(
     queries: Array | None = None,
     documents: Array | None = None,
     positives: Array | None = None,
-    h: int | tuple[int, int] = 50,
+    h: SupportsIndex | Sequence[SupportsIndex] = 50,
     metric: str = "cosine",
     search: str = "auto",
 ) -> NegativeTable:
@@ -71,8 +72,7 @@ def hard_negatives(
         one = _vectors(queries, "queries", metric)
         other = one if documents is None else _vectors(documents, "documents", metric)
         pairs = _pairs(positives, len(one), alone=documents is None)
-    depths = (h, h if other is not one else 0) if isinstance(h, int) else h
-    problem = Problem(one, other, pairs, *depths)
+    problem = Problem(one, other, pairs, *_depths(h, both=captions is not None or documents is not None))
     found = search_problem(problem, search=search)
     lists = {d: found.lists.get(d) or _no_lists(len(problem[d].anchors)) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": found.search, **found.guarantees[d]} for d in problem.directions}
@@ -80,20 +80,42 @@ def hard_negatives(
     return NegativeTable(lists["i2t"], lists["t2i"], manifest, problem.positives)
 
 
+def _array(given: Any) -> np.ndarray:
+    """In host memory, in the precision it is given in; numpy has no bfloat16."""
+    if isinstance(given, torch.Tensor):
+        given = given.detach().cpu()
+        return np.asarray(given.float() if given.dtype == torch.bfloat16 else given)
+    return np.asarray(given)
+
+
 def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
     """As float32 in memory; of norm 1 where a cosine is wanted."""
-    array = given.detach().float().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    array = _array(given)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
-    vectors = np.ascontiguousarray(array, dtype=np.float32)
-    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-    for wrong, what in ((~np.isfinite(norms), "is not finite"), (norms == 0, "is zero")):
+    parts = blocks(len(array), BLOCK)  # float64 is twice as large
+    lengths = (np.linalg.norm(array[start:stop].astype(np.float64), axis=1) for start, stop in parts)
+    norms = np.concatenate(list(lengths))
+    for wrong, what in ((~np.isfinite(norms), "is not finite"), ((norms == 0) & (metric == "cosine"), "is zero")):
         if wrong.any():
-            raise ValueError(f"the vector in row {int(wrong.argmax())} of {name} {what}; mend it or leave it out.")
+            raise ValueError(f"the vector in row {int(wrong.argmax())} of {name} {what}; repair it or leave it out.")
     if metric == "dot" or (np.abs(norms - 1) <= UNIT).all():
-        return vectors
+        return np.ascontiguousarray(array, dtype=np.float32)
     logger.info("%s are not of norm 1; cosines are mined", name)
-    return (array.astype(np.float64) / norms[:, None]).astype(np.float32)
+    unit = np.empty(array.shape, np.float32)
+    for start, stop in parts:
+        unit[start:stop] = array[start:stop].astype(np.float64) / norms[start:stop, None]
+    return unit
+
+
+def _depths(h: Any, *, both: bool) -> tuple[int, int]:
+    """The length of the lists of each side."""
+    two = [h, h if both else 0] if np.ndim(h) == 0 else list(h)
+    if len(two) != 2 or any(isinstance(one, bool) or not isinstance(one, (int, np.integer)) for one in two):
+        raise ValueError(f"h is {h!r}; give a whole number, or two: for the lists of the first side and of the second.")
+    if two[1] and not both:
+        raise ValueError(f"h is {h!r}, and queries alone have one side; give one number.")
+    return int(two[0]), int(two[1])
 
 
 def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
@@ -101,7 +123,7 @@ def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " c
         if images != captions:
             raise ValueError(f"{captions} captions and {images} images do not go in pairs; give image_of.")
         return np.arange(captions)
-    rows = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+    rows = _array(given)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
         raise ValueError(f"image_of is {rows.dtype} of shape {rows.shape}; an image row for each caption is needed.")
     return rows
@@ -112,18 +134,21 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
     if given is None and not alone:
         raise ValueError("say which documents are true of which queries: positives; [] if none is.")
     if isinstance(given, (np.ndarray, torch.Tensor)):
-        pairs = np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+        pairs = _array(given)
+        if pairs.size == 0:
+            pairs = np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise ValueError(
                 f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
             )
     else:
-        lists = [np.asarray(rows, dtype=np.int64).reshape(-1) for rows in given or [[]] * queries]
-        if len(lists) != queries:
+        lists = [_array(list(rows) if isinstance(rows, set) else rows) for rows in given or [[]] * queries]
+        if len(lists) != queries or any(one.ndim != 1 or (one.size and one.dtype.kind not in "iu") for one in lists):
             raise ValueError(
-                f"positives are {len(lists)} lists and there are {queries} queries; give a list of document rows for "
+                f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "
                 "each query, or an (n, 2) array of rows (query, document)."
             )
+        lists = [one.astype(np.int64) for one in lists]
         pairs = np.stack([np.repeat(np.arange(queries), list(map(len, lists))), np.concatenate(lists)], axis=1)
     if alone:
         itself = np.stack([np.arange(queries)] * 2, axis=1)

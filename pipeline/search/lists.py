@@ -13,7 +13,7 @@ from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.proposals import Heads
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NegativeLists:
     """The lists of one direction, one row an anchor: score falling, then id rising; padded with -1 and NaN."""
 
@@ -24,10 +24,13 @@ class NegativeLists:
     sources: UInt8[np.ndarray, "anchors h"] | None = None
     """Fused tables only: bit m is set where member m lists the pair."""
     bound: Float32[np.ndarray, " anchors"] | None = None
-    """What a search may say: no candidate without an exact score of its own scores more."""
+    """An upper bound for every candidate that was not scored exactly; None where no search gave one."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
+
+    def __repr__(self) -> str:
+        return f"NegativeLists({len(self)} lists of {self.h})"
 
     def __getitem__(self, rows: slice | Int64[np.ndarray, " some"]) -> NegativeLists:
         """The lists of some anchors."""

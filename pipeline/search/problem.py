@@ -16,6 +16,8 @@ DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
+LARGEST_SCORE = 1e37
+"""A tenth of float32's largest number, for sums on the way."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class Positives:
 
     ids: Int32[np.ndarray, " pairs"]
     offsets: Int64[np.ndarray, " anchors_and_one"]
+
+    def __getitem__(self, anchor: int) -> Int32[np.ndarray, " own"]:
+        return self.ids[self.offsets[anchor] : self.offsets[anchor + 1]]
 
     @classmethod
     def of_pairs(
@@ -128,7 +133,7 @@ class Problem:
                 option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
                 raise ValueError(
                     f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
-                    f"got {count}; lower `mining.{option}` to at most {count - most}."
+                    f"got {count}; lower {option} to at most {count - most}."
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
@@ -175,7 +180,14 @@ class Problem:
 
     @property
     def longest(self) -> float:
-        return math.prod(self.norms)
+        """No image's norm times a caption's is more; refused where scores could leave float32."""
+        longest = math.prod(self.norms)
+        if longest > LARGEST_SCORE:
+            raise ValueError(
+                f"an image has norm {self.norms[0]:.3g} and a caption {self.norms[1]:.3g}: dot products do not fit "
+                "into float32; divide the vectors by a common factor, or by their norms."
+            )
+        return longest
 
 
 def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:

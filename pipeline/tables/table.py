@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.screened import ScreenedTable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NegativeTable:
     """For every image its hardest captions (`i2t`), for every caption its hardest images (`t2i`).
 
@@ -37,28 +37,32 @@ class NegativeTable:
     """The true pairs, rows (image, caption), which no list holds; None where nobody said."""
 
     def __getitem__(self, direction: Direction) -> NegativeLists:
-        return self.i2t if direction == "i2t" else self.t2i
+        return {"i2t": self.i2t, "t2i": self.t2i}[direction]
+
+    def __repr__(self) -> str:
+        held = (f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in DIRECTIONS)
+        return f"NegativeTable({', '.join(held)})"
 
     def own(self, direction: Direction) -> Positives:
-        """Each anchor's positives."""
+        """Group the true pairs by anchor."""
         if self.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         return positives_of(direction, self.positives, len(self[direction]))
 
     @property
     def sha256(self) -> dict[str, str]:
-        """Each direction's content, by the manifest where it says it."""
+        """The hash of each direction's lists, from the manifest where it has one."""
         if "sha256" in said_of(self.manifest, "i2t"):
             return table_hashes(self.manifest)
         return {"i2t": content_sha256(self.i2t), "t2i": content_sha256(self.t2i)}
 
     def to_arrow(self, direction: Direction) -> pa.Table:
-        """A row an anchor, with the columns of the table's files."""
+        """Make a row an anchor, with the columns of the table's files."""
         lists = to_arrow(self[direction])
         return lists.drop_columns("bound") if self[direction].bound is not None else lists
 
     def to_pandas(self, direction: Direction) -> Any:
-        """A pandas.DataFrame with a row a negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
+        """Make a pandas.DataFrame, a row a negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
         return data_frame(negatives_of(self[direction]))
 
     def screen(
@@ -97,7 +101,7 @@ class NegativeTable:
 
 
 def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTable:
-    """The table in a folder; with `dataset`, refuse one mined on a training split of another fingerprint."""
+    """Read the table in a folder; with `dataset`, refuse one mined on a training split of another fingerprint."""
     folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
     i2t, t2i = (read_lists(folder / f"{direction}.parquet") for direction in DIRECTIONS)

@@ -13,8 +13,9 @@ from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.draw_weights import drawn_ranks
+from aoq.pipeline.training.draw_weights import draw_weights, drawn_ranks
 from aoq.pipeline.training.sampler import WHOLE, Sampler, draw_groups
 
 
@@ -42,20 +43,21 @@ class BatchSampler:
     The pairs are the table's true ones, or those of `image_of` (captions,), the image row of each caption. Every
     caption needs one image.
 
-    `i2t_weights` and `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
+    Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
+    `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
     others of its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
     """
 
     def __init__(
         self,
-        table: NegativeTable,
+        table: NegativeTable | ScreenedTable,
         *,
         batch_size: int,
         image_of: Int[np.ndarray, " captions"] | Int[Tensor, " captions"] | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        companions: Literal["anchors"] | None = None,
+        companions: str | None = None,
         drop_last: bool = False,
         h_captions: int | None = None,
         h_images: int | None = None,
@@ -65,14 +67,18 @@ class BatchSampler:
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
     ) -> None:
+        if companions not in (None, "anchors"):
+            raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
+        screened = table if isinstance(table, ScreenedTable) else None
+        table = table.table if isinstance(table, ScreenedTable) else table
         fewest = 2 if companions is None else 6
         if batch_size < fewest:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
         self._image_of = _pairing(table) if image_of is None else np.asarray(image_of, dtype=np.int32)
-        i2t = _head("i2t", table, h_captions, i2t_weights)
-        t2i = _head("t2i", table, h_images, t2i_weights)
+        i2t = _head("i2t", table, screened, h_captions, i2t_weights)
+        t2i = _head("t2i", table, screened, h_images, t2i_weights)
         self._sampler = Sampler(
             i2t[0],
             t2i[0],
@@ -158,7 +164,7 @@ class BatchSampler:
 def offline_similarities(
     images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], image_rows: Int[Tensor, " rows"] | None = None
 ) -> OfflineSimilarities:
-    """Dot products of a batch's embeddings that stand in its three groups: anchors, offline, companions.
+    """Compute the offline similarities of a batch whose embeddings stand in three groups: anchors, offline, companions.
 
     With the batch's `image_rows` derived pairs that are true pairs are no negatives. They are rare: the sampler draws
     anew where an anchor's two negatives correspond.
@@ -203,11 +209,18 @@ def _pairing(table: NegativeTable) -> Int32[np.ndarray, " captions"]:
 
 
 def _head(
-    direction: Direction, table: NegativeTable, h: int | None, weights: Float[np.ndarray, "anchors h"] | None
+    direction: Direction,
+    table: NegativeTable,
+    screened: ScreenedTable | None,
+    h: int | None,
+    weights: Float[np.ndarray, "anchors h"] | None,
 ) -> tuple[Int[np.ndarray, "anchors drawn"], Float[np.ndarray, "anchors drawn"] | None]:
     """The ids that are drawn, and their weights."""
     ids = table[direction].negative_ids
     if weights is not None and weights.shape != ids.shape:
         raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {ids.shape}.")
     ranks = drawn_ranks(direction, ids, h=h)
+    if screened is not None and weights is None:
+        judged, suspected = screened.view[direction], screened.suspected
+        return ids[:, ranks], draw_weights(direction, table[direction], ranks, judged=judged, suspected=suspected)
     return ids[:, ranks], None if weights is None else weights[:, ranks]

@@ -170,7 +170,7 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
 def test_arguments_that_do_not_fit_are_refused(run, files, arguments, message):
     result = run(*arguments)
     assert result.exit_code != 0
-    assert message.replace(".*", "`mining.h_captions`").replace("\\", "") in result.stderr
+    assert message.replace(".*", "h_captions").replace("\\", "") in result.stderr
     assert not list(files.glob("*table*"))
 
 

@@ -143,7 +143,7 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"images": GOOD, "documents": GOOD}, "images go with captions"),
         ({"queries": GOOD, "documents": GOOD, "image_of": [0]}, "queries go with documents"),
         ({"queries": GOOD, "documents": GOOD}, r"positives; \[\] if none is"),
-        ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 lists and there are 4 queries"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, and there are"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not go in pairs"),
@@ -158,8 +158,48 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"images": GOOD, "captions": GOOD[:, :3] + 1, "h": 1}, "images have 4 dimensions and captions 3"),
         ({"images": GOOD, "captions": GOOD, "h": 1, "metric": "l2"}, "metric is 'l2'"),
         ({"images": GOOD, "captions": GOOD, "h": 1, "search": "best"}, "there is no search 'best'"),
+        ({"images": GOOD, "captions": GOOD, "h": True}, "h is True; give a whole number, or two"),
+        ({"images": GOOD, "captions": GOOD, "h": (1, 1, 1)}, "give a whole number, or two"),
+        ({"queries": GOOD, "h": (1, 1)}, "queries alone have one side"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [[0.5]] * 4, "h": 1}, "give a list of document rows"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3], "h": 1}, "give a list of document rows"),
+        ({"images": torch.eye(4).long(), "captions": GOOD, "h": 1}, "images are int64"),
+        ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD, "h": 1}, "images are complex64"),
+        ({"images": GOOD * 1e25, "captions": GOOD * 1e25, "h": 1, "metric": "dot"}, "do not fit into float32"),
     ],
 )
 def test_what_does_not_fit_is_said(given, message):
     with pytest.raises(ValueError, match=message):
         hard_negatives(**given)
+
+
+def test_one_array_may_be_both_sides():
+    vectors = unit(np.random.default_rng(6), 20)
+    for side in (vectors, torch.from_numpy(vectors)):
+        table = hard_negatives(side, side, h=np.int64(3))
+        check(table.i2t, vectors, vectors, [[row] for row in range(20)], 3)
+        check(table.t2i, vectors, vectors, [[row] for row in range(20)], 3)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-100, 1e100])
+def test_cosines_of_very_long_and_short_vectors(scale):
+    rng = np.random.default_rng(7)
+    images, captions = rng.normal(size=(20, 3)), rng.normal(size=(20, 3))
+    found, expected = hard_negatives(images * scale, captions, h=3), hard_negatives(images, captions, h=3)
+    np.testing.assert_array_equal(found.i2t.negative_ids, expected.i2t.negative_ids)
+    np.testing.assert_allclose(found.i2t.scores, expected.i2t.scores, atol=1e-6)
+
+
+def test_tensors_of_float64_are_not_rounded_before_their_norms():
+    rng = np.random.default_rng(8)
+    images, captions = rng.normal(size=(50, 3)), rng.normal(size=(150, 3))
+    images[:, 0] += 1e6
+    captions[:, 0] += 1e6
+    image_of = np.arange(150) // 3
+    tensors = hard_negatives(torch.from_numpy(images), torch.from_numpy(captions), torch.from_numpy(image_of), h=10)
+    assert tensors.sha256 == hard_negatives(images, captions, image_of, h=10).sha256
+
+
+def test_a_table_says_what_it_holds_in_a_line():
+    table = hard_negatives(unit(np.random.default_rng(9), 20), unit(np.random.default_rng(10), 20), h=(3, 2))
+    assert repr(table) == "NegativeTable(i2t: 20 lists of 3, t2i: 20 lists of 2)"

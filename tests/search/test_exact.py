@@ -73,8 +73,8 @@ def test_the_candidates_may_all_be_needed():
 
 def test_more_negatives_than_candidates_is_refused():
     vectors, image_of = np.eye(6, dtype=np.float32), np.array([0, 0, 1, 2, 3, 4], dtype=np.int32)
-    message = r"h=5 needs at least 7 candidates .* lower `mining.h_captions` to at most 4"
+    message = r"h=5 needs at least 7 candidates .* lower h_captions to at most 4"
     with pytest.raises(ValueError, match=message):
         Problem(vectors, vectors, image_of, h_captions=5, h_images=1)
-    with pytest.raises(ValueError, match=r"lower `mining.h_images` to at most 5"):
+    with pytest.raises(ValueError, match=r"lower h_images to at most 5"):
         Problem(vectors, vectors, image_of, h_captions=1, h_images=6)

@@ -19,7 +19,6 @@ import pytest
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.cluster import connection, units
 from aoq.pipeline.search.cluster import job as jobs
-from aoq.pipeline.search.cluster.job import problems_here
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.tiles import TILE_IMAGES
@@ -66,7 +65,7 @@ def world(tmp_path):
 
 def mined(problem, folder, run=run_in_process, **options):
     given = {"search": "onepass", "provenance": {"dataset": "d"}, "run": run, **options}
-    mine(problem, store=folder / "work", output=folder / "table", **given)
+    mine(problem, work=folder / "work", output=folder / "table", **given)
     return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
 
 
@@ -173,6 +172,8 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
 
     def differs_there(job, token):
         import ray
+
+        from aoq.pipeline.search.cluster.job import problems_here  # a worker's own: here it is this function
 
         if ray.get_runtime_context().get_node_id() == second:
             job = replace(job, **{name: changed(job, name) for name in change})

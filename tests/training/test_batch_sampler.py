@@ -293,3 +293,17 @@ def test_captions_of_several_images_or_of_none_are_refused(table):
         BatchSampler(replace(table, positives=np.delete(pairs, 4, axis=0)), batch_size=10)
     with pytest.raises(ValueError, match="caption 4 belongs to 2 images"):
         BatchSampler(replace(table, positives=np.concatenate([pairs, [[0, 4]]]).astype(np.int32)), batch_size=10)
+
+
+def test_what_a_screen_flags_is_not_drawn(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    screened = replace(table, positives=pairs).screen(range_min=1)
+    flagged = table.i2t.negative_ids[:, 0]
+    for batch in BatchSampler(screened, batch_size=10, resample=False):
+        anchors, offline, _ = batch.reshape(3, -1, 2)
+        assert (offline[:, 1] != flagged[anchors[:, 0]]).all()
+
+
+def test_companions_are_anchors_or_none(table):
+    with pytest.raises(ValueError, match="companions is 'anchor'"):
+        BatchSampler(table, image_of=IMAGE_OF, batch_size=9, companions="anchor")

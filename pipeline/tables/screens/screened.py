@@ -29,7 +29,7 @@ from aoq.pipeline.tables.writing import made_whole
 CERTAIN = ("positives", "same_text")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScreenedTable:
     """A table and what a screen says of it; the table itself stays as it is."""
 
@@ -37,6 +37,10 @@ class ScreenedTable:
     view: View
     suspected: Suspected = "drop"
     """What becomes of negatives that the screen suspects, unless `weights` is told otherwise."""
+
+    def __repr__(self) -> str:
+        flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in DIRECTIONS)
+        return f"ScreenedTable({self.table!r}, {flagged})"
 
     def flags(self, direction: Direction) -> UInt16[np.ndarray, "anchors h"]:
         """The bits of the rules that each negative meets, `rules_of` of each their names."""
