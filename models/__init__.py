@@ -28,7 +28,7 @@ MODELS: dict[str, type[MatchingModel]] = {
 
 
 def build_model(name: str, *, feature_size: int, vocabulary_size: int, **options: Any) -> MatchingModel:
-    """A fresh model of `MODELS`; `options` are its further keyword arguments."""
+    """Build a fresh model of `MODELS`; `options` are its further keyword arguments."""
     if name not in MODELS:
-        raise ValueError(f"There is no model {name!r}; known models are {sorted(MODELS)}.")
+        raise ValueError(f"there is no model {name!r}; known models are {sorted(MODELS)}.")
     return MODELS[name](feature_size=feature_size, vocabulary_size=vocabulary_size, **options)

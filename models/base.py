@@ -146,11 +146,11 @@ class MatchingModel(nn.Module, ABC):
 
     @abstractmethod
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
-        """Every image against every caption."""
+        """Score every image against every caption."""
 
     @abstractmethod
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
-        """Image b against caption b, for aligned codes."""
+        """Score image b against caption b, for aligned codes."""
 
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
         """Where image b and caption b of aligned codes look in each other, in each direction the model attends in."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -34,7 +33,7 @@ class Engine:
     def torch_device(self) -> torch.device:
         """The device, with the process's threads set on the way."""
         torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
-        wanted: str | Literal["auto"] = self.device
+        wanted = self.device
         if wanted == "auto":
             wanted = "cuda" if torch.cuda.is_available() else "cpu"
         if wanted.startswith("cuda") and not torch.cuda.is_available():

@@ -96,7 +96,7 @@ class _Stderr(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """A traceback says little to who named a wrong file, and its last line all; bugs keep theirs."""
+    """User errors print one line; bugs keep their traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-split_option = click.option("--split", default="testall", show_default=True, help="Of COCO's test images.")
+split_option = click.option("--split", default="testall", show_default=True, help="The split with COCO's test images.")
 
 
 @click.group()
@@ -21,14 +21,14 @@ def check(folder: Path) -> None:
     """Verify every split of FOLDER and say everything that is wrong; exit code 1 if anything is."""
     from aoq.pipeline.data.check import check_folder
 
-    problems = check_folder(folder)
-    for problem in problems:
-        click.echo(str(problem))
-    errors = sum(problem.severity == "error" for problem in problems)
+    flaws = check_folder(folder)
+    for flaw in flaws:
+        click.echo(str(flaw))
+    errors = sum(flaw.severity == "error" for flaw in flaws)
     if errors:
-        click.echo(f"{errors} errors, {len(problems) - errors} warnings", err=True)
+        click.echo(f"{errors} errors, {len(flaws) - errors} warnings", err=True)
         sys.exit(1)
-    click.echo(f"{folder} is sound" + (f", with {len(problems)} warnings" if problems else ""))
+    click.echo(f"{folder} is sound" + (f", with {len(flaws)} warnings" if flaws else ""))
 
 
 @data.command()

@@ -20,14 +20,19 @@ STAGES = ("second_round", "control", "first_round")
 @click.command()
 @experiment_chain
 @click.option(
-    "--of", "stage", default="second_round", show_default=True, type=click.Choice(STAGES), help="Whose lists."
+    "--of",
+    "stage",
+    default="second_round",
+    show_default=True,
+    type=click.Choice(STAGES),
+    help="The stage whose model searches.",
 )
 @click.option("--weights", type=click.Path(path_type=Path), help="A model.safetensors in place of a stage's.")
 @click.option(
     "--anchors", default=256, show_default=True, type=click.IntRange(min=1), help="Searched in full, each way."
 )
 @click.option("--depth", type=int, help="Compare up to this rank; default: all.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
     """Search sampled anchors of EXPERIMENT's training set with a model of it, and compare with its negative table.
 

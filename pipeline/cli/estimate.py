@@ -29,7 +29,7 @@ DEMO_CAPTIONS = 5
 @click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
 @click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
 @click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @mining_options
 def estimate(
     images: str | None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--format", "name", required=True, metavar="FORMAT", help="One of those above.")
+@click.option("--format", "name", required=True, metavar="FORMAT", help="One of the formats above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
 @click.option("--num-negatives", type=click.IntRange(min=1), help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="With scores, where the format has a place for them.")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--captions", type=click.Path(path_type=Path), help="A text file, one caption a line.")
 @click.option("--image-ids", type=click.Path(path_type=Path), help="A text file, one id a line; default: row numbers.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
-@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`: leave out what it flags.")
+@click.option("--view", type=click.Path(path_type=Path), help="A view made by `aoq screen`; leave out what it flags.")
 def export(
     table: Path,
     output: Path,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.mining_options import read_pairing, read_pairs
+from aoq.pipeline.cli.mining_options import pairing_options, read_pairing, read_pairs
 from aoq.pipeline.cli.vectors import open_sides
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.command("import-table")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--pairs", type=click.Path(path_type=Path), help="A .npy file: the image of each caption, -1 for none.")
-@click.option("--per-image", type=click.IntRange(min=1), help="So many consecutive captions belong to each image.")
-@click.option("--unpaired", is_flag=True, help="No caption belongs to any image.")
+@pairing_options
 @click.option("--data", type=click.Path(path_type=Path), help="The dataset folder that says who belongs to whom.")
 @click.option("--split", default="train", show_default=True, help="Which of its splits.")
 @click.option("--image-ids", type=click.Path(path_type=Path), help="A text file, one id a line; default: row numbers.")
@@ -56,7 +54,7 @@ def import_table(
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.data.files import read_lines
     from aoq.pipeline.data.folder import open_split, split_fingerprint
-    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_lists
+    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
     from aoq.pipeline.tables.writing import made_whole
 
     files = find_files(source)
@@ -65,7 +63,7 @@ def import_table(
     if image_ids is not None:
         ids = read_lines(image_ids)
     with made_whole(output) as made:
-        raw = open_lists(files, ids, _captions(opened, pairs, per_image, ids), made.parent)
+        raw = open_foreign_lists(files, ids, _captions(opened, pairs, per_image, ids), made.parent)
         sizes = len(raw["i2t"].ids), len(raw["t2i"].ids)
         image_of = opened.image_of if opened is not None else read_pairing(*sizes, pairs, per_image)
         about = {"teacher": _teacher(files, vectors, normalise), "tool": "aoq", "tool_version": version("aoq")}

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     help="Which lists: an image's captions (i2t) or a caption's images (t2i). Default: those of what you name.",
 )
 @click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many negatives.")
-@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`; default: the experiment's own screen.")
+@click.option(
+    "--view", type=click.Path(path_type=Path), help="A view made by `aoq screen`; default: the experiment's own screen."
+)
 @click.option(
     "--only", default="", type=click.Choice(["", "left", *RULES]), help="Those that meet a rule of the view, or none."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(
     chain: Chain,
     image: str | None,

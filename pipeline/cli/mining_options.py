@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from aoq.pipeline.search.problem import Problem
 
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 class _Search(click.Option):
     """Its help names the backends there are, which are imported only when help is asked for."""
@@ -26,12 +28,15 @@ class _Search(click.Option):
         return super().get_help_record(ctx)
 
 
-OPTIONS = (
+PAIRING = (
     click.option(
         "--pairs", type=click.Path(path_type=Path), help="A .npy file: the image of each caption, -1 for none."
     ),
     click.option("--per-image", type=click.IntRange(min=1), help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
+)
+OPTIONS = (
+    *PAIRING,
     click.option(
         "--h-captions", default=300, show_default=True, type=click.IntRange(min=1), help="Negatives an image."
     ),
@@ -59,7 +64,16 @@ OPTIONS = (
 
 def mining_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take the pairs, how many negatives, the metric, the search, memory and threads."""
-    return reduce(lambda decorated, option: option(decorated), reversed(OPTIONS), command)
+    return _with_options(OPTIONS, command)
+
+
+def pairing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take who belongs to whom, as `read_pairing` reads it."""
+    return _with_options(PAIRING, command)
+
+
+def _with_options(options: Sequence[Option], command: Callable[..., Any]) -> Callable[..., Any]:
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def require_pairing(options: Mapping[str, Any]) -> None:

@@ -37,8 +37,8 @@ MOST_NAMED = 8
 @click.argument("experiment", required=False)
 @override
 @click.option("--study", default="", help="A study, in place of EXPERIMENT: its arms on its models over its seeds.")
-@click.option("--model", "models", multiple=True, help="Of a study: only this one; give it as often as you like.")
-@click.option("--arm", "arms", multiple=True, help="Likewise.")
+@click.option("--model", "models", multiple=True, help="Show only this model of the study; may be repeated.")
+@click.option("--arm", "arms", multiple=True, help="Show only this arm of the study; may be repeated.")
 @roots
 def results(
     experiment: str | None,

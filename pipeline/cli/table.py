@@ -40,8 +40,10 @@ def audit(table: Path) -> None:
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--view", type=click.Path(path_type=Path), help="Of `aoq screen`: count what its rules found as well.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "--view", type=click.Path(path_type=Path), help="A view made by `aoq screen`; count what its rules found as well."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def stats(table: Path, view: Path | None, as_json: bool) -> None:
     """Describe the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches."""
     from aoq.pipeline.search.problem import DIRECTIONS, OTHER
@@ -90,7 +92,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
 @click.argument("table", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
 @click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     """Say how much the lists of the tables in the folders TABLE and OTHER have in common."""
     from aoq.pipeline.tables.statistics import compare

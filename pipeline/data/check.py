@@ -28,7 +28,7 @@ Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
-class Problem:
+class Flaw:
     """Something wrong in a file: at a line of a text (from 1), at a row of an array (from 0), or in the whole."""
 
     file: str
@@ -42,30 +42,30 @@ class Problem:
         return f"{self.severity}: {self.file}{where}: {self.message}"
 
 
-def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Problem]:
-    """All problems of all splits, or of those chosen; of each kind in each file the first MOST_OF_A_KIND, and how
+def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
+    """All flaws of all splits, or of those chosen; of each kind in each file the first MOST_OF_A_KIND, and how
     many more there are.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
     splits = find_splits(folder) if chosen is None else chosen
     if not splits:
-        return [Problem(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]
+        return [Flaw(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]
     examined = {split: _Examination(folder, split) for split in splits}
-    problems = [problem for each in examined.values() for problem in each.problems]
+    flaws = [flaw for each in examined.values() for flaw in each.flaws]
     for split, other in examined.items():
         if "train" in examined and split != "train":
-            problems += _leaks(examined["train"], other)
-    return problems
+            flaws += _leaks(examined["train"], other)
+    return flaws
 
 
 class _Examination:
-    """What is known of a split. Whatever cannot be read is a problem, and what needs it is not looked at."""
+    """What is known of a split. Whatever cannot be read is a flaw, and what needs it is not looked at."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.split, self.paths = split, present_files(folder, split)
         missing = [suffix for suffix in REQUIRED if suffix not in self.paths]
-        self.problems = [Problem(f"{split}_{suffix}", "is missing; every split needs one") for suffix in missing]
+        self.flaws = [Flaw(f"{split}_{suffix}", "is missing; every split needs one") for suffix in missing]
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
@@ -82,24 +82,24 @@ class _Examination:
         self._note("ids.txt", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
             there = {path.name for path in thumbs.iterdir()}
-            self.problems += _at_most(
-                Problem(f"thumbs/{image}", f"is missing; it is image {line} of its split", "warning")
+            self.flaws += _at_most(
+                Flaw(f"thumbs/{image}", f"is missing; it is image {line} of its split", "warning")
                 for line, image in enumerate(self.ids, start=1)
                 if image not in there
             )
         self._examine_annotations(folder)
 
     def _attempt(self, suffix: str, read: Callable[[Path], T]) -> T | None:
-        """The result of reading a file; None with a problem if that fails, None without if there is no such file."""
+        """The result of reading a file; None with a flaw if that fails, None without if there is no such file."""
         path = self.paths.get(suffix)
         try:
             return None if path is None else read(path)
         except (OSError, ValueError) as error:
-            self.problems.append(Problem(f"{self.split}_{suffix}", str(error).removeprefix(f"{path}: ")))
+            self.flaws.append(Flaw(f"{self.split}_{suffix}", str(error).removeprefix(f"{path}: ")))
             return None
 
     def _note(self, suffix: str, found: Iterable[tuple[int, str]], severity: Severity = "error") -> None:
-        self.problems += _placed(f"{self.split}_{suffix}", found, severity)
+        self.flaws += _placed(f"{self.split}_{suffix}", found, severity)
 
     def _lines(self, suffix: str) -> list[str] | None:
         """The lines of a text, with a mark in place of what cannot be decoded."""
@@ -157,9 +157,9 @@ class _Examination:
         try:
             files = annotation_files(folder, self.split)
         except ValueError as error:
-            self.problems.append(Problem(f"{self.split}_*", str(error)))
+            self.flaws.append(Flaw(f"{self.split}_*", str(error)))
             return
-        if files and all(problem.severity == "warning" for problem in self.problems):
+        if files and all(flaw.severity == "warning" for flaw in self.flaws):
             split = open_split(folder, self.split)
             for path in files.values():
                 suffix = path.name.removeprefix(f"{self.split}_")
@@ -175,7 +175,7 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
     return np.logical_not((is_share & is_low).all(axis=(1, 2)))
 
 
-def _leaks(train: _Examination, other: _Examination) -> list[Problem]:
+def _leaks(train: _Examination, other: _Examination) -> list[Flaw]:
     """Images of another split that are in train too, by their features and by their ids."""
     rows = {digest: row for row, digest in enumerate(train.digests)}
     same = ((row, rows[digest]) for row, digest in enumerate(other.digests) if digest in rows)
@@ -200,16 +200,16 @@ def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
             yield position, first[item]
 
 
-def _placed(file: str, found: Iterable[tuple[int, str]], severity: Severity) -> list[Problem]:
-    """Problems at rows of an array, or at lines of a text."""
+def _placed(file: str, found: Iterable[tuple[int, str]], severity: Severity) -> list[Flaw]:
+    """Flaws at rows of an array, or at lines of a text."""
     if file.endswith(".npy"):
-        return _at_most(Problem(file, message, severity, row=row) for row, message in found)
-    return _at_most(Problem(file, message, severity, line=line) for line, message in found)
+        return _at_most(Flaw(file, message, severity, row=row) for row, message in found)
+    return _at_most(Flaw(file, message, severity, line=line) for line, message in found)
 
 
-def _at_most(problems: Iterable[Problem]) -> list[Problem]:
+def _at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
     """The first MOST_OF_A_KIND, and one that counts the others."""
-    rest = iter(problems)
+    rest = iter(flaws)
     found = list(islice(rest, MOST_OF_A_KIND))
     more = sum(1 for _ in rest)
     if more:

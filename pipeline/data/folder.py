@@ -25,7 +25,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32
 
 from aoq.pipeline.data.files import open_boxes, open_features, read_lines, read_mask
-from aoq.pipeline.data.pairs import CaptionsOf, captions_of, fit_ids, pair_captions, read_pairs, repeats
+from aoq.pipeline.data.pairs import captions_of, fit_ids, pair_captions, read_pairs, repeats
+from aoq.pipeline.search.problem import Positives
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +57,8 @@ class Split:
         return len(self.captions)
 
     @cached_property
-    def captions_of(self) -> CaptionsOf:
+    def captions_of(self) -> Positives:
         return captions_of(self.image_of, self.image_count)
-
-    @property
-    def most_captions(self) -> int:
-        """The captions of the image that has most of them."""
-        return int(np.diff(self.captions_of.offsets).max())
 
 
 def open_split(folder: Path, split: str) -> Split:

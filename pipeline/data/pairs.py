@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int, Int32, Int64
+from jaxtyping import Float, Int, Int32
 
 from aoq.pipeline.data.files import open_array
-from aoq.pipeline.search.problem import own_captions
+from aoq.pipeline.search.problem import Positives, own_captions
 
 BLOCKS = 16
 """How many groups of repeated rows are compared."""
 
 
-@dataclass(frozen=True)
-class CaptionsOf:
-    """The captions of every image: those of image m are `order[offsets[m]:offsets[m + 1]]`, rising."""
-
-    order: Int32[np.ndarray, " captions"]
-    offsets: Int64[np.ndarray, " images_and_one"]
-
-    def __getitem__(self, image: int) -> Int32[np.ndarray, " own"]:
-        return self.order[self.offsets[image] : self.offsets[image + 1]]
-
-
-def captions_of(image_of: Int[np.ndarray, " captions"], images: int) -> CaptionsOf:
-    """Caption -> image turned round.
+def captions_of(image_of: Int[np.ndarray, " captions"], images: int) -> Positives:
+    """The captions of every image, rising.
 
     >>> captions_of(np.array([1, 0, 1]), images=2)[1]
     array([0, 2], dtype=int32)
     """
-    found = own_captions(image_of.astype(np.int32), images)
-    return CaptionsOf(found.ids, found.offsets)
+    return own_captions(image_of.astype(np.int32), images)
 
 
 def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:

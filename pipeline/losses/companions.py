@@ -33,7 +33,7 @@ Loss = Callable[..., LossValue]
 
 
 def with_companions(loss: Loss) -> Loss:
-    """The loss on a batch of triples: all P0, then all P1, then all P2, each in the order of the drawn pairs."""
+    """Make a loss one on batches of triples: all P0, then all P1, then all P2, in the order of the drawn pairs."""
 
     def of_triples(pairs: Similarities, **numbers: Any) -> LossValue:
         return loss(turn_triples(pairs), **numbers)

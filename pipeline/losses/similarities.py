@@ -49,7 +49,7 @@ class LossValue:
 
 
 def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
-    """Which entries of the online matrix are no negatives.
+    """Mark the entries of the online matrix that are no negatives.
 
     A batch may hold two captions of one image, so positives are not just the diagonal; the official code
     takes only the diagonal out (`mask_positives=False`).

@@ -1,4 +1,4 @@
-"""Triplet losses on the batch's own negatives: every negative, or the hardest."""
+"""Triplet losses on in-batch negatives: all of them, or the hardest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sum_triplet(pairs: Similarities, *, margin: float) -> LossValue:
 
     L = sum over (i, t) of sum over t' [m - S(i,t) + S(i,t')]_+ + sum over i' [m - S(i,t) + S(i',t)]_+
 
-    The figure `hardest` is what eq. (2) would cost, a pair and direction: m for a model that finds all pairs alike.
+    The figure `hardest` is what eq. (2) would cost, a pair and direction: m on the collapse plateau.
     """
     total = pairs.matrix.new_zeros(())
     for similarity, is_positive in [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]:

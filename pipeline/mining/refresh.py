@@ -34,12 +34,12 @@ def refresh(earlier: Path, below: float) -> Backend:
     return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
 
-def agreement(
+def fraction_staying(
     lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
 ) -> Float64[np.ndarray, " anchors"]:
     """The fraction of each list's top half that stays there when the list is ordered anew.
 
-    >>> agreement(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
+    >>> fraction_staying(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
     array([0.5])
     """
     half = max(1, lists.shape[1] // 2)
@@ -71,7 +71,7 @@ def _search(
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, start + len(listed)))
     found = near_heads(side, listed)
-    is_drifted = agreement(listed[:, : side.h], found.ids) < below
+    is_drifted = fraction_staying(listed[:, : side.h], found.ids) < below
     rows = np.flatnonzero(is_drifted)
     if len(rows):
         part = exact_heads(side.rows(rows))

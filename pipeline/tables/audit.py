@@ -36,7 +36,7 @@ class Finding:
 
 
 def audit(given: NegativeTable | Path | str) -> list[Finding]:
-    """All that is wrong with a table in a folder, or in memory: then its files and certificates are not looked at.
+    """Check a table in a folder, or one in memory without files and certificates, and list what is wrong.
 
     What cannot be read at all is a ValueError or an OSError.
     """

@@ -91,7 +91,7 @@ def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
 def compare(
     one: NegativeTable, other: NegativeTable, depth: int | None = None, changed: int = 5
 ) -> dict[str, Difference]:
-    """By direction; down to `depth`, or as deep as both lists go."""
+    """Compare two tables' lists, direction by direction, down to `depth` or as deep as both go."""
     differences: dict[str, Difference] = {}
     for direction in DIRECTIONS:
         a, b = one[direction], other[direction]

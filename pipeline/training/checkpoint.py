@@ -28,9 +28,9 @@ def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[s
     write_atomically(path, save(contiguous, {"aoq": canonical_json(description)}))
 
 
-def load_model(path: Path) -> MatchingModel:
-    """The model a weights file describes, in eval mode."""
-    description, weights = read_weights(path)
+def load_model(path: Path | str) -> MatchingModel:
+    """Load the model that a weights file describes, in eval mode."""
+    description, weights = read_weights(Path(path))
     model = build_model(description["name"], **description["options"])
     try:
         model.load_state_dict(weights)

@@ -35,8 +35,9 @@ LAST_STEPS = 50
 @dataclass
 class RoundState(State):
     protected_epochs: int = 0
+    """Epochs that the protected start-up took."""
     ready: bool = True
-    """Whether the protected start-up is over, and how many epochs it took."""
+    """True once the start-up is over."""
     hardest: list[float] = field(default_factory=list)
     """In the start-up: what the batch's hardest negatives cost in this epoch's last steps."""
 

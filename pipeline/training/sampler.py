@@ -13,7 +13,7 @@ from aoq.pipeline.data.pairs import captions_of
 
 WHOLE = ((0.0, 1.0),)
 MOST_REDRAWS = 100
-"""After so many draws a pair whose every negative is the other's positive goes without derived pairs."""
+"""After this many redraws a pair whose offline negatives still correspond goes without derived pairs."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Draw:
     own_captions: Int32[np.ndarray, " batch"]
     """A caption of each offline image: its companion."""
     corresponding: Bool[np.ndarray, " batch"]
-    """Whether the two negatives are each other's positives after all, and with them both derived pairs."""
+    """True where the two offline negatives are a true pair; both derived pairs then are too."""
     collision_rate: float = 0.0
-    """The share of first draws in which they were."""
+    """The fraction of first draws in which they were."""
 
     @property
     def groups(self) -> list[Group]:
@@ -144,7 +144,7 @@ class Sampler:
         offline_images = self._images.at(captions, ranks[1])
         first = self._captions_of.offsets[offline_images]
         count = self._captions_of.offsets[offline_images + 1] - first
-        own_captions = self._captions_of.order[first + (choice * count).astype(np.int64)]
+        own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
         own_images = self._image_of[offline_captions]
         corresponding = own_images == offline_images
         return Draw(images, captions, offline_captions, offline_images, own_images, own_captions, corresponding)

@@ -1,4 +1,4 @@
-"""Every problem of a folder is reported, each once, all at the same time."""
+"""Every flaw of a folder is reported, each once, all at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data import check
-from aoq.pipeline.data.check import MOST_OF_A_KIND, Problem, check_folder
+from aoq.pipeline.data.check import MOST_OF_A_KIND, Flaw, check_folder
 
 Write = Callable[..., Path]
 
@@ -18,12 +18,12 @@ def features(seed: int = 0, rows: int = 4) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, 3, 5)).astype(np.float32)
 
 
-def the_one(folder: Path) -> Problem:
-    (problem,) = check_folder(folder)
-    return problem
+def the_one(folder: Path) -> Flaw:
+    (flaw,) = check_folder(folder)
+    return flaw
 
 
-def test_sound_folder_has_no_problem(write_split: Write, boxes: np.ndarray) -> None:
+def test_sound_folder_has_no_flaw(write_split: Write, boxes: np.ndarray) -> None:
     write_split("dev")
     (write_split(ids=list("abcd"), boxes=boxes, mask=np.ones((4, 3), bool)) / "notes.npy").write_text("ignored")
     assert check_folder(write_split("train", ids=list("abcd"))) == []
@@ -39,9 +39,9 @@ def test_folder_without_a_split(tmp_path: Path) -> None:
 def test_broken_rows(write_split: Write, row: int, value: float) -> None:
     spoiled = features()
     spoiled[row, 1, 1] = value
-    problem = the_one(write_split(ims=spoiled))
-    assert (problem.file, problem.row, problem.severity) == ("train_ims.npy", row, "error")
-    assert "NaN" in problem.message
+    flaw = the_one(write_split(ims=spoiled))
+    assert (flaw.file, flaw.row, flaw.severity) == ("train_ims.npy", row, "error")
+    assert "NaN" in flaw.message
 
 
 def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,21 +53,21 @@ def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest
 
 def test_every_bad_line_is_named(write_split: Write) -> None:
     caps = b"good\n\nbad \xff\n" + b"good\n" * 8 + b" \n"
-    problems = check_folder(write_split(caps=caps, ids=["a", "", "c", "d"]))
-    assert [(problem.file, problem.line) for problem in problems] == [
+    flaws = check_folder(write_split(caps=caps, ids=["a", "", "c", "d"]))
+    assert [(flaw.file, flaw.line) for flaw in flaws] == [
         ("train_caps.txt", 2),
         ("train_caps.txt", 3),
         ("train_caps.txt", 12),
         ("train_ids.txt", 2),
     ]
-    assert "0xff" in problems[1].message
+    assert "0xff" in flaws[1].message
 
 
 def test_equal_images_and_ids(write_split: Write) -> None:
     twice = features()
     twice[3] = twice[1]
-    problems = check_folder(write_split(ims=twice, ids=["a", "b", "c", "a"]))
-    assert [(problem.file, problem.row, problem.line, problem.severity) for problem in problems] == [
+    flaws = check_folder(write_split(ims=twice, ids=["a", "b", "c", "a"]))
+    assert [(flaw.file, flaw.row, flaw.line, flaw.severity) for flaw in flaws] == [
         ("train_ims.npy", 3, None, "warning"),
         ("train_ids.txt", None, 4, "warning"),
     ]
@@ -78,13 +78,13 @@ def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
     other[2] = features()[3]
     write_split("dev", ims=other, ids=["w", "a", "y", "z"])
     write_split("test", ims=other, ids=["1", "2", "3", "4"])
-    problems = check_folder(write_split(ims=features(), ids=list("abcd")))
-    assert [(problem.file, problem.row, problem.line) for problem in problems] == [
+    flaws = check_folder(write_split(ims=features(), ids=list("abcd")))
+    assert [(flaw.file, flaw.row, flaw.line) for flaw in flaws] == [
         ("dev_ims.npy", 2, None),
         ("dev_ids.txt", None, 2),
         ("test_ims.npy", 2, None),
     ]
-    assert all("leak" in problem.message and problem.severity == "warning" for problem in problems)
+    assert all("leak" in flaw.message and flaw.severity == "warning" for flaw in flaws)
 
 
 def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
@@ -94,8 +94,8 @@ def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
 def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
     repeated = np.repeat(features(rows=100), 3, axis=0)
     repeated[3 * 50 + 2] += 1.0
-    problem = the_one(write_split(ims=repeated, caps=["a"] * 300))
-    assert (problem.row, problem.severity) == (152, "error")
+    flaw = the_one(write_split(ims=repeated, caps=["a"] * 300))
+    assert (flaw.row, flaw.severity) == (152, "error")
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
 )
 def test_bad_boxes(write_split: Write, boxes: np.ndarray, box: tuple[float, ...], row: int) -> None:
     boxes[row, 1] = box
-    problem = the_one(write_split(boxes=boxes))
-    assert (problem.file, problem.row, problem.severity) == ("train_boxes.npy", row, "error")
+    flaw = the_one(write_split(boxes=boxes))
+    assert (flaw.file, flaw.row, flaw.severity) == ("train_boxes.npy", row, "error")
 
 
 def test_image_of_masked_regions_only(write_split: Write) -> None:
     mask = np.ones((4, 3), bool)
     mask[2] = False
-    problem = the_one(write_split(mask=mask))
-    assert (problem.file, problem.row, problem.severity) == ("train_mask.npy", 2, "error")
+    flaw = the_one(write_split(mask=mask))
+    assert (flaw.file, flaw.row, flaw.severity) == ("train_mask.npy", 2, "error")
 
 
 def test_missing_thumbs(write_split: Write) -> None:
@@ -120,9 +120,9 @@ def test_missing_thumbs(write_split: Write) -> None:
     (folder / "thumbs").mkdir()
     for name in ("a.jpg", "c.jpg", "unknown.jpg"):
         (folder / "thumbs" / name).touch()
-    problems = check_folder(folder)
-    assert [problem.file for problem in problems] == ["thumbs/b.jpg", "thumbs/d.jpg"]
-    assert {problem.severity for problem in problems} == {"warning"}
+    flaws = check_folder(folder)
+    assert [flaw.file for flaw in flaws] == ["thumbs/b.jpg", "thumbs/d.jpg"]
+    assert {flaw.severity for flaw in flaws} == {"warning"}
 
 
 def test_missing_files(write_split: Write) -> None:
@@ -130,7 +130,7 @@ def test_missing_files(write_split: Write) -> None:
     (folder / "train_ims.npy").unlink()
     assert (the_one(folder).file, the_one(folder).severity) == ("train_ims.npy", "error")
     (write_split("dev") / "dev_caps.txt").unlink()
-    assert [problem.file for problem in check_folder(folder)] == ["dev_caps.txt", "train_ims.npy"]
+    assert [flaw.file for flaw in check_folder(folder)] == ["dev_caps.txt", "train_ims.npy"]
 
 
 def test_everything_is_said_at_once(write_split: Write) -> None:
@@ -145,8 +145,8 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
         pairs=np.zeros(12),
     )
     write_split("dev", ims=np.zeros((4, 5), np.float32))
-    assert sorted((problem.file, problem.line, problem.row) for problem in check_folder(folder) if problem.row is None)
-    assert [str(problem).split(": ")[1] for problem in check_folder(folder)] == [
+    assert sorted((flaw.file, flaw.line, flaw.row) for flaw in check_folder(folder) if flaw.row is None)
+    assert [str(flaw).split(": ")[1] for flaw in check_folder(folder)] == [
         "dev_ims.npy",
         "train_caps.txt:13",
         "train_pairs.npy",
@@ -155,16 +155,16 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
         "train_boxes.npy",
         "train_mask.npy",
     ]
-    assert not any(str(folder) in problem.message for problem in check_folder(folder))
+    assert not any(str(folder) in flaw.message for flaw in check_folder(folder))
 
 
 def test_captions_that_do_not_divide(write_split: Write) -> None:
     assert "13 captions for 4 images" in the_one(write_split(caps=["a"] * 13)).message
 
 
-def test_many_problems_of_a_kind_are_counted(write_split: Write) -> None:
-    problems = check_folder(write_split(ims=np.full((40, 3, 5), np.nan, np.float32), caps=["a"] * 40))
-    errors = [problem for problem in problems if problem.severity == "error"]
+def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
+    flaws = check_folder(write_split(ims=np.full((40, 3, 5), np.nan, np.float32), caps=["a"] * 40))
+    errors = [flaw for flaw in flaws if flaw.severity == "error"]
     assert len(errors) == MOST_OF_A_KIND + 1
     assert errors[-1].message == "... and 20 more like this"
     assert errors[-1].row is None
@@ -175,8 +175,8 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,0\n")
     assert check_folder(folder) == []
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,9\n")
-    problem = the_one(folder)
-    assert problem.file == "dev_relevance_eccv.csv"
-    assert "image_id 9 to 9" in problem.message
+    flaw = the_one(folder)
+    assert flaw.file == "dev_relevance_eccv.csv"
+    assert "image_id 9 to 9" in flaw.message
     (folder / "dev_relevance_eccv.parquet").write_bytes(b"")
     assert "stand for the same; remove one" in the_one(folder).message

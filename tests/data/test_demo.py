@@ -68,7 +68,7 @@ def test_folder_is_complete_and_sound(demo: Path, train: Split) -> None:
     assert train.features.shape == (300, 12, 64)
     assert train.features.dtype == np.float16
     assert train.boxes is not None
-    assert train.most_captions == 5
+    assert train.captions_of.most == 5
     assert open_split(demo, "dev").image_count == 60
 
 
@@ -80,7 +80,7 @@ def test_other_sizes(tmp_path: Path, regions: int, feature_size: int) -> None:
     assert check_folder(tmp_path) == []
     split = open_split(tmp_path, "train")
     assert split.features.shape == (9, regions, feature_size)
-    assert split.most_captions == 3
+    assert split.captions_of.most == 3
 
 
 @pytest.mark.parametrize("sizes", [{"regions": 4}, {"images": 0}, {"dev_images": 0}])

@@ -32,7 +32,7 @@ def test_features_stay_on_disk_as_they_are(write_split: Write) -> None:
 def test_captions_are_paired_in_order_without_pairs(write_split: Write) -> None:
     split = open_split(write_split(), "train")
     assert split.image_of.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert split.most_captions == 3
+    assert split.captions_of.most == 3
 
 
 def test_pairs_may_be_in_any_order_and_uneven(write_split: Write) -> None:
@@ -42,8 +42,8 @@ def test_pairs_may_be_in_any_order_and_uneven(write_split: Write) -> None:
     for image in range(split.image_count):
         expected = [caption for caption in range(len(pairs)) if pairs[caption] == image]
         assert own[image].tolist() == expected
-        assert own.order[own.offsets[image] : own.offsets[image + 1]].tolist() == expected
-    assert split.most_captions == 4
+        assert own.ids[own.offsets[image] : own.offsets[image + 1]].tolist() == expected
+    assert own.most == 4
 
 
 def test_the_first_images_keep_their_captions(write_split: Write, boxes: np.ndarray) -> None:

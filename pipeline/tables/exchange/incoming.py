@@ -53,7 +53,7 @@ def find_files(source: Path) -> dict[Direction, Path]:
     return files
 
 
-def open_lists(
+def open_foreign_lists(
     files: Mapping[Direction, Path], image_ids: Sequence[str] | None, captions: int | None, work: Path
 ) -> dict[Direction, ForeignLists]:
     """Official `.npy` lists as they are; TREC runs by way of files in the folder `work`.

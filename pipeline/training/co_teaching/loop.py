@@ -184,12 +184,8 @@ class _CoTeaching(Resumable):
         state, line = self.state, window.means()
         self.check_finite(np.array([line["loss"], line.get("noisy_loss", 0.0)]))
         name = "warmup" if self.probabilities is None else "co_teaching"
-        about = {
-            "network": state.network,
-            "loss_name": name,
-            "learning_rate": learning_rate(self._schedule, state.epoch),
-        }
-        self.append({**about, **line, "steps_per_second": round(window.steps_per_second, 3)})
+        about = {"network": state.network, "loss_name": name}
+        self.append_window(window, about, learning_rate(self._schedule, state.epoch))
         most = steps_per_epoch(self._pairs.split.caption_count, self._section.batch_size)
         done = (2 * state.epoch + state.network) * most + state.step
         text = f"epoch {state.epoch + 1}/{self.epochs} {name} loss {line['loss']:.2f}"
