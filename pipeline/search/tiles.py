@@ -69,10 +69,17 @@ class TileKeeper:
         ranges = in_parallel(kernel, rows, *arguments, *limits, *buffers, ends, parts=1)
         starts = np.array([start for start, _ in ranges])
         found, (image, caption, score) = (starts * columns, ends[starts]), buffers
-        own, candidates, scores = _reaching(*found, image, caption, score, limits[0])
-        self._images.add(own, candidates + np.int32(first), scores)
-        own, candidates, scores = _reaching(*found, caption, image, score, limits[1])
-        self._captions.add(own + np.int32(first), candidates, scores)
+        sides = (
+            (self._images, image, limits[0], np.int32(0), caption, np.int32(first)),
+            (self._captions, caption, limits[1], np.int32(first), image, np.int32(0)),
+        )
+
+        def hand_over(start: int, stop: int) -> None:
+            for keeper, anchors, limit, first_anchor, candidates, first_candidate in sides[start:stop]:
+                own, kept, scores = _reaching(*found, anchors, candidates, score, limit)
+                keeper.add(own + first_anchor, kept + first_candidate, scores)
+
+        in_parallel(hand_over, len(sides), parts=1)
 
     def take_scores(self, tile: Float32[np.ndarray, "rows columns"], shape: tuple[int, ...], first: int) -> None:
         """Hand each keeper what reaches its anchors' limits; the tile may be larger than its shape."""
