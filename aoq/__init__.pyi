@@ -24,7 +24,7 @@ from aoq.pipeline.losses.similarities import Similarities as Similarities
 from aoq.pipeline.losses.similarities import positive_pairs as positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet as online_triplet
 from aoq.pipeline.losses.triplet import sum_triplet as sum_triplet
-from aoq.pipeline.mining.in_memory import hard_negatives as hard_negatives
+from aoq.pipeline.mining.hard_negatives import hard_negatives as hard_negatives
 from aoq.pipeline.search.lists import NegativeLists as NegativeLists
 from aoq.pipeline.tables.audit import audit as audit
 from aoq.pipeline.tables.statistics import compare as compare

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.mining.in_memory import hard_negatives
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.table import read_table
