@@ -76,7 +76,13 @@ class BatchSampler:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
-        self._image_of = _pairing(table) if image_of is None else np.asarray(image_of, dtype=np.int32)
+        owners = _pairing(table) if image_of is None else np.asarray(image_of)
+        if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
+            raise ValueError(
+                f"caption {outside[0]} is of image {owners[outside[0]]}, and the table has images 0 to "
+                f"{len(table.i2t) - 1}."
+            )
+        self._image_of = owners.astype(np.int32)
         i2t = _head("i2t", table, screened, h_captions, i2t_weights)
         t2i = _head("t2i", table, screened, h_images, t2i_weights)
         self._sampler = Sampler(

@@ -304,6 +304,14 @@ def test_what_a_screen_flags_is_not_drawn(table):
         assert (offline[:, 1] != flagged[anchors[:, 0]]).all()
 
 
+@pytest.mark.parametrize("image", [-1, IMAGES, 2**32 + 1])
+def test_a_pair_beyond_the_table_is_named(table, image):
+    moved = IMAGE_OF.astype(np.int64)
+    moved[7] = image
+    with pytest.raises(ValueError, match=f"caption 7 is of image {image}, and the table has images 0 to {IMAGES - 1}"):
+        BatchSampler(table, image_of=moved, batch_size=10)
+
+
 def test_companions_are_anchors_or_none(table):
     with pytest.raises(ValueError, match="companions is 'anchor'"):
         BatchSampler(table, image_of=IMAGE_OF, batch_size=9, companions="anchor")
