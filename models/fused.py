@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-CACHE = 2**18  # so many numbers at a time hardly leave the cache
+CACHE = 2**18  # numbers at a time: that many hardly leave the cache
 
 
 def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Tensor, "*axes"]:

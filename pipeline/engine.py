@@ -18,11 +18,11 @@ class Engine:
     checkpoint_steps: int = 500
     tensorboard: bool = False
     mining_memory_mb: int = 1500
-    """About so much may mining use beyond the embeddings; on Ray, each unit."""
+    """MB that mining may use beyond the embeddings, about; on Ray, each unit."""
     backend: str = "inprocess"
     """Who does mining's units: this process, or Ray."""
     ray_address: str = ""
-    """Of the cluster: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
+    """The cluster's address: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

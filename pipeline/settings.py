@@ -76,7 +76,7 @@ def log_to_console() -> None:
 
 
 def _of_failures(record: logging.LogRecord) -> bool:
-    """Of what Luigi says, warnings, and of its summary at the end which tasks failed, where any did."""
+    """Let through Luigi's warnings, and of its summary which tasks failed, where any did."""
     if record.levelno >= logging.WARNING:
         return True
     failed = FAILED.search(record.getMessage())

@@ -33,7 +33,7 @@ def _faiss() -> str:
 
 
 def _processor() -> str:
-    """As Linux names it; elsewhere its architecture."""
+    """Name the processor as Linux does; elsewhere its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

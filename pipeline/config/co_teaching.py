@@ -20,7 +20,7 @@ class CoTeaching(Section):
     warmup_epochs: PositiveInt
     """Epochs of each network by itself on all pairs and all negatives, before those of co-teaching."""
     epochs: PositiveInt
-    """Of co-teaching."""
+    """Epochs of co-teaching."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     learning_rate: PositiveFloat = 2e-4
     decay_epochs: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = ()

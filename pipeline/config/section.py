@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -25,9 +26,9 @@ class NamedSection(Section):
     name: str
 
     @classmethod
+    @abstractmethod
     def kind(cls, name: str) -> type[NamedSection]:
-        """The section of that name; an unknown one is an error with the known ones."""
-        raise NotImplementedError
+        """Find the section of that name; an unknown one is an error with the known ones."""
 
     @model_validator(mode="wrap")
     @classmethod

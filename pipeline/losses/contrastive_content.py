@@ -22,7 +22,7 @@ from aoq.pipeline.losses.hinge import hinge
 
 @dataclass(frozen=True)
 class ContentSimilarities:
-    """Of one query q a pair; the masks are True where there is such a similarity."""
+    """Similarities of one query q a pair; the masks are True where there is such a similarity."""
 
     attended: Float[Tensor, " pairs"]
     """Sim(q, a)"""
@@ -55,7 +55,7 @@ def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tens
 
 
 def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
-    """Of a query of each pair and another one, both drawn by `uniform` numbers from [0, 1)."""
+    """Draw a query of each pair and another one, by `uniform` numbers from [0, 1), and compare."""
     eligible = drawable(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)
     drawn = pick(attending, uniform[0])

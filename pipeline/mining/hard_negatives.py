@@ -89,7 +89,7 @@ def _array(given: Any) -> np.ndarray:
 
 
 def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
-    """As float32 in memory; of norm 1 where a cosine is wanted."""
+    """Give float32 in memory, of norm 1 where a cosine is wanted."""
     array = _array(given)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")

@@ -16,7 +16,7 @@ def ranks(rng, images=4, image_of=IMAGE_OF, most=15):
 
 
 def rsum(one, image_of, times):
-    """Of the images drawn so many times, each with its captions."""
+    """Count each image as often as it was drawn, with its captions."""
     queries = [image for image, count in enumerate(times) for _ in range(count)]
     captions = [caption for image in queries for caption in np.flatnonzero(image_of == image)]
     i2t = sum(np.mean([one.i2t[image] < k for image in queries]) for k in K)

@@ -85,7 +85,7 @@ class Build:
         return MODELS[self.name].takes_masks
 
     def with_regions(self, regions: int) -> Build:
-        """The case for images of so many regions, if its model is built for a number."""
+        """The case for images of this number of regions, if its model is built for a number."""
         return replace(self, options={**self.options, "regions": regions}) if "regions" in self.options else self
 
     def __call__(self, seed: int = 0) -> MatchingModel:

@@ -257,7 +257,7 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
     for how in ("warm_up", "learn_clean", "learn_noisy"):
         monkeypatch.setattr(Network, how, note(how, getattr(Network, how)))
     run_co_teaching(tmp_path)
-    one, steps = heard[0][1], 4  # 32 pairs held clean, in batches of 10
+    one, steps = heard[0][1], 4  # 32 pairs selected as clean, in batches of 10
     assert [how for how, *_ in heard] == (
         ["warm_up"] * 10 + ["learn_clean"] * 2 * steps + ["learn_clean", "learn_noisy"] * 2 * steps
     )
