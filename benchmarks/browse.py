@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
 
-from aoq.pipeline.browse.app import create_app, open_port, server_on
+from aoq.pipeline.browse.app import open_server
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.browse.source import Album, OpenTable, Source
@@ -30,7 +30,7 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import paired
-from aoq.pipeline.tables.writing import as_tables, write_table
+from aoq.pipeline.tables.writing import write_table
 
 IMAGES, CAPTIONS, H = 10_000, 50_000, {"i2t": 300, "t2i": 60}
 WORDS = [f"{start}{end}" for start in ("dog", "man", "girl", "ball", "red", "run") for end in ("", "s", "ing", "ly")]
@@ -52,19 +52,19 @@ def made_up_source(folder: Path) -> Source:
     image_of = np.repeat(np.arange(IMAGES, dtype=np.int32), CAPTIONS // IMAGES)
     split = Split("train", np.zeros((IMAGES, 1, 1), np.float32), captions, image_of, [str(n) for n in range(IMAGES)])
     sizes = {"i2t": (IMAGES, CAPTIONS), "t2i": (CAPTIONS, IMAGES)}
-    made = {name: ({"h": H[name]}, as_tables(made_up_lists(*sizes[name], H[name]))) for name in DIRECTIONS}
+    made = {name: ({"h": H[name]}, made_up_lists(*sizes[name], H[name])) for name in DIRECTIONS}
     write_table(folder / "table", {}, made, paired(image_of))
     manifest = {"directions": {name: {} for name in DIRECTIONS}}
     lists = {name: ListFile(folder / "table", name, manifest, None) for name in DIRECTIONS}
-    return Source(Album.of(folder, split), (OpenTable(("made up",), manifest, lists, (), None),), ())
+    return Source(Album.of(folder, split), (OpenTable(("made up",), "", lists, (), None),), ())
 
 
 def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     rng = np.random.default_rng(1)
-    with TemporaryDirectory() as scratch, open_port(0) as listening:
-        source, port = made_up_source(Path(scratch)), listening.getsockname()[1]
-        server = server_on(listening, create_app(source, Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), port))
+    with TemporaryDirectory() as scratch:
+        server = open_server(made_up_source(Path(scratch)), Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), 0)
+        port = server.port
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for kind, count in (("image", IMAGES), ("caption", CAPTIONS)):

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.demo import SeenScenes, read_claim
+from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.planner import plan
@@ -58,8 +58,8 @@ def main(artifact_root: str) -> None:
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "HardNegatives", "--experiment", "demo"]
     subprocess.run([*luigi, *(["--artifact-root", artifact_root] if artifact_root else [])], check=True)
     chain = plan("demo", data_root=Path(), artifact_root=configured_path("artifact_root", artifact_root))
-    split, scenes = open_split(chain.folder, "train"), SeenScenes.read(chain.folder, "train")
-    true = np.stack([read_claim(caption).holds(scenes) for caption in split.captions], axis=1)
+    split, scenes = open_split(chain.folder, "train"), read_scenes(chain.folder, "train")
+    true = np.stack([is_true(caption, scenes) for caption in split.captions], axis=1)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
     known = Knowledge(split.captions, store.images, store.captions)
     false = {}

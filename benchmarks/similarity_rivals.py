@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from aoq.models.base import Code, MatchingModel
+from aoq.models.base import Code, MatchingModel, real_fragments
 from aoq.models.bfan import BFAN
-from aoq.models.fragments import real_fragments
 from aoq.models.imram import DIRECTIONS, IMRAM
 from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN

@@ -28,21 +28,22 @@ from rich.table import Table
 
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.config.losses import AdapOffQuin, Loss, OffQuin, OffTri, Online
+from aoq.pipeline.config.losses import AdaptiveLoss, Loss, OfflineLoss, OnlineLoss
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce.inputs import model_options, open_pairs
+from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 APPROACHES: dict[str, Loss] = {
-    "online": Online(name="online"),
-    "OffTri": OffTri(name="offtri"),
-    "OffQuin": OffQuin(name="offquin"),
-    "AdapOffQuin": AdapOffQuin(name="adapoffquin"),
-    "companions as anchors": AdapOffQuin(name="adapoffquin", companions="anchors"),
+    "online": OnlineLoss(name="online"),
+    "OffTri": OfflineLoss(name="offtri"),
+    "OffQuin": OfflineLoss(name="offquin"),
+    "AdapOffQuin": AdaptiveLoss(name="adapoffquin"),
+    "companions as anchors": AdaptiveLoss(name="adapoffquin", companions="anchors"),
 }
 WARM_UP = 3
 
@@ -117,9 +118,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
             rng = step_rng(seed=0, epoch=0, step=step)
             drawn = draw_batch(pairs, sampler, one.objective, captions, rng, 0)
             batch = read_batch(pairs, drawn).to(device)
-            take_step(
-                one.model, one.optimizer, list(one.model.parameters()), batch, one.objective, training.gradient_clip
-            )
+            take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
             one.seconds.append(time.perf_counter() - began)  # take_step reads the figures, so a GPU is done
     seconds = {name: np.array(one.seconds[WARM_UP:]) for name, one in trained.items()}
     return {name: describe(values, values / seconds["online"]) for name, values in seconds.items()}
@@ -144,7 +143,7 @@ def random_sampler(pairs: PairData, h: int = 20) -> Sampler:
     captions = rng.integers(0, len(image_of), size=(images, h))
     while (own := image_of[captions] == np.arange(images)[:, None]).any():
         captions[own] = rng.integers(0, len(image_of), size=int(own.sum()))
-    return Sampler(captions.astype(np.int32), other.astype(np.int32), image_of)
+    return Sampler(Drawable(captions.astype(np.int32)), Drawable(other.astype(np.int32)), image_of)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def attended_cosine(
     """The cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
     context = CONTEXT[direction]
     numerator = (weights * block.products).sum(context)
-    norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.region_norm
+    norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
     return numerator * inverse_root(block.squared_norm(weights, context)) / norm
 
 
@@ -79,7 +79,7 @@ def aggregate(
     temperature: float = 1.0,
 ) -> Float[Tensor, "C I"]:
     """One number for all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
-    dim, mask = (1, block.word_mask) if direction == "t2i" else (2, block.region_mask)
+    dim, mask = (1, block.word_mask) if direction == "t2i" else (2, block.regions.mask)
     if mask is not None and direction == "t2i":
         mask = mask.unsqueeze(2)
     if aggregation in ("Mean", "Sum"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,19 +32,13 @@ class Images:
         return len(self.features)
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
-        return Images(
-            self.features[rows],
-            None if self.mask is None else self.mask[rows],
-            None if self.boxes is None else self.boxes[rows],
-        )
+        return replace(self._each(lambda part: part[rows]), groups=1)
 
     def to(self, device: torch.device) -> Images:
-        return Images(
-            self.features.to(device),
-            None if self.mask is None else self.mask.to(device),
-            None if self.boxes is None else self.boxes.to(device),
-            self.groups,
-        )
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, function: Callable[[Tensor], Any]) -> Images:
+        return replace(self, **{name: function(part) for name, part in vars(self).items() if isinstance(part, Tensor)})
 
 
 @dataclass(frozen=True)
@@ -83,13 +78,12 @@ class Code:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Tensor) -> Code:
-        return Code(
-            self.vectors[rows],
-            None if self.mask is None else self.mask[rows],
-            None if self.pooled is None else self.pooled[rows],
-            None if self.context is None else self.context[rows],
-            None if self.context_mask is None else self.context_mask[rows],
-        )
+        return Code(**{name: part[rows] for name, part in vars(self).items() if part is not None})
+
+
+def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
+    """The mask of a code's fragments; all are real where it has none."""
+    return code.vectors.new_ones(code.vectors.shape[:2], dtype=torch.bool) if code.mask is None else code.mask
 
 
 def concatenate(codes: Sequence[Code]) -> Code:
@@ -97,12 +91,8 @@ def concatenate(codes: Sequence[Code]) -> Code:
     if codes[0].vectors.ndim == 2:
         return Code(torch.cat([code.vectors for code in codes]))
     longest = max(code.vectors.shape[1] for code in codes)
-    vectors, masks = [], []
-    for code in codes:
-        missing = longest - code.vectors.shape[1]
-        real = code.mask if code.mask is not None else code.vectors.new_ones(code.vectors.shape[:2]).bool()
-        vectors.append(F.pad(code.vectors, (0, 0, 0, missing)))
-        masks.append(F.pad(real, (0, missing), value=False))
+    vectors = [F.pad(code.vectors, (0, 0, 0, longest - code.vectors.shape[1])) for code in codes]
+    masks = [F.pad(real_fragments(code), (0, longest - code.vectors.shape[1]), value=False) for code in codes]
     pooled = [code.pooled for code in codes if code.pooled is not None]
     return Code(torch.cat(vectors), torch.cat(masks), torch.cat(pooled) if pooled else None)
 
@@ -130,7 +120,6 @@ class MatchingModel(nn.Module, ABC):
     mates or the order of lengths.
     """
 
-    similarity_range: tuple[float, float] = (-1.0, 1.0)
     needs_boxes: bool = False
     """True if `Images.boxes` must be there."""
     takes_masks: bool = True

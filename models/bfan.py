@@ -22,8 +22,6 @@ class BFAN(FragmentModel):
     a "prob" model.
     """
 
-    similarity_range = (-2.0, 2.0)
-
     def __init__(self, *, focal: Focal = "equal", temperature: float = 20.0, **encoders: Any) -> None:
         super().__init__(**encoders)
         self.focal, self.temperature = focal, temperature

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from aoq.models.fused import squared_norm
 from aoq.models.normalise import safe_norm
@@ -25,16 +24,13 @@ class Regions:
     vectors: Float[Tensor, "G I R D"]
     mask: Bool[Tensor, "G I R"] | None
     pooled: Float[Tensor, "G I P"] | None
+    _memo: dict[Callable[[Tensor], Tensor], Tensor] = field(default_factory=dict)
 
     def once(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """`function(vectors)`, computed once for all blocks with these images."""
         if function not in self._memo:
             self._memo[function] = function(self.vectors)
         return self._memo[function]
-
-    @cached_property
-    def _memo(self) -> dict[Callable[[Tensor], Tensor], Tensor]:
-        return {}
 
     @cached_property
     def gram(self) -> Float[Tensor, "G I R R"]:
@@ -61,17 +57,9 @@ class Block:
     is_aligned: bool
     """True for a pair list."""
 
-    @property
-    def region_mask(self) -> Bool[Tensor, "G I R"] | None:
-        return self.regions.mask
-
     @cached_property
     def word_norm(self) -> Float[Tensor, "C W"]:
         return safe_norm(self.words).squeeze(-1)
-
-    @property
-    def region_norm(self) -> Float[Tensor, "G I R"]:
-        return self.regions.norm
 
     @cached_property
     def word_gram(self) -> Float[Tensor, "C W W"]:
@@ -81,50 +69,11 @@ class Block:
         """The mask of words (axis 1) or regions (axis 3), to be broadcast to the products; None if all are real."""
         if axis == 1:
             return None if self.word_mask is None else self.word_mask[:, :, None, None]
-        return None if self.region_mask is None else self.region_mask.unsqueeze(1)
+        return None if self.regions.mask is None else self.regions.mask.unsqueeze(1)
 
     def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
         """|.|^2 of sums of regions (axis 3), weighted for each word, or of words (axis 1), weighted for each region."""
         if axis == 1:
-            return squared_norm(weights, self.word_gram, "cvw", axis)
+            return squared_norm(weights, self.word_gram, "cvw")
         gram, pattern = (self.regions.gram, "cisr") if self.is_aligned else (self.regions.gram[0], "isr")
-        return squared_norm(weights, gram, pattern, axis)
-
-    def attended_regions(
-        self, weights: Float[Tensor, "C W I R"], vectors: Float[Tensor, "G I R E"]
-    ) -> Float[Tensor, "C W I E"]:
-        """The weighted sums of regions themselves: E / R times as large as the weights."""
-        return torch.einsum(f"cwir,{self._group}ire->cwie", weights, self._grouped(vectors))
-
-    def attended_words(
-        self, weights: Float[Tensor, "C W I R"], vectors: Float[Tensor, "C W E"]
-    ) -> Float[Tensor, "C I R E"]:
-        """The weighted sums of words themselves: E / W times as large as the weights."""
-        return torch.einsum("cwir,cwe->cire", weights, vectors)
-
-    def products_with_regions(self, queries: Float[Tensor, "C W I D"]) -> Float[Tensor, "C W I R"]:
-        """<query, region>, where a caption has other queries for each image."""
-        return torch.einsum(f"cwid,{self._group}ird->cwir", queries, self._grouped(self.regions.vectors))
-
-    def products_with_words(self, queries: Float[Tensor, "C I R D"]) -> Float[Tensor, "C W I R"]:
-        """<query, word>, where an image has other queries for each caption."""
-        return torch.einsum("cird,cwd->cwir", queries, self.words)
-
-    @property
-    def _group(self) -> str:
-        return "c" if self.is_aligned else ""
-
-    def _grouped(self, vectors: Float[Tensor, "G I R E"]) -> Float[Tensor, "*G I R E"]:
-        return vectors if self.is_aligned else vectors[0]
-
-    def prepare(self) -> None:
-        """Compute what is cached now, outside any `recomputed` function: there it would be taken for new each time."""
-        _ = self.word_norm, self.word_gram, self.regions.norm, self.regions.gram
-
-
-def recomputed(function: Callable[[], Tensor]) -> Tensor:
-    """`function()`, whose intermediate tensors are made again in the backward pass instead of kept."""
-    if not torch.is_grad_enabled():
-        return function()
-    result: Tensor = checkpoint(function, use_reentrant=False, preserve_rng_state=False)
-    return result
+        return squared_norm(weights, gram, pattern)

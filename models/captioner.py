@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aoq.models.base import Captions
-from aoq.models.regions import count
+from aoq.models.regions import Fragments, Mask, run_over
 
 
 class Captioner(nn.Module):
@@ -40,44 +39,23 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.project.weight)
         nn.init.xavier_normal_(self.predict.weight)
 
-    def forward(
-        self,
-        regions: Float[Tensor, "images regions size"],
-        mask: Bool[Tensor, "images regions"] | None,
-        captions: Captions,
-    ) -> Float[Tensor, ""]:
+    def forward(self, regions: Fragments, mask: Mask, captions: Captions) -> Float[Tensor, ""]:
         """The negative log-likelihood of each image's caption, summed over words, averaged over images."""
         labels, counted = caption_labels(captions, self.max_length)
         states = self.decode(regions, mask, labels[:, :-1])
         logits = self.predict(states[counted])
         return F.cross_entropy(logits, labels[:, 1:][counted], reduction="sum") / len(labels)
 
-    def encode(
-        self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
-    ) -> tuple[Float[Tensor, "images regions state"], Float[Tensor, "images state"]]:
-        """The GRU's state at every region, and its last; real regions come first."""
-        inputs = self.dropout(self.project(regions))
-        if mask is None:
-            states, last = self.recurrence(inputs)
-        else:
-            lengths = count(mask).cpu()
-            packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-            packed, last = self.recurrence(packed)
-            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=regions.shape[1])
-        return states, last.transpose(0, 1).flatten(1)
-
     def decode(
-        self,
-        regions: Float[Tensor, "images regions size"],
-        mask: Bool[Tensor, "images regions"] | None,
-        words: Int[Tensor, "images steps"],
-    ) -> Float[Tensor, "images steps state"]:
+        self, regions: Fragments, mask: Mask, words: Int[Tensor, "items steps"]
+    ) -> Float[Tensor, "items steps state"]:
         """The decoder's state after each given word.
 
         e_j = w_2 tanh(W_1 [h_j ; s]), context = softmax(e) h, s <- GRU([word ; context], s). W_1 and the
         GRU's input weights are split, so that regions and words are multiplied once, not at every step.
         """
-        memory, state = self.encode(regions, mask)
+        memory, last = run_over(self.recurrence, self.dropout(self.project(regions)), mask)
+        state = last.transpose(0, 1).flatten(1)
         size, word_size = state.shape[1], self.embedding.embedding_dim
         keys = F.linear(memory, self.attend.weight[:, :size], self.attend.bias)
         word_gates = F.linear(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from aoq.models.attention import Direction
-from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel
+from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel, real_fragments
 from aoq.models.blocks import Block, Regions
 from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, zero_masked
@@ -79,15 +80,12 @@ class FragmentModel(MatchingModel):
         """Every image against every caption; without gradients in tiles, so that memory stays small."""
         order = real_fragments(captions).sum(1).argsort(stable=True)
         captions = captions[order]
-        if torch.is_grad_enabled():
-            transposed = self._tile(images, captions)
-        else:
+        rows, columns = [images], [captions]
+        if not torch.is_grad_enabled():
             rows = [images[start : start + TILE_IMAGES] for start in range(0, len(images), TILE_IMAGES)]
-            starts = range(0, len(captions), TILE_CAPTIONS)
-            columns = [captions[start : start + TILE_CAPTIONS] for start in starts]
-            tiles = [torch.cat([self._tile(row, column) for column in columns]) for row in rows]
-            transposed = torch.cat(tiles, dim=1)
-        return transposed.T[:, order.argsort()]
+            columns = [captions[start : start + TILE_CAPTIONS] for start in range(0, len(captions), TILE_CAPTIONS)]
+        tiles = [[self.compare(block) for column in columns for block in self._blocks(row, column)] for row in rows]
+        return torch.cat([torch.cat(row) for row in tiles], dim=1).T[:, order.argsort()]
 
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
         return self.compare(self.pair_block(images, captions)).squeeze(1)
@@ -97,9 +95,9 @@ class FragmentModel(MatchingModel):
         words, regions = (block.words, real_fragments(captions)), (block.regions.vectors[:, 0], real_fragments(images))
         found = []
         for direction, weights in self.attend(block).items():
-            by_word = weights.squeeze(2)
             (queries, real), (keys, real_keys) = (words, regions) if direction == "t2i" else (regions, words)
-            weights = (by_word if direction == "t2i" else by_word.transpose(1, 2)).masked_fill(~real.unsqueeze(2), 0)
+            weights = weights.squeeze(2) if direction == "t2i" else weights.squeeze(2).transpose(1, 2)
+            weights = weights.masked_fill(~real.unsqueeze(2), 0)
             found.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
         return tuple(found)
 
@@ -110,23 +108,17 @@ class FragmentModel(MatchingModel):
         products = (words @ regions.vectors.squeeze(1).transpose(1, 2)).unsqueeze(2)
         return Block(words, captions.mask, captions.pooled, regions, products, is_aligned=True)
 
-    def _tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        """The transposed similarity, for captions sorted by length."""
-        return torch.cat([self.compare(block) for block in self._blocks(images, captions)])
-
     def _blocks(self, images: Code, captions: Code) -> Iterator[Block]:
-        """Cut into captions of one length; the products of all words with all regions are one multiplication."""
+        """Captions sorted by length, cut into those of one; the products of all words and regions are one product."""
         is_word = real_fragments(captions)
         words, regions = captions.vectors[is_word], _side(images, axis=0)
         runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
         sizes = [count * length for count, length in runs]
         products = (words @ regions.vectors.flatten(0, 2).T).view(-1, *regions.vectors.shape[1:3]).split(sizes)
         pooled = [None] * len(runs) if captions.pooled is None else captions.pooled.split([n for n, _ in runs])
-        for (_, length), part, product, global_vectors in zip(runs, words.split(sizes), products, pooled, strict=True):
-            shape = (-1, length)
-            yield Block(
-                part.unflatten(0, shape), None, global_vectors, regions, product.unflatten(0, shape), is_aligned=False
-            )
+        for shape, part, product, global_vectors in zip(runs, words.split(sizes), products, pooled, strict=True):
+            part, product = part.unflatten(0, shape), product.unflatten(0, shape)
+            yield Block(part, None, global_vectors, regions, product, is_aligned=False)
 
 
 def _side(images: Code, *, axis: int) -> Regions:
@@ -145,17 +137,7 @@ def equal_length_runs(lengths: Sequence[int], most: int) -> list[tuple[int, int]
     [(2, 3), (1, 3), (1, 5)]
     """
     runs: list[tuple[int, int]] = []
-    for length in lengths:
-        count, last = runs[-1] if runs else (0, 0)
-        if length == last and (count + 1) * length <= most:
-            runs[-1] = (count + 1, length)
-        else:
-            runs.append((1, length))
+    for length, count in Counter(lengths).items():
+        step = max(1, most // max(1, length))
+        runs += [(min(step, count - start), length) for start in range(0, count, step)]
     return runs
-
-
-def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
-    """The mask of a code's fragments; all are real where it has none."""
-    if code.mask is not None:
-        return code.mask
-    return torch.ones(code.vectors.shape[:2], dtype=torch.bool, device=code.vectors.device)

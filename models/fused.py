@@ -23,20 +23,18 @@ def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Ten
     >>> clipped_unit(torch.tensor([3.0, -4.0]), 0, 1.0)
     tensor([ 0.6000, -0.8000])
     """
-    result: Tensor = _ClippedUnit.apply(x, dim, slope)  # type: ignore[no-untyped-call]
-    return result
+    return _ClippedUnit.apply(x, dim, slope)  # type: ignore[no-untyped-call]
 
 
 def squared_norm(
-    weights: Float[Tensor, "C W I R"], gram: Float[Tensor, "*axes K K"], pattern: str, dim: int
+    weights: Float[Tensor, "C W I R"], gram: Float[Tensor, "*axes K K"], pattern: str
 ) -> Float[Tensor, "*rest"]:
-    """a^T G a for the weights a along `dim` and symmetric matrices G, whose axes `pattern` gives as einsum does.
+    """a^T G a for weights a along the last axis of `pattern`, the axes of symmetric matrices G as einsum has them.
 
-    >>> squared_norm(torch.ones(1, 2, 1, 1), torch.tensor([[[3.0, 1.0], [1.0, 2.0]]]), "cvw", 1).item()
+    >>> squared_norm(torch.ones(1, 2, 1, 1), torch.tensor([[[3.0, 1.0], [1.0, 2.0]]]), "cvw").item()
     7.0
     """
-    result: Tensor = _SquaredNorm.apply(weights, gram, pattern, dim)  # type: ignore[no-untyped-call]
-    return result
+    return _SquaredNorm.apply(weights, gram, pattern)  # type: ignore[no-untyped-call]
 
 
 def projected_difference(
@@ -53,8 +51,7 @@ def projected_difference(
     17.0
     """
     if _is_plain_cpu(weights):
-        result: Tensor = _ProjectedDifference.apply(weights, context, queries, weight, bias)  # type: ignore[no-untyped-call]
-        return result
+        return _ProjectedDifference.apply(weights, context, queries, weight, bias)  # type: ignore[no-untyped-call]
     return F.linear((weights @ context - queries).square(), weight, bias)
 
 
@@ -67,8 +64,7 @@ def gated(
     tensor([[0.5000]])
     """
     if _is_plain_cpu(gate):
-        result: Tensor = _Gated.apply(queries.expand_as(gate), gate, update)  # type: ignore[no-untyped-call]
-        return result
+        return _Gated.apply(queries.expand_as(gate), gate, update)  # type: ignore[no-untyped-call]
     new = update.tanh()
     return new + gate.sigmoid() * (queries - new)
 
@@ -103,20 +99,20 @@ class _ClippedUnit(torch.autograd.Function):
 
 class _SquaredNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, gram: Tensor, pattern: str, dim: int) -> Tensor:
+    def forward(ctx: Any, weights: Tensor, gram: Tensor, pattern: str) -> Tensor:
         attending = "cwir".replace(pattern[-1], pattern[-2])
         through = torch.einsum(f"{attending},{pattern}->cwir", weights, gram)
         ctx.save_for_backward(weights, through)
-        ctx.pattern, ctx.attending, ctx.dim = pattern, attending, dim
-        return (weights * through).sum(dim)
+        ctx.pattern, ctx.attending, ctx.dim = pattern, attending, "cwir".index(pattern[-1])
+        return (weights * through).sum(ctx.dim)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         weights, through = ctx.saved_tensors
         gradient = gradient.unsqueeze(ctx.dim)
         of_gram = torch.einsum(f"{ctx.attending},cwir->{ctx.pattern}", weights * gradient, weights)
-        return through * (2 * gradient), of_gram, None, None
+        return through * (2 * gradient), of_gram, None
 
 
 class _ProjectedDifference(torch.autograd.Function):
@@ -124,7 +120,7 @@ class _ProjectedDifference(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, context: Tensor, queries: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(weights, context, queries, weight)
         result, transposed = weights.new_empty(*weights.shape[:2], len(weight)), weight.T.contiguous()
-        for rows, differences in _differences(weights, context, queries):
+        for rows, _, differences in _differences(weights, context, queries):
             torch.addmm(bias, differences.square_().flatten(0, 1), transposed, out=result[rows].flatten(0, 1))
         return result
 
@@ -135,28 +131,24 @@ class _ProjectedDifference(torch.autograd.Function):
         of_weights, of_context = torch.empty_like(weights), torch.empty_like(context)
         of_queries, of_weight = torch.zeros_like(queries), torch.zeros_like(weight)
         gradient, twice = gradient.contiguous(), 2 * weight
-        for rows, differences in _differences(weights, context, queries):
+        for rows, asked, differences in _differences(weights, context, queries):
             flat = gradient[rows].flatten(0, 1)
             changes = (flat @ twice).view_as(differences).mul_(differences)
             torch.bmm(changes, context[rows].transpose(1, 2), out=of_weights[rows])
             torch.bmm(weights[rows].transpose(1, 2), changes, out=of_context[rows])
-            of_queries[_rows(queries, rows)] -= changes.sum_to_size(queries[_rows(queries, rows)].shape)
+            of_queries[asked] -= changes.sum_to_size(queries[asked].shape)
             of_weight.addmm_(flat.T, differences.square_().flatten(0, 1))
         return of_weights, of_context, of_queries, of_weight, gradient.sum((0, 1))
 
 
-def _differences(weights: Tensor, context: Tensor, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """x - y, for some of N at a time."""
+def _differences(weights: Tensor, context: Tensor, queries: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """x - y for some of N at a time, after their rows and those of their queries, or of the one that stands for all."""
     step = max(1, CACHE // context.shape[2] // weights.shape[1])
     for start in range(0, len(weights), step):
         rows = slice(start, start + step)
-        asked = queries[_rows(queries, rows)].expand(len(weights[rows]), -1, -1)
-        yield rows, torch.baddbmm(asked, weights[rows], context[rows], beta=-1)
-
-
-def _rows(queries: Tensor, rows: slice) -> slice:
-    """These rows, or the one that stands for all."""
-    return rows if len(queries) > 1 else slice(1)
+        asked = rows if len(queries) > 1 else slice(1)
+        own = queries[asked].expand(len(weights[rows]), -1, -1)
+        yield rows, asked, torch.baddbmm(own, weights[rows], context[rows], beta=-1)
 
 
 class _Gated(torch.autograd.Function):

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from aoq.models.attention import QUERY, Direction, aggregate, attended_cosine, attention
-from aoq.models.blocks import Block, recomputed
+from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
 from aoq.models.fused import gated
 
@@ -36,8 +37,6 @@ class IMRAM(FragmentModel):
     ) -> None:
         super().__init__(embedding_size=embedding_size, **encoders)
         self.mode, self.steps, self.temperature = mode, steps, temperature
-        highest = float(steps * len(DIRECTIONS[mode]))
-        self.similarity_range = (-highest, highest)
         refined = DIRECTIONS[mode] if steps > 1 else ()
         self.memory = nn.ModuleDict({direction: Memory(embedding_size) for direction in refined})
 
@@ -58,24 +57,31 @@ class IMRAM(FragmentModel):
         assert isinstance(memory, Memory)
         if direction == "t2i":
             first, own = block.words.unsqueeze(2), memory.own(block.words).unsqueeze(2)
-            seen = block.regions.once(memory.seen)
-            attended, products = block.attended_regions, block.products_with_regions
+            context, seen = block.regions.vectors, block.regions.once(memory.seen)
+            of_query, of_context = "cwi", "cir" if block.is_aligned else "ir"
         else:
-            first, own, seen = block.regions.vectors, block.regions.once(memory.own), memory.seen(block.words)
-            attended, products = block.attended_words, block.products_with_words
+            first, own = block.regions.vectors, block.regions.once(memory.own)
+            context, seen = block.words, memory.seen(block.words)
+            of_query, of_context = "cir", "cw"
+        row = 0 if of_context == "ir" else ...  # one group of images stands for all captions
 
         def rounds() -> Tensor:
             total, weights = self._look(block, block.products, direction)
-            queries = memory(first, own + attended(weights, seen))
+            queries = first
             for step in range(1, self.steps):
-                similarity, weights = self._look(block, products(queries), direction)
+                projected = own if step == 1 else memory.own(queries)
+                attended = torch.einsum(f"cwir,{of_context}d->{of_query}d", weights, seen[row])
+                queries = memory(queries, projected + attended)
+                products = torch.einsum(f"{of_query}d,{of_context}d->cwir", queries, context[row])
+                similarity, weights = self._look(block, products, direction)
                 total = total + similarity
-                if step < self.steps - 1:
-                    queries = memory(queries, memory.own(queries) + attended(weights, seen))
             return total
 
-        block.prepare()
-        return recomputed(rounds)
+        if not torch.is_grad_enabled():
+            return rounds()
+        # What a block caches is computed now: inside, it would be taken for new each time.
+        _ = block.word_norm, block.word_gram, block.regions.norm, block.regions.gram
+        return checkpoint(rounds, use_reentrant=False, preserve_rng_state=False)
 
     def _look(
         self, block: Block, products: Float[Tensor, "C W I R"], direction: Direction

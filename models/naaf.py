@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from aoq.models.attention import CONTEXT, Direction, aggregate, attention, inverse_root, masked_softmax
-from aoq.models.base import Code
+from aoq.models.base import Code, real_fragments
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
 
@@ -33,13 +32,6 @@ class NAAF(FragmentModel):
     is one, at three quarters of the epochs, as in the paper; the official code keeps it.
     """
 
-    similarity_range = (-3.0, 2.0)
-    """All words opposite to all regions have -2 - t, and t is at most 1."""
-    statistics: Tensor
-    threshold: Tensor
-    safe_threshold: Tensor
-    alpha: Tensor
-
     def __init__(
         self,
         *,
@@ -50,15 +42,15 @@ class NAAF(FragmentModel):
     ) -> None:
         super().__init__(**encoders)
         self.temperature, self.alpha_schedule = temperature, alpha_schedule
-        for name, value in (("threshold", 0.0), ("safe_threshold", 0.0), ("alpha", alpha)):
-            self.register_buffer(name, torch.tensor(value))
-        self.register_buffer("statistics", torch.zeros(4))  # mu+, sigma+, mu-, sigma-
+        self.threshold, self.safe_threshold = nn.Buffer(torch.tensor(0.0)), nn.Buffer(torch.tensor(0.0))
+        self.alpha = nn.Buffer(torch.tensor(alpha))
+        self.statistics = nn.Buffer(torch.zeros(4))  # mu+, sigma+, mu-, sigma-
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         """A word attends to regions above the threshold, and to nothing if there is none: its weights are 0."""
         fitting, mask = block.products > self._threshold, block.mask(CONTEXT["t2i"])
-        weights = masked_softmax(self.temperature * block.products, fitting if mask is None else fitting & mask, 3)
-        return {"t2i": weights}
+        fitting = fitting if mask is None else fitting & mask
+        return {"t2i": masked_softmax(self.temperature * block.products, fitting, 3)}
 
     @property
     def _threshold(self) -> Tensor:
@@ -67,7 +59,10 @@ class NAAF(FragmentModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         similarity = block.products
         margin = best_region(block) - self._threshold
-        decisive = margin if self.training else propagate(margin, block)
+        decisive = margin
+        if not self.training:  # propagated: averaged over the caption's words, like words weighing more
+            mask = None if block.word_mask is None else block.word_mask.unsqueeze(1)
+            decisive = torch.bmm(masked_softmax(PROPAGATION * block.word_gram, mask, 2), margin)
         negative = torch.where(decisive < 0, margin, 0)
         weights = self.attend(block)["t2i"]
         positive = (weights * similarity).sum(3) * inverse_root(block.squared_norm(weights, 3))
@@ -79,24 +74,22 @@ class NAAF(FragmentModel):
         """Estimate the thresholds anew from the captions whose own image ranks first in the batch.
 
         Their words against their own image are the matched sample, against the least similar image the mismatched one.
-        Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate.
+        Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate, or to 0 where it lies
+        outside [0, 1].
         """
         first = (similarity.argmax(0) == torch.arange(len(captions), device=similarity.device)).nonzero().squeeze(1)
-        estimate = None
-        if len(first):
-            own = self._best_regions(images[first], captions[first])
-            other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])
-            if len(own) > FEWEST_WORDS:
-                estimate = Mismatch.of(own, other)
-        if estimate is None:
+        if int(real_fragments(captions)[first].sum()) <= FEWEST_WORDS:
             self.threshold.zero_()
             self.safe_threshold.zero_()
             return
-        self.statistics.copy_(torch.tensor([estimate.mu, estimate.sigma, estimate.mu_other, estimate.sigma_other]))
+        own = self._best_regions(images[first], captions[first])
+        other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])
+        estimate = Mismatch.of(own, other)
+        self.statistics.copy_(torch.tensor(estimate))
         boundary = estimate.boundary(float(self.alpha))
         if boundary is not None:
-            self.threshold.lerp_(torch.tensor(_probable(boundary)).to(self.threshold), 0.7)
-            self.safe_threshold.lerp_(torch.tensor(_probable(estimate.safe)).to(self.threshold), 0.7)
+            for threshold, value in ((self.threshold, boundary), (self.safe_threshold, estimate.safe)):
+                threshold.lerp_(threshold.new_tensor(value if 0 <= value <= 1 else 0.0), 0.7)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         if self.alpha_schedule == "adaptive" and epoch == 3 * epochs // 4 and bool(self.statistics[[1, 3]].all()):
@@ -106,12 +99,10 @@ class NAAF(FragmentModel):
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
         """max_r s of every real word of aligned pairs."""
         block = self.pair_block(images, captions)
-        best = best_region(block).squeeze(2)
-        return best.flatten() if block.word_mask is None else best[block.word_mask]
+        return best_region(block).squeeze(2)[real_fragments(captions)]
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """Normal distributions of max_r s over matched words (mu, sigma) and over mismatched ones."""
 
     mu: float
@@ -168,14 +159,3 @@ def best_region(block: Block) -> Float[Tensor, "C W I"]:
     if mask is None:
         return block.products.amax(3)
     return block.products.masked_fill(~mask, -torch.inf).amax(3).masked_fill(~mask.any(3), 0)
-
-
-def propagate(margin: Float[Tensor, "C W I"], block: Block) -> Float[Tensor, "C W I"]:
-    """Each word's value averaged over the caption's words, like words weighing more."""
-    mask = None if block.word_mask is None else block.word_mask.unsqueeze(1)
-    return torch.bmm(masked_softmax(PROPAGATION * block.word_gram, mask, 2), margin)
-
-
-def _probable(threshold: float) -> float:
-    """An estimate outside [0, 1] counts as 0."""
-    return threshold if 0 <= threshold <= 1 else 0.0

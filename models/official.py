@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,13 +14,6 @@ from aoq.models.official_programs import Options, State, Told, our_options, reco
 
 MOST_NAMES = 8
 
-_GLOBAL = [
-    (r"embedding_local\.0\.(.*)", r"local.\1"),
-    (r"embedding_local\.1\.(.*)", r"local_norm.\1"),
-    (r"embedding_global\.0\.(.*)", r"whole.\1"),
-    (r"embedding_global\.1\.(.*)", r"whole_norm.\1"),
-    (r"embedding_common\.0\.(.*)", r"common.\1"),
-]
 RENAMES: dict[str, list[tuple[str, str]]] = {
     "image": [
         (r"fc\.(weight|bias)", r"project.\1"),
@@ -49,8 +42,12 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"decoder\.out\.(.*)", r"captioner.predict.\1"),
     ],
     "similarity": [
-        *((rf"v_global_w\.{theirs}", rf"pool_image.{ours}") for theirs, ours in _GLOBAL),
-        *((rf"t_global_w\.{theirs}", rf"pool_caption.{ours}") for theirs, ours in _GLOBAL),
+        (r"v_global_w\.(.*)", r"pool_image.\1"),
+        (r"t_global_w\.(.*)", r"pool_caption.\1"),
+        (r"(pool_\w+)\.embedding_(local|common)\.0\.(.*)", r"\1.\2.\3"),
+        (r"(pool_\w+)\.embedding_local\.1\.(.*)", r"\1.local_norm.\2"),
+        (r"(pool_\w+)\.embedding_global\.0\.(.*)", r"\1.whole.\2"),
+        (r"(pool_\w+)\.embedding_global\.1\.(.*)", r"\1.whole_norm.\2"),
         (r"sim_tranloc_w\.(.*)", r"local_similarity.\1"),
         (r"sim_tranglo_w\.(.*)", r"global_similarity.\1"),
         (r"sim_eval_w\.(.*)", r"score.\1"),
@@ -72,8 +69,8 @@ class OfficialModel:
     name: str
     options: dict[str, object]
     weights: dict[str, Tensor]
-    evidence: str = ""
-    assumed: dict[str, object] = field(default_factory=dict)
+    evidence: str
+    assumed: dict[str, object]
 
 
 def from_official(parts: Sequence[State], options: Options, name: str | None = None) -> OfficialModel:
@@ -91,8 +88,11 @@ def from_official(parts: Sequence[State], options: Options, name: str | None = N
         origin |= {_our_name(key, kind) or key: f"{key} ({kind})" for key in part}
     told = Told(options)
     ours = our_options(recognised, weights, told)
-    if recognised == "naaf":
-        weights |= _thresholds(told)
+    if recognised == "naaf":  # what it has learnt besides its weights: the official code keeps it among the options
+        numbers = {"threshold": ("thres", 0.0), "safe_threshold": ("thres_safe", 0.0), "alpha": ("alpha", 2.0)}
+        weights |= {ours: torch.tensor(told(*official)) for ours, official in numbers.items()}
+        statistics = [told(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
+        weights["statistics"] = torch.tensor(statistics)
     _check_weights(recognised, ours, weights, origin)
     return OfficialModel(recognised, ours, weights, evidence, told.assumed)
 
@@ -138,13 +138,3 @@ def _check_weights(name: str, options: Mapping[str, object], weights: State, ori
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
-
-
-def _thresholds(told: Told) -> dict[str, Tensor]:
-    """What NAAF has learnt besides its weights: the official code keeps it among the options."""
-    return {
-        "threshold": torch.tensor(told("thres", 0.0)),
-        "safe_threshold": torch.tensor(told("thres_safe", 0.0)),
-        "alpha": torch.tensor(told("alpha", 2.0)),
-        "statistics": torch.tensor([told(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from torch import Tensor
@@ -20,12 +20,7 @@ NORMED = "project.parametrizations.weight.original1"
 """Our name of a weight-normalised projection."""
 IMAGE, TEXT, THIRD = range(3)
 SIGNS: list[tuple[int, str, str, str]] = [
-    (
-        IMAGE,
-        r"cnn\.",
-        "",
-        "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)",
-    ),
+    (IMAGE, r"cnn\.", "", "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
     (IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
     (IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
@@ -112,8 +107,8 @@ class Told:
         if supported is not None and value not in get_args(supported):
             raise ValueError(f"It was trained with {key} = {value!r}; ours supports {', '.join(get_args(supported))}.")
         if isinstance(default, float):
-            if not isinstance(value, int | float):
-                raise ValueError(f"The option {key} is {value!r}, and should be a number.")
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"The option {key} is {value!r}, and should be a finite number.")
             return float(value)
         return bool(value) if isinstance(default, bool) else value
 
@@ -124,35 +119,54 @@ class Told:
                 raise ValueError(f"It was trained with {key} = {self.options[key]!r}; ours supports {expected!r} only.")
 
 
+_SCAN = {
+    "direction": ("cross_attn", "t2i", Direction),
+    "aggregation": ("agg_func", "LogSumExp", Aggregation),
+    "normalisation": ("raw_feature_norm", "clipped_l2norm", Normalisation),
+    "temperature": ("lambda_softmax", 9.0),
+    "temperature_lse": ("lambda_lse", 6.0),
+}
+TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
+    "scan": _SCAN,
+    "pfan": _SCAN,
+    "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
+    "naaf": {"temperature": ("lambda_softmax", 20.0), "alpha": ("alpha", 2.0)},
+}
+"""Our options that an official one tells: its name, its default, and the values that ours takes."""
+_SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
+SIZES: dict[str, dict[str, tuple[str, int]]] = {
+    "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
+    "sgr": _SGRAF,
+    "saf": _SGRAF,
+}
+"""Our options that are the length of a weight (our name) along an axis."""
+
+
 def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
     """What builds the model of these weights (under our names): their sizes, and what the options say."""
-    embedding_size, feature_size = _sizes(weights, NORMED if NORMED in weights else "project.weight", 2)
-    vocabulary_size, word_size = _sizes(weights, "text.embedding.weight", 2)
-    return {
-        "feature_size": feature_size,
-        "vocabulary_size": vocabulary_size,
-        "embedding_size": embedding_size,
-        "word_size": word_size,
-        **OPTIONS[name](weights, told),
+    project = NORMED if NORMED in weights else "project.weight"
+    options: dict[str, object] = {
+        "feature_size": _size(weights, project, 1),
+        "vocabulary_size": _size(weights, "text.embedding.weight", 0),
+        "embedding_size": _size(weights, project, 0),
+        "word_size": _size(weights, "text.embedding.weight", 1),
     }
-
-
-def _sizes(weights: State, key: str, dims: int) -> tuple[int, ...]:
-    if key not in weights:
-        raise ValueError(f"The weight {key} (our name) is missing.")
-    shape = tuple(weights[key].shape)
-    if len(shape) != dims:
-        raise ValueError(f"The weight {key} (our name) is of shape {shape}, and should have {dims} axes.")
-    return shape
-
-
-def _is_bidirectional(weights: State, recurrence: str = "text.recurrence") -> bool:
-    return f"{recurrence}.weight_ih_l0_reverse" in weights
-
-
-def _vsepp(weights: State, told: Told) -> dict[str, object]:
-    told.expect(measure="cosine", use_abs=False, no_imgnorm=False)
-    return {"bidirectional": _is_bidirectional(weights)}
+    if name == "vsrn":
+        return options | _vsrn(weights, told)
+    options["bidirectional"] = "text.recurrence.weight_ih_l0_reverse" in weights
+    if name == "vsepp":
+        told.expect(measure="cosine", use_abs=False, no_imgnorm=False)
+        return options
+    options["normalise_images"] = not told("no_imgnorm", False)
+    options["normalise_captions"] = not told("no_txtnorm", False)
+    options["weight_norm"] = NORMED in weights
+    options |= {ours: told(*official) for ours, official in TOLD.get(name, {}).items()}
+    options |= {ours: _size(weights, *place) for ours, place in SIZES.get(name, {}).items()}
+    if name == "pfan":
+        options["grid"] = math.isqrt(_size(weights, "block_embedding.weight", 0) - 1)
+    elif name == "sgr":
+        options["steps"] = len({key.split(".")[1] for key in weights if key.startswith("reasoning.")})
+    return options
 
 
 def _vsrn(weights: State, told: Told) -> dict[str, object]:
@@ -166,81 +180,18 @@ def _vsrn(weights: State, told: Told) -> dict[str, object]:
         "caption_weight": 1.0 if has_captioner else 0.0,
     }
     if has_captioner:
-        found["caption_hidden_size"] = _sizes(weights, "captioner.project.weight", 2)[0]
-        found["caption_word_size"] = _sizes(weights, "captioner.embedding.weight", 2)[1]
-        found["caption_bidirectional"] = _is_bidirectional(weights, "captioner.recurrence")
+        found["caption_hidden_size"] = _size(weights, "captioner.project.weight", 0)
+        found["caption_word_size"] = _size(weights, "captioner.embedding.weight", 1)
+        found["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
         found["caption_max_length"] = int(told("max_len", 60.0))
         found["caption_dropout"] = told("input_dropout_p", 0.2)
     return found
 
 
-def _encoders(weights: State, told: Told) -> dict[str, object]:
-    """The options of the encoders that SCAN and its descendants share."""
-    return {
-        "bidirectional": _is_bidirectional(weights),
-        "normalise_images": not told("no_imgnorm", False),
-        "normalise_captions": not told("no_txtnorm", False),
-        "weight_norm": NORMED in weights,
-    }
-
-
-def _scan(weights: State, told: Told) -> dict[str, object]:
-    return {
-        **_encoders(weights, told),
-        "direction": told("cross_attn", "t2i", Direction),
-        "aggregation": told("agg_func", "LogSumExp", Aggregation),
-        "normalisation": told("raw_feature_norm", "clipped_l2norm", Normalisation),
-        "temperature": told("lambda_softmax", 9.0),
-        "temperature_lse": told("lambda_lse", 6.0),
-    }
-
-
-def _pfan(weights: State, told: Told) -> dict[str, object]:
-    blocks, position_size = _sizes(weights, "block_embedding.weight", 2)
-    return {
-        **_scan(weights, told),
-        "feature_size": _sizes(weights, "position_query.weight", 2)[1],
-        "position_size": position_size,
-        "grid": math.isqrt(blocks - 1),
-    }
-
-
-def _bfan(weights: State, told: Told) -> dict[str, object]:
-    return {
-        **_encoders(weights, told),
-        "focal": told("focal_type", "equal", Focal),
-        "temperature": told("lambda_softmax", BFAN_TEMPERATURE),
-    }
-
-
-def _naaf(weights: State, told: Told) -> dict[str, object]:
-    return {
-        **_encoders(weights, told),
-        "temperature": told("lambda_softmax", 20.0),
-        "alpha": told("alpha", 2.0),
-    }
-
-
-def _saf(weights: State, told: Told) -> dict[str, object]:
-    return {
-        **_encoders(weights, told),
-        "regions": _sizes(weights, "pool_image.local_norm.weight", 1)[0],
-        "similarity_size": _sizes(weights, "score.weight", 2)[1],
-    }
-
-
-def _sgr(weights: State, told: Told) -> dict[str, object]:
-    steps = {key.split(".")[1] for key in weights if key.startswith("reasoning.")}
-    return {**_saf(weights, told), "steps": len(steps)}
-
-
-OPTIONS: dict[str, Callable[[State, Told], dict[str, object]]] = {
-    "vsepp": _vsepp,
-    "vsrn": _vsrn,
-    "scan": _scan,
-    "bfan": _bfan,
-    "pfan": _pfan,
-    "sgr": _sgr,
-    "saf": _saf,
-    "naaf": _naaf,
-}
+def _size(weights: State, key: str, axis: int) -> int:
+    if key not in weights:
+        raise ValueError(f"The weight {key} (our name) is missing.")
+    shape = tuple(weights[key].shape)
+    if len(shape) <= axis:
+        raise ValueError(f"The weight {key} (our name) is of shape {shape}, and should have {axis + 1} axes.")
+    return shape[axis]

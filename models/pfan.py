@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from aoq.models.attention import aggregate, attended_cosine
 from aoq.models.base import Code, Images
 from aoq.models.blocks import Block
-from aoq.models.normalise import l2_normalise
 from aoq.models.regions import zero_masked
 from aoq.models.scan import SCAN
 
@@ -42,15 +42,11 @@ class PFAN(SCAN):
         self.grid, self.mask_padding = grid, mask_padding
         self.block_embedding = nn.Embedding(grid * grid + 1, position_size)
         self.position_query = nn.Linear(feature_size, position_size)
-        low, high = self.similarity_range
-        if self.direction == "t2i":
-            self.similarity_range = (low, high + 0.5 * max(1.0, high))
 
     def encode_images(self, images: Images) -> Code:
         features = zero_masked(images.features, images.mask)
-        regions = self.project(torch.cat([features, self.position(features, images)], dim=2))
-        regions = l2_normalise(regions) if self.normalise_images else regions
-        return Code(zero_masked(regions, images.mask), images.mask)
+        placed = torch.cat([features, self.position(features, images)], dim=2)
+        return super().encode_images(replace(images, features=placed))
 
     def position(
         self, features: Float[Tensor, "images regions features"], images: Images
@@ -69,8 +65,9 @@ class PFAN(SCAN):
             indices = packed.long()
         # Queries meet all blocks at once: the table is smaller than the blocks of a batch.
         relevance = (self.position_query(features) @ self.block_embedding.weight.T).gather(2, indices).tanh()
-        is_padding = indices == self.grid**2 if self.mask_padding else None
-        weights = _softmax(shares * _softmax(relevance, is_padding), is_padding)
+        left_out, lowest = (indices == self.grid**2) & self.mask_padding, torch.finfo(relevance.dtype).min
+        weights = shares * relevance.masked_fill(left_out, lowest).softmax(-1)
+        weights = weights.masked_fill(left_out, lowest).softmax(-1)
         spread = torch.zeros(*indices.shape[:2], self.grid**2 + 1, dtype=weights.dtype, device=weights.device)
         return spread.scatter_add(2, indices, weights) @ self.block_embedding.weight
 
@@ -107,7 +104,3 @@ def grid_blocks(
     kept = area.gather(-1, indices)
     shares = kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(area.dtype).tiny)
     return indices.masked_fill(kept == 0, grid**2), shares
-
-
-def _softmax(x: Float[Tensor, "*axes"], left_out: Tensor | None) -> Float[Tensor, "*axes"]:
-    return x.softmax(-1) if left_out is None else x.masked_fill(left_out, torch.finfo(x.dtype).min).softmax(-1)

@@ -48,10 +48,8 @@ class GRU(nn.GRU):
         return torch.cat([states, backward], 1), torch.stack([last, backward[:captions]])
 
     def _direction(self, suffix: str, words: Tensor, sizes: Tensor, order: Tensor | None) -> Tensor:
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        parameters = [getattr(self, f"{name}_{suffix}") for name in names]
-        states: Tensor = _Recurrence.apply(words, *parameters, sizes.tolist(), order)  # type: ignore[no-untyped-call]
-        return states
+        parameters = [getattr(self, f"{name}_{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        return _Recurrence.apply(words, sizes.tolist(), order, *parameters)  # type: ignore[no-untyped-call]
 
 
 def mirrored(sizes: Int[Tensor, " W"]) -> Int[Tensor, " N"]:
@@ -78,16 +76,8 @@ class _Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        words: Tensor,
-        weight_in: Tensor,
-        weight: Tensor,
-        bias_in: Tensor,
-        bias: Tensor,
-        sizes: list[int],
-        order: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, words: Tensor, sizes: list[int], order: Tensor | None, *parameters: Tensor) -> Tensor:
+        weight_in, weight, bias_in, bias = parameters
         size = weight.shape[1]
         words = words if order is None else words[order]
         weight_in = weight_in.roll(size, 0)
@@ -129,10 +119,10 @@ class _Recurrence(torch.autograd.Function):
         d_words, d_bias = d_nrz @ weight_in, d_gates.sum(0)
         return (
             d_words if order is None else d_words[order],
+            None,
+            None,
             (words.T @ d_nrz).T.roll(-size, 0),
             (before.T @ d_rzs[sizes[0] :]).T,
             d_bias[: 3 * size].roll(-size),
             d_bias[size:],
-            None,
-            None,
         )

@@ -8,8 +8,12 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aoq.models.base import Images
+
+Fragments = Float[Tensor, "items fragments size"]
+Mask = Bool[Tensor, "items fragments"] | None
 
 
 class Projection(nn.Linear):
@@ -21,16 +25,12 @@ class Projection(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
-def zero_masked(
-    fragments: Float[Tensor, "items fragments size"], mask: Bool[Tensor, "items fragments"] | None
-) -> Float[Tensor, "items fragments size"]:
+def zero_masked(fragments: Fragments, mask: Mask) -> Fragments:
     """The fragments, exactly zero where the mask is False, whatever stood there (NaN included)."""
     return fragments if mask is None else fragments.masked_fill(~mask.unsqueeze(-1), 0)
 
 
-def masked_mean(
-    regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
-) -> Float[Tensor, "images size"]:
+def masked_mean(regions: Fragments, mask: Mask) -> Float[Tensor, "items size"]:
     """The mean of each image's real regions.
 
     >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
@@ -56,6 +56,14 @@ def group_by_group(function: Callable[..., Tensor], groups: int, *tensors: Tenso
 def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
     """The number of real regions of each image, at least 1."""
     return mask.sum(1).clamp_min(1)
+
+
+def run_over(recurrence: nn.GRU, regions: Fragments, mask: Mask) -> tuple[Tensor, Tensor]:
+    """A GRU's state at every region and its last (directions, images, state); an image's real regions come first."""
+    if mask is None:
+        return recurrence(regions)
+    packed, last = recurrence(pack_padded_sequence(regions, count(mask).cpu(), batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(packed, batch_first=True, total_length=regions.shape[1])[0], last
 
 
 def compact(images: Images) -> Images:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from jaxtyping import Float
@@ -13,7 +12,6 @@ from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
 
 TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
-LONG = 100
 
 
 class SCAN(FragmentModel):
@@ -37,9 +35,6 @@ class SCAN(FragmentModel):
         self.direction, self.aggregation, self.normalisation = direction, aggregation, normalisation
         self.temperature = TEMPERATURE[direction] if temperature is None else temperature
         self.temperature_lse = temperature_lse
-        # LogSumExp adds up to log(n) / temperature_lse for n queries, Sum multiplies by n; n is rarely over 100.
-        highest = {"LogSumExp": 1.0 + math.log(LONG) / temperature_lse, "Sum": float(LONG)}.get(aggregation, 1.0)
-        self.similarity_range = (-highest if aggregation == "Sum" else -1.0, highest)
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         weights = attention(

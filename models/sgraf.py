@@ -18,7 +18,7 @@ from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
 from aoq.models.fused import clipped_unit, projected_difference
 from aoq.models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
-from aoq.models.regions import group_by_group, zero_masked
+from aoq.models.regions import Fragments, Mask, group_by_group, masked_mean
 
 TEMPERATURE = 9.0
 DROPOUT = 0.4
@@ -33,7 +33,6 @@ class _SGRAF(FragmentModel):
     training, the image's statistics are those of its group.
     """
 
-    similarity_range = (0.0, 1.0)
     takes_masks = False
 
     def __init__(
@@ -93,8 +92,7 @@ class _SGRAF(FragmentModel):
         assert block.pooled is not None
         assert block.regions.pooled is not None
         difference = block.regions.pooled.transpose(0, 1) - block.pooled
-        result: Tensor = self.global_similarity(difference.square())
-        return result
+        return self.global_similarity(difference.square())
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         mask = None if block.word_mask is None else nn.functional.pad(block.word_mask, (1, 0), value=True)
@@ -144,12 +142,10 @@ class SAF(_SGRAF):
     def _normalised(self, logits: Float[Tensor, "I C nodes"], block: Block) -> Float[Tensor, "I C nodes"]:
         norm = self.norm
         if not self.training or block.is_aligned:
-            mean, variance = norm.running_mean, norm.running_var
+            mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
         else:
             variance, mean = torch.var_mean(logits, dim=(0, 2), correction=0, keepdim=True)
             self._update(mean.detach().flatten(), variance.detach().flatten(), logits[:, 0].numel())
-        assert mean is not None
-        assert variance is not None
         return (logits - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
     @torch.no_grad()
@@ -157,11 +153,9 @@ class SAF(_SGRAF):
         """The running statistics after one momentum update a caption."""
         norm, momentum = self.norm, float(self.norm.momentum or 0.0)
         kept = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)
-        for running, values in ((norm.running_mean, means), (norm.running_var, variances * (count / (count - 1)))):
-            assert running is not None
-            running.mul_((1 - momentum) ** len(means)).add_(momentum * (kept * values).sum())
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked.add_(len(means))
+        for name, values in {"running_mean": means, "running_var": variances * (count / (count - 1))}.items():
+            norm.get_buffer(name).mul_((1 - momentum) ** len(means)).add_(momentum * (kept * values).sum())
+        norm.get_buffer("num_batches_tracked").add_(len(means))
 
 
 class Pooling(nn.Module):
@@ -177,16 +171,9 @@ class Pooling(nn.Module):
         self.whole_norm = nn.Identity() if slots is None else nn.BatchNorm1d(size)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self,
-        fragments: Float[Tensor, "items fragments D"],
-        mask: Bool[Tensor, "items fragments"] | None,
-        groups: int = 1,
-    ) -> Float[Tensor, "items D"]:
-        count = fragments.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp_min(1)
-        mean = zero_masked(fragments, mask).sum(1) / count
+    def forward(self, fragments: Fragments, mask: Mask, groups: int = 1) -> Float[Tensor, "items size"]:
         local = self.dropout(group_by_group(self.local_norm, groups, self.local(fragments)).tanh())
-        whole = self.dropout(group_by_group(self.whole_norm, groups, self.whole(mean)).tanh())
+        whole = self.dropout(group_by_group(self.whole_norm, groups, self.whole(masked_mean(fragments, mask))).tanh())
         weights = masked_softmax(self.common(local * whole.unsqueeze(1)).squeeze(-1), mask, 1)
         return l2_normalise(torch.bmm(weights.unsqueeze(1), fragments).squeeze(1))
 

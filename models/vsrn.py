@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.captioner import Captioner
 from aoq.models.normalise import l2_normalise
-from aoq.models.regions import Projection, compact, count, group_by_group, zero_masked
+from aoq.models.regions import Fragments, Mask, Projection, compact, count, group_by_group, run_over, zero_masked
 from aoq.models.text import TextEncoder
 
 
@@ -35,16 +34,14 @@ class RegionReasoning(nn.Module):
         nn.init.zeros_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
 
-    def forward(
-        self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
-    ) -> Float[Tensor, "images regions size"]:
+    def forward(self, regions: Fragments, mask: Mask) -> Fragments:
         real = regions.shape[1] if mask is None else count(mask)[:, None, None]
         affinity = self._affinity(regions) / real
         if mask is not None:
             affinity = affinity.masked_fill(~mask.unsqueeze(1), 0)
         return regions + self._normalised(self._step(affinity, regions), mask)
 
-    def _affinity(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions regions"]:
+    def _affinity(self, regions: Fragments) -> Float[Tensor, "items fragments fragments"]:
         """theta(v) phi(v)^T, by one product with all regions in place of two.
 
         <T x + s, P y + t> = <P^T (T x + s), y> + <T x + s, t>, where theta(x) = T x + s and phi(y) = P y + t.
@@ -54,9 +51,7 @@ class RegionReasoning(nn.Module):
         same_for_all = regions @ (phi.bias @ theta.weight) + theta.bias @ phi.bias
         return torch.baddbmm(same_for_all.unsqueeze(2), queries, regions.transpose(1, 2))
 
-    def _step(
-        self, affinity: Float[Tensor, "images regions regions"], regions: Float[Tensor, "images regions size"]
-    ) -> Float[Tensor, "images regions size"]:
+    def _step(self, affinity: Float[Tensor, "items fragments fragments"], regions: Fragments) -> Fragments:
         """W_r (affinity g(v)), likewise.
 
         W (sum over y of a_y (V y + u)) + w = W V (sum of a_y y) + (sum of a_y) W u + w, where g(y) = V y + u, W and w
@@ -66,9 +61,7 @@ class RegionReasoning(nn.Module):
         related = F.linear(torch.bmm(affinity, regions), output.weight @ value.weight, output.bias)
         return related + affinity.sum(2, keepdim=True) * (output.weight @ value.bias)
 
-    def _normalised(
-        self, step: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
-    ) -> Float[Tensor, "images regions size"]:
+    def _normalised(self, step: Fragments, mask: Mask) -> Fragments:
         """BatchNorm of the real regions, and zero elsewhere."""
         rows = step.flatten(0, 1) if mask is None else step[mask]
         # Laid out channel by channel, where torch's statistics are several times more exact.
@@ -126,7 +119,8 @@ class VSRN(EmbeddingModel):
     def encode_images(self, images: Images) -> Code:
         images = compact(images)
         regions = group_by_group(self._regions, images.groups, images.features, images.mask)
-        vectors = group_by_group(self.norm, images.groups, self._summary(regions, images.mask))
+        _, last = run_over(self.recurrence, regions, images.mask)
+        vectors = group_by_group(self.norm, images.groups, last[0])
         vectors = l2_normalise(vectors) if self.normalise_images else vectors
         vectors = vectors.abs() if self.absolute else vectors
         if self.captioner is None:
@@ -141,29 +135,13 @@ class VSRN(EmbeddingModel):
         """`caption_weight` times the loss of describing each image by its own caption."""
         if self.captioner is None or images.context is None:
             return None
-        loss: Tensor = self.captioner(images.context, images.context_mask, captions)
-        return self.caption_weight * loss
+        return self.caption_weight * self.captioner(images.context, images.context_mask, captions)
 
-    def _regions(
-        self, features: Float[Tensor, "images regions features"], mask: Bool[Tensor, "images regions"] | None
-    ) -> Float[Tensor, "images regions size"]:
+    def _regions(self, features: Float[Tensor, "items fragments features"], mask: Mask) -> Fragments:
         """The regions of one group after the graph layers, of norm 1 along `normalise_axis`; masked ones are zero."""
-        regions = zero_masked(self.project(features), mask)
+        regions, axis = zero_masked(self.project(features), mask), 1 if self.normalise_axis == "regions" else 2
         if self.variant == "coco":
-            regions = self._normalise_regions(regions)
+            regions = l2_normalise(regions, axis)
         for layer in self.reasoning:
             regions = layer(regions, mask)
-        return self._normalise_regions(regions)
-
-    def _normalise_regions(self, regions: Float[Tensor, "images regions size"]) -> Float[Tensor, "images regions size"]:
-        return l2_normalise(regions, dim=1 if self.normalise_axis == "regions" else 2)
-
-    def _summary(
-        self, regions: Float[Tensor, "images regions size"], mask: Bool[Tensor, "images regions"] | None
-    ) -> Float[Tensor, "images size"]:
-        """The GRU's state after each image's last real region."""
-        if mask is None:
-            return self.recurrence(regions)[1][0]
-        lengths = count(mask).cpu()
-        packed = pack_padded_sequence(regions, lengths, batch_first=True, enforce_sorted=False)
-        return self.recurrence(packed)[1][0]
+        return l2_normalise(regions, axis)

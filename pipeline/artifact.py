@@ -7,7 +7,6 @@ before anything runs and `exists` is one stat. The work directory `.<key>.work` 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import platform
@@ -16,43 +15,35 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-MANIFEST = "MANIFEST.json"
+from aoq.pipeline.digests import canonical_json, digest, file_sha256, known_sha256
+from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs, collected, take_in
+from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest, seal
+from aoq.pipeline.reading import read_json
+from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_in, writing_in
+
+INPUTS = ".inputs.json"
+"""In a work directory: the content of what was read so far."""
 PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
-
-
-def canonical_json(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def digest(content: Any) -> str:
-    """Sixteen hex digits that name a JSON value whatever the order of its keys."""
-    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        hasher = hashlib.sha256()
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The whole content or the old file, whatever happens meanwhile."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with scratch_beside(path, wait=True) as folder:
+        temporary = folder / path.name
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 @dataclass(frozen=True)
@@ -95,12 +86,23 @@ class Artifact:
         return self.manifest_path.exists()
 
     def manifest(self) -> dict[str, Any]:
-        try:
-            return json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{self.manifest_path} is damaged ({error}); delete {self.path} and run again to remake it."
-            ) from None
+        return read_manifest(self.path)
+
+    def opened(self) -> Path:
+        """The folder, to read from: every file in it is as the manifest says.
+
+        Files are hashed once a process, and again where they changed since. A build that is under way has read them.
+
+        Raises:
+            ValueError: names the file that is not as it was published.
+        """
+        take_in(f"{self.stage}/{self.key}", self._whole)
+        return self.path
+
+    def _whole(self) -> str:
+        if changed := self.changed_files():
+            raise ValueError(f"{changed[0]}; delete {self.path} and run again: then it is remade.")
+        return content_of(self.manifest())
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
@@ -109,23 +111,26 @@ class Artifact:
         Leaving the block without an exception publishes; otherwise the work directory stays for the next run.
         """
         with self._readable_os_errors():
-            self._make_folder()
+            try:
+                self.work.parent.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:  # a file is in the way, or /proc
+                raise PermissionError(errno.EACCES, "no folder can be made", error.filename) from error
             with FileLock(self.work.with_name(f".{self.key}.lock")):
                 if self.exists():
                     yield None
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                yield build
-                build.write_manifest(self)
+                try:
+                    build.recall_inputs()
+                    with collected(build.inputs):
+                        yield build
+                    build.write_manifest(self)
+                except ChangedInputError:
+                    shutil.rmtree(self.work)  # it may rest on the other bytes
+                    raise
                 os.rename(self.work, self.path)
                 _sync_directory(self.path.parent)
-
-    def _make_folder(self) -> None:
-        try:
-            self.work.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:  # a file is in the way, or /proc
-            raise PermissionError(errno.EACCES, "no folder can be made", error.filename) from error
 
     @contextmanager
     def _readable_os_errors(self) -> Iterator[None]:
@@ -134,7 +139,7 @@ class Artifact:
         except OSError as error:
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
-            elif error.errno in (errno.ENOSPC, errno.EDQUOT, None):  # numpy's short writes carry no number
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # so numpy says it
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
             else:
                 raise
@@ -148,55 +153,77 @@ class Artifact:
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
             return
-        alias.parent.mkdir(parents=True, exist_ok=True)
-        temporary = alias.with_name(f".{alias.name}.{os.getpid()}")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        os.replace(temporary, alias)
+        with writing_in(alias.parent):
+            alias.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_beside(alias, wait=True) as folder:
+            temporary = folder / alias.name
+            temporary.symlink_to(target)
+            os.replace(temporary, alias)
 
     def changed_files(self) -> list[str]:
         """One sentence for each file that is not what the manifest recorded."""
-        sentences = []
-        recorded = self.manifest()["files"]
+        sentences, recorded = [], self.manifest()["files"]
         for name, entry in recorded.items():
             file = self.path / name
             if not file.is_file():
                 sentences.append(f"{file} is missing")
-            elif file.stat().st_size != entry["bytes"] or file_sha256(file) != entry["sha256"]:
+            elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
                 sentences.append(f"{file} was changed after it was published")
         extra = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
         sentences += [f"{self.path / name} is not in the manifest" for name in sorted(extra - {*recorded, MANIFEST})]
         return sentences
 
 
+@dataclass
 class Build:
     """A work directory being filled, and what the manifest will say besides the files' hashes."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.notes: dict[str, Any] = {}
-        self.tool_version = _versions().get("aoq", "unknown")
-        self._started = time.time()
+    directory: Path
+    notes: dict[str, Any] = field(default_factory=dict)
+    tool_version: str = field(default_factory=lambda: _versions().get("aoq", "unknown"))
+    inputs: Inputs = field(init=False)
+    _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    _clock: float = field(default_factory=time.monotonic)
+    """The other clock may be set while it runs."""
+
+    def __post_init__(self) -> None:
+        self.inputs = Inputs(self._keep_inputs)
+
+    def recall_inputs(self) -> None:
+        """What an interrupted run read must be what this one reads."""
+        if (file := self.directory / INPUTS).exists():
+            try:
+                self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
+            except (ValueError, OSError) as error:
+                raise ChangedInputError(f"{error} The interrupted work is deleted; run again.") from None
+
+    def _keep_inputs(self, content: Mapping[str, str]) -> None:
+        write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
 
     def write_manifest(self, artifact: Artifact) -> None:
-        finished = time.time()
-        files = {
-            str(path.relative_to(self.directory)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-            for path in sorted(self.directory.rglob("*"))
-            if path.is_file() and path.name != MANIFEST
-        }
+        """Write what the result is and what it was computed from.
+
+        Raises:
+            ChangedInputError: for an input that is no longer as it was when it was opened.
+        """
+        self.inputs.check_again()
+        for left in scratch_in(self.directory):  # of a run that was killed while it wrote a file
+            reclaim(left)
+        upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in artifact.upstream}
         manifest = {
             "stage": artifact.stage,
             "key": artifact.key,
             "recipe": artifact.recipe,
-            "upstream_manifests": {
-                f"{upstream.stage}/{upstream.key}": file_sha256(upstream.manifest_path)
-                for upstream in artifact.upstream
+            "upstream_manifests": upstream,
+            "inputs": self.inputs.content,
+            "files": {
+                str(path.relative_to(self.directory)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+                for path in sorted(self.directory.rglob("*"))
+                if path.is_file() and path.name not in (MANIFEST, INPUTS)
             },
-            "files": files,
-            "started": _iso(self._started),
-            "finished": _iso(finished),
-            "seconds": round(finished - self._started, 3),
+            "started": f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
+            "finished": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+            "seconds": round(time.monotonic() - self._clock, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "host": platform.node(),
             "platform": platform.platform(),
@@ -205,18 +232,16 @@ class Build:
             "git": _git_commit(),
             **self.notes,
         }
-        content = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+        content = json.dumps(manifest | {"seal": seal(manifest)}, indent=1, ensure_ascii=False) + "\n"
         write_atomically(self.directory / MANIFEST, content.encode())
+        (self.directory / INPUTS).unlink(missing_ok=True)
         _sync_directory(self.directory)
 
     def clear(self) -> None:
         """Forget what an interrupted run left, for stages that are not worth resuming."""
+        self.inputs.begun_on.clear()
         for path in self.directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _iso(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _sync_directory(path: Path) -> None:
@@ -230,26 +255,16 @@ def _sync_directory(path: Path) -> None:
 def _versions() -> dict[str, str]:
     found = {}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def _git_commit() -> str | None:
     """The commit of the source tree, with `+` where the tree differs from it; None outside a checkout."""
     root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():  # installed, maybe below somebody's own repository
-        return None
-    try:
-        described = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return described.stdout.strip() or None
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        if (root / ".git").exists():  # else it is installed, maybe below somebody's own repository
+            return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip() or None
+    return None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +19,16 @@ from numpy.lib.format import open_memmap
 from aoq.models.base import Code, EmbeddingModel, MatchingModel, concatenate
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.reading import open_array, read_json
+
+logger = logging.getLogger(__name__)
 
 BATCH = 256
 TILE_IMAGES, TILE_CAPTIONS = 128, 512
 STORE_ROWS = 4096
+SIDES = ("images", "captions")
+HEADER_BYTES = 128
+"""Of an .npy file of two dimensions."""
 
 
 def encode_images(
@@ -60,7 +69,7 @@ def similarity_matrix(
     return similarity
 
 
-def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.ndarray, "rows columns"]:
+def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.memmap, "rows columns"]:
     """A new .npy, mapped to be filled. Its blocks are taken first: a full disk is an error, not a killed process."""
     mapped = open_memmap(path, "w+", np.float32, shape)
     with path.open("r+b") as file:
@@ -91,45 +100,68 @@ def write_embeddings(
     device: torch.device,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> None:
-    """Encode the split into `folder`, a block at a time; an interrupted run goes on after its last whole block."""
+    """Encode the split into `folder`, a block at a time; an interrupted run goes on after its last whole block.
+
+    What it goes on from (`finish_embeddings` drops it) are the blocks' checksums.
+    """
     model.eval()
-    sides: dict[str, tuple[int, Callable[[np.ndarray], Code]]] = {
-        "images": (pairs.split.image_count, lambda rows: model.encode_images(pairs.images(rows).to(device))),
-        "captions": (
-            pairs.split.caption_count,
-            lambda rows: model.encode_captions(pairs.captions(rows).to(device)),
-        ),
+    sides: dict[str, tuple[int, Callable[..., Any], Callable[..., Code]]] = {
+        "images": (pairs.split.image_count, pairs.images, model.encode_images),
+        "captions": (pairs.split.caption_count, pairs.captions, model.encode_captions),
     }
-    total = sum(count for count, _ in sides.values())
-    for side, (count, encode) in sides.items():
-        state, path = folder / f"{side}.progress.json", folder / f"{side}.npy"
-        done = json.loads(state.read_text())["rows"] if state.is_file() else 0
-        for rows in _blocks(np.arange(done, count), STORE_ROWS):
-            block = np.concatenate([encode(part).vectors.float().cpu().numpy() for part in _blocks(rows, BATCH)])
+    total = sum(count for count, *_ in sides.values())
+    for side, (count, read, encode) in sides.items():
+        state, path = _progress_file(folder, side), folder / f"{side}.npy"
+        checksums = _whole_blocks(path, state, count)
+        for rows in _blocks(np.arange(len(checksums) * STORE_ROWS, count), STORE_ROWS):
+            parts = [encode(read(part).to(device)).vectors for part in _blocks(rows, BATCH)]
+            block = torch.cat(parts).float().cpu().numpy()
             if not np.isfinite(block).all():
                 raise ValueError(
                     f"the embedding of one of {side} {rows[0]} to {rows[-1]} is not finite; the model is broken."
                 )
-            _write_rows(path, int(rows[0]), block, count)
-            write_atomically(state, json.dumps({"rows": int(rows[-1]) + 1}).encode())
+            stored = np.load(path, mmap_mode="r+") if rows[0] else reserved_file(path, (count, block.shape[1]))
+            stored[rows] = block
+            stored.flush()
+            checksums.append(_checksum(path, block))
+            write_atomically(state, json.dumps(checksums).encode())
             progress(int(rows[-1]) + 1 + (total - count if side == "captions" else 0), total, side)
-    for side in sides:
-        (folder / f"{side}.progress.json").unlink(missing_ok=True)
 
 
-def _write_rows(path: Path, start: int, block: Float32[np.ndarray, "rows D"], count: int) -> None:
-    """Put rows into a (count, D) .npy that holds those before them.
+def finish_embeddings(folder: Path) -> None:
+    """Drop what only a resumed run needs."""
+    for side in SIDES:
+        _progress_file(folder, side).unlink(missing_ok=True)
 
-    Written as a file, not through a memory map: a full disk is an error then, not a killed process.
-    """
-    with path.open("r+b" if start else "w+b") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (count, block.shape[1])}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.seek(start * block.shape[1] * 4, os.SEEK_CUR)
-        file.write(block.astype("<f4").tobytes())
-        file.truncate()
-        file.flush()
-        os.fsync(file.fileno())
+
+def _progress_file(folder: Path, side: str) -> Path:
+    return folder / f"{side}.progress.json"
+
+
+def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
+    """The checksums of the blocks from the first on that are as they were written."""
+    if not state.is_file():
+        return []
+    try:
+        checksums, stored = read_json(state, list[str]), open_array(path)
+        if len(stored) != count or stored.dtype != np.dtype("<f4") or not stored.flags.c_contiguous:
+            raise ValueError(f"{path} is damaged: it holds {stored.dtype} of shape {stored.shape}.")
+    except (ValueError, FileNotFoundError) as error:
+        logger.warning("%s All of it is encoded anew.", error)
+        return []
+    for number, checksum in enumerate(checksums):
+        if _checksum(path, stored[number * STORE_ROWS :][:STORE_ROWS]) != checksum:
+            logger.warning("%s is damaged; it is encoded anew from row %d on", path, number * STORE_ROWS)
+            return checksums[:number]
+    return checksums
+
+
+def _checksum(path: Path, block: Float32[np.ndarray, "rows D"]) -> str:
+    """The hash of a block and of the file's header."""
+    with path.open("rb") as file:
+        found = sha256(file.read(HEADER_BYTES))
+    found.update(np.ascontiguousarray(block).data)
+    return found.hexdigest()
 
 
 def _blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-BACKENDS = ("inprocess", "ray")
+from aoq.pipeline.inputs import Verify
+
+THREADS_PER_CORE = 64
+"""More than anybody gains by; with some ten thousand, OpenMP ends the process."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,8 @@ class Engine:
     """0: as many as this process may use; of a mining unit on Ray, one."""
     checkpoint_steps: int = 500
     tensorboard: bool = False
+    verify: Verify = "sampled"
+    """How arrays of the data folder beyond 1 GiB are compared with what was read first: by blocks, or wholly."""
     mining_memory_mb: int = 1500
     """MB that mining may use beyond the embeddings, about; on Ray, each unit."""
     backend: str = "inprocess"
@@ -25,17 +30,23 @@ class Engine:
     """The cluster's address: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ValueError(f"[engine] backend is {self.backend!r}; known are {' and '.join(BACKENDS)}.")
+        if self.backend not in ("inprocess", "ray"):
+            raise ValueError(f"[engine] backend is {self.backend!r}; known are inprocess and ray.")
+        if self.verify not in ("sampled", "full"):
+            raise ValueError(f"[engine] verify is {self.verify!r}; known are sampled and full.")
+        most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
+        if not 0 <= self.threads <= most:
+            raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as there are cores) to {most:,}.")
+        if self.checkpoint_steps < 1:
+            raise ValueError(f"[engine] checkpoint_steps is {self.checkpoint_steps}; give at least 1.")
         if self.mining_memory_mb < 100:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 
     def torch_device(self) -> torch.device:
         """The device, with the process's threads set on the way."""
         torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
-        wanted = self.device
-        if wanted == "auto":
-            wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        wanted = automatic if self.device == "auto" else self.device
         if wanted.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError("[engine] device is cuda, but torch sees no GPU; use device = cpu or auto.")
         try:

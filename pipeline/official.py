@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from aoq.models.official import OfficialModel, from_official
 from aoq.pipeline.config.models import Model, ModelSection
+from aoq.pipeline.reading import reading
 
 NETWORKS = (("model",), ("model_A", "model_B"))
 """What holds the state dicts; NCR trains two networks."""
@@ -32,7 +34,9 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
     try:
         content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
         networks = _networks(content, type(loaded).__name__)
-        return tuple(_complete(from_official(parts, _options(content), name)) for parts in networks)
+        _check_sizes(networks, path.stat().st_size)
+        own = [[_state(part) for part in parts] for parts in networks]
+        return tuple(_complete(from_official(parts, _options(content), name)) for parts in own)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -41,11 +45,10 @@ def model_section(model: OfficialModel) -> ModelSection:
     """The [model] section of an experiment with this model."""
     options = {key: value for key, value in model.options.items() if key not in FROM_DATA}
     try:
-        section: ModelSection = TypeAdapter(Model).validate_python({"name": model.name, **options})
+        return TypeAdapter(Model).validate_python({"name": model.name, **options})
     except ValidationError as error:
         wrong = [f"{problem['loc'][-1]}: {problem['msg']} (got {problem['input']!r})" for problem in error.errors()]
         raise ValueError(f"It was trained with options that ours does not take: {'; '.join(wrong)}.") from None
-    return section
 
 
 def _complete(model: OfficialModel) -> OfficialModel:
@@ -57,11 +60,11 @@ def _complete(model: OfficialModel) -> OfficialModel:
     return replace(model, options={**model.options, **model_section(model).model_dump(exclude={"name"})})
 
 
-def _networks(content: Mapping[str, Any], kind: str) -> list[list[dict[str, Tensor]]]:
+def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, Tensor]]]:
     """The state dicts of each network."""
     for names in NETWORKS:
         if all(_is_state_dicts(content.get(name)) for name in names):
-            return [[_state(part) for part in content[name]] for name in names]
+            return [list(content[name]) for name in names]
     keys = sorted(content)
     holds = f"{keys[:MOST_KEYS]}{' and more' if len(keys) > MOST_KEYS else ''}" if keys else kind
     raise ValueError(
@@ -87,7 +90,27 @@ def _options(content: Mapping[str, Any]) -> dict[str, object]:
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     if not isinstance(options, Mapping):
         raise ValueError(f"Its options ('opt') are of type {type(options).__name__}; a Namespace or dict was expected.")
-    return {_text(key): _text(value) if isinstance(value, bytes) else value for key, value in options.items()}
+    return {_text(key): _plain(value) for key, value in options.items()}
+
+
+def _plain(value: object) -> object:
+    """A value as an option may be; of any other no more than its kind, which no option takes."""
+    if isinstance(value, bytes):
+        return _text(value)
+    is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
+    return value if is_plain else f"of type {type(value).__name__}"
+
+
+def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) -> None:
+    """Raise where tensors are no plain numbers in memory, or more than the file has: views that repeat a few."""
+    total = 0
+    for tensor in (tensor for parts in networks for part in parts for tensor in part.values()):
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        if not is_plain or tensor.is_complex():
+            raise ValueError("It holds weights that are no plain real numbers.")
+        total += tensor.numel() * tensor.element_size()
+        if total > size:
+            raise ValueError(f"Its weights ask for more than {total:,} bytes, and the file has {size:,}.")
 
 
 def _text(value: object) -> str:
@@ -96,31 +119,31 @@ def _text(value: object) -> str:
 
 
 def _load(path: Path) -> Any:
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a model_best.pth.tar.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a directory; give the path of the model_best.pth.tar inside it.")
-    with path.open("rb") as file:
-        if file.read(512).lstrip().startswith(b"<"):
-            raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")
+    with reading(path, "a checkpoint", "give the path of a model_best.pth.tar"):
+        with path.open("rb") as file:
+            head = file.read(512)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
+            if claimed > size:  # torch compresses nothing
+                raise ValueError(f"its parts claim {claimed:,} bytes, and the file has {size:,}")
+    if head.lstrip().startswith(b"<"):
+        raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        if "unsupported" in str(error).lower():
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        unsupported = [line for line in lines if "unsupported" in line.lower()]
+        complaint = (unsupported or lines or [type(error).__name__])[0][:200]
+        if unsupported:
             raise ValueError(
                 f"{path} was refused: besides tensors and training options it holds objects whose loading may run any "
                 "code. Get it from its authors; or, where you trust it, save it anew with plain values only, "
                 'torch.save({"model": checkpoint["model"], "opt": vars(checkpoint["opt"])}, ...). '
-                f"({_first_complaint(error)})"
+                f"({complaint})"
             ) from error
         raise ValueError(
             f"{path} cannot be read as a torch checkpoint; it may be cut short, so compare its size and download "
-            f"it again. ({_first_complaint(error)})"
+            f"it again. ({complaint})"
         ) from error
-
-
-def _first_complaint(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "unsupported" in line.lower()]
-    return (telling or lines or [type(error).__name__])[0][:200]

@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +35,8 @@ def show_progress(title: str) -> Iterator[Report]:
 
         yield log
         return
-    about, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
-    columns = about, BarColumn(), text, TimeRemainingColumn()
+    words = partial(TextColumn, markup=False)
+    columns = words("{task.description}"), BarColumn(), words("{task.fields[text]}"), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(title, total=None, text="")
-
-        def report(done: int, total: int, text: str) -> None:
-            progress.update(bar, completed=done, total=total, text=text)
-
-        yield report
+        bar = progress.add_task(visible(title), total=None, text="")
+        yield lambda done, total, text: progress.update(bar, completed=done, total=total, text=text)

@@ -7,11 +7,18 @@ import logging
 import re
 import sys
 from pathlib import Path
-
-import luigi
-from luigi.configuration import get_config
+from typing import Any
 
 import aoq
+from aoq.pipeline.reading import reading
+from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
+
+OWN = Path("luigi.cfg")
+try:
+    import luigi
+    from luigi.configuration import get_config
+except (configparser.Error, UnicodeError) as error:  # it reads luigi.cfg when it is imported
+    sys.exit(f"error: {OWN.absolute()} is damaged or no luigi.cfg ({' '.join(str(error).split())}); correct it.")
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 SHIPPED = Path(aoq.__file__).parent / "luigi.cfg"
@@ -33,12 +40,21 @@ class engine(luigi.Config):  # noqa: N801
     mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)
     backend: luigi.Parameter = luigi.Parameter(default="inprocess")
     ray_address: luigi.Parameter = luigi.Parameter(default="")
+    verify: luigi.Parameter = luigi.Parameter(default="sampled")
     tensorboard: luigi.BoolParameter = luigi.BoolParameter(default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+
+
+def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
+    """What luigi.cfg says in one of these sections."""
+    try:
+        return dict(section().param_kwargs)
+    except ValueError as error:
+        raise ValueError(f"[{section.__name__}] in luigi.cfg: {error.__cause__ or error}.") from None
 
 
 def configured_path(option: str, chosen: str = "") -> Path:
     """The folder chosen on the command line, else the one [paths] names."""
-    return Path(chosen or getattr(paths(), option)).expanduser().absolute()
+    return Path(chosen or settings_of(paths)[option]).expanduser().absolute()
 
 
 def runs_root(artifact_root: str = "") -> Path:
@@ -52,6 +68,9 @@ def read_shipped_settings() -> None:
     Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that is not
     there, fork after torch has computed (a deadlock), and exit 0 when a task failed.
     """
+    if OWN.exists():
+        with reading(OWN.absolute(), "a luigi.cfg"):  # Luigi passes over one that may not be read
+            OWN.open("rb").close()
     config = get_config()
     shipped = configparser.ConfigParser()
     shipped.read(SHIPPED, encoding="utf-8")
@@ -63,6 +82,7 @@ def read_shipped_settings() -> None:
 
 def log_to_console() -> None:
     """Our lines and Luigi's warnings on stderr; errors as one line, their traceback in the work directory."""
+    escape_what_the_terminal_lacks()
     root = logging.getLogger()
     if root.handlers:
         return
@@ -96,10 +116,10 @@ class _Stderr(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """User errors print one line; bugs keep their traceback."""
+    """User errors print one line; bugs keep their traceback; nothing in either is obeyed by the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, (ValueError, OSError, ImportError)):
-            return f"{self.formatTime(record, self.datefmt)} error: {error}"
-        return super().format(record)
+            return visible(f"{self.formatTime(record, self.datefmt)} error: {error}")
+        return visible(super().format(record))

@@ -1,32 +1,17 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
 from aoq.pipeline.settings import log_to_console, read_shipped_settings
-from aoq.tasks.comparisons import Ablation, Report
-from aoq.tasks.stages import (
-    Control,
-    Dataset,
-    DemoWorld,
-    Embeddings,
-    Evaluation,
-    FirstRound,
-    HardNegatives,
-    Screen,
-    SecondRound,
-)
+from aoq.tasks.comparisons import Ablation as Ablation
+from aoq.tasks.comparisons import Report as Report
+from aoq.tasks.stages import Control as Control
+from aoq.tasks.stages import Dataset as Dataset
+from aoq.tasks.stages import DemoWorld as DemoWorld
+from aoq.tasks.stages import Embeddings as Embeddings
+from aoq.tasks.stages import Evaluation as Evaluation
+from aoq.tasks.stages import FirstRound as FirstRound
+from aoq.tasks.stages import HardNegatives as HardNegatives
+from aoq.tasks.stages import Screen as Screen
+from aoq.tasks.stages import SecondRound as SecondRound
 
 read_shipped_settings()
 log_to_console()
-
-__all__ = [
-    "Ablation",
-    "Control",
-    "Dataset",
-    "DemoWorld",
-    "Embeddings",
-    "Evaluation",
-    "FirstRound",
-    "HardNegatives",
-    "Report",
-    "Screen",
-    "SecondRound",
-]

@@ -15,12 +15,13 @@ import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.planning.report import PlannedReport
-from aoq.pipeline.planning.study import PlannedStudy
-from aoq.pipeline.settings import configured_path, engine, runs_root
+from aoq.pipeline.settings import configured_path, engine, runs_root, settings_of
+from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
+_plan_once = cache(plan)  # for all stages of an experiment: a plan reads samples of its data
 
 
 class MakingTask(luigi.Task):
@@ -29,9 +30,7 @@ class MakingTask(luigi.Task):
     stage: ClassVar[str]
 
     data_root: luigi.Parameter = luigi.Parameter(
-        default="",
-        significant=False,
-        description="the folder of dataset folders; default [paths] in luigi.cfg",
+        default="", significant=False, description="the folder of dataset folders; default [paths] in luigi.cfg"
     )
     artifact_root: luigi.Parameter = luigi.Parameter(
         default="", significant=False, description="where artefacts are kept; default [paths] in luigi.cfg"
@@ -97,16 +96,15 @@ class MakingTask(luigi.Task):
         from aoq.pipeline.engine import Engine
         from aoq.pipeline.produce import PRODUCERS
 
-        settings = engine()
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](self.source, build, Engine(**settings.param_kwargs))
+                    PRODUCERS[self.stage](self.source, build, Engine(**settings_of(engine)))
         except Exception:
             with suppress(OSError):  # the disk may be what failed
-                (self.artifact.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
             raise
         metrics = self.artifact.manifest().get("metrics")
         split = self.artifact.ingredients.get("split", "dev")  # an evaluation's own; of a training the best epoch's
@@ -124,7 +122,7 @@ class ArtifactTask(MakingTask):
 
     @cached_property
     def chain(self) -> Chain:
-        return _planned(self.experiment, self.override, **self.roots)
+        return _plan_once(self.experiment, override=self.override, **self.roots)
 
     @property
     def alias(self) -> str:
@@ -137,12 +135,6 @@ class ArtifactTask(MakingTask):
     @property
     def source(self) -> Chain:
         return self.chain.owner(self.stage)
-
-
-@cache
-def _planned(experiment: str, override: str, *, data_root: Path, artifact_root: Path) -> Chain:
-    """One plan for all stages of an experiment: each reads samples of its data."""
-    return plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
 
 
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]

@@ -9,8 +9,7 @@ import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.planning.chain import Member
-from aoq.pipeline.planning.report import PlannedReport, plan_report
-from aoq.pipeline.planning.study import PlannedStudy, plan_study
+from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy, plan_report, plan_study
 from aoq.tasks.base import MakingTask
 from aoq.tasks.stages import Evaluation, SecondRound
 

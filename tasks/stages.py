@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import luigi
+from luigi.util import requires
 
 from aoq.pipeline.planning.chain import Chain
 from aoq.tasks.base import ArtifactTask
@@ -30,23 +31,19 @@ class Dataset(ArtifactTask):
             yield self.of(DemoWorld)
 
 
+@requires(Dataset)
 class FirstRound(ArtifactTask):
     """The teacher, trained on in-batch negatives."""
 
     stage = "first_round"
     resources = TRAINING
 
-    def requires(self) -> luigi.Task:
-        return self.of(Dataset)
 
-
+@requires(FirstRound)
 class Embeddings(ArtifactTask):
     """The teacher's embeddings of every training image and caption."""
 
     stage = "embeddings"
-
-    def requires(self) -> luigi.Task:
-        return self.of(FirstRound)
 
 
 class HardNegatives(ArtifactTask):
@@ -71,14 +68,12 @@ class Screen(ArtifactTask):
             yield self.of(Embeddings)
 
 
+@requires(Dataset)
 class Control(ArtifactTask):
     """The second round's student and schedule on the online loss: what round two must beat."""
 
     stage = "control"
     resources = TRAINING
-
-    def requires(self) -> luigi.Task:
-        return self.of(Dataset)
 
 
 class SecondRound(ArtifactTask):

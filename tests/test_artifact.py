@@ -7,10 +7,12 @@ import json
 import multiprocessing
 import os
 import time
+from datetime import datetime, timedelta
 
 import pytest
 
-from aoq.pipeline.artifact import Artifact, digest, write_atomically
+from aoq.pipeline.artifact import Artifact, write_atomically
+from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 
 
@@ -46,6 +48,21 @@ def test_a_build_is_published_whole_with_its_manifest(tmp_path):
     assert manifest["files"]["sub/file.txt"]["bytes"] == len("payload")
     assert manifest["metrics"] == {"rsum": 1.0}
     assert made.changed_files() == []
+
+
+def test_a_clock_set_back_changes_no_duration(tmp_path, monkeypatch):
+    made = artifact(tmp_path)
+    with made.building():
+        monkeypatch.setattr("aoq.pipeline.artifact.datetime", Yesterday)
+    manifest = made.manifest()
+    assert manifest["finished"] < manifest["started"]
+    assert 0 <= manifest["seconds"] < 60
+
+
+class Yesterday(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) - timedelta(days=1)
 
 
 def test_a_failure_publishes_nothing_and_keeps_the_work(tmp_path):
@@ -123,6 +140,13 @@ def test_disks_that_refuse_are_explained(tmp_path, number, remedy):
         raise OSError(number, os.strerror(number), "somewhere")
     assert raised.value.errno == number
     assert not made.exists()
+
+
+def test_a_short_write_of_numpys_is_a_full_disk_and_a_sentence_of_ours_stays(tmp_path):
+    with pytest.raises(OSError, match=r"3 written at .* free some space"), artifact(tmp_path).building():
+        raise OSError("8 requested and 3 written")
+    with pytest.raises(FileNotFoundError, match=r"^weights\.pt does not exist\.$"), artifact(tmp_path).building():
+        raise FileNotFoundError("weights.pt does not exist.")
 
 
 @pytest.mark.parametrize("target", ["mkdir", "lock"])

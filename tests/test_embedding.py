@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from aoq.pipeline import embedding
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, similarity_matrix, write_embeddings
 
 CPU = torch.device("cpu")
 
@@ -75,13 +78,52 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     seen = [*seen, "again"]
     write_embeddings(model, pairs, cut, CPU, lambda done, total, text: seen.append(done))
     assert seen == [4, 8, 9, 13, "again", 17, 21, 25, 29, 33, 36]
-    assert sorted(path.name for path in cut.iterdir()) == ["captions.npy", "images.npy"]
+    for folder in (whole, cut):
+        finish_embeddings(folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["captions.npy", "images.npy"]
     for name in ("images.npy", "captions.npy"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     store = EmbeddingStore.open(cut)
     assert isinstance(store.images, np.memmap)
     scores = store.images @ store.captions.T
     np.testing.assert_allclose(scores, similarity_matrix(model, pairs, CPU), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "said", "again"),
+    [
+        ("captions.npy", -1, "captions.npy is damaged; it is encoded anew from row 24 on", 3),
+        ("captions.npy", 200, "captions.npy is damaged; it is encoded anew from row 0 on", 27),
+        ("images.npy", 60, "All of it is encoded anew", 9),
+        ("images.npy", 3, "All of it is encoded anew", 9),
+        ("images.progress.json", 0, "All of it is encoded anew", 9),
+        ("images.progress.json", 10, "images.npy is damaged", 9),
+        ("images.npy", None, "All of it is encoded anew", 9),
+        ("captions.progress.json", None, "", 27),
+    ],
+)
+def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog, file, place, said, again):
+    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
+    model, whole = small_model("vsepp"), tmp_path / "whole"
+    whole.mkdir()
+    write_embeddings(model, pairs, whole, CPU)
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    content = bytearray((cut / file).read_bytes())
+    if place is None:
+        (cut / file).unlink()
+    else:
+        content[place] ^= 1
+        (cut / file).write_bytes(content)
+    encoded = []
+    encode = {name: getattr(model, f"encode_{name}") for name in ("images", "captions")}
+    for name, of in encode.items():
+        monkeypatch.setattr(model, f"encode_{name}", lambda given, of=of: encoded.append(given) or of(given))
+    write_embeddings(model, pairs, cut, CPU)
+    assert sum(len(given) for given in encoded) == again
+    assert said in caplog.text
+    assert [path.read_bytes() for path in sorted(cut.iterdir())] == [
+        path.read_bytes() for path in sorted(whole.iterdir())
+    ]
 
 
 def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):

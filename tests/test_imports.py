@@ -12,7 +12,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ROWS = [
-    ["aoq.pipeline.artifact", "aoq.pipeline.engine", "aoq.pipeline.extras", "aoq.pipeline.progress"],
+    [
+        "aoq.pipeline.artifact",
+        "aoq.pipeline.columns",
+        "aoq.pipeline.digests",
+        "aoq.pipeline.inputs",
+        "aoq.pipeline.manifest",
+        "aoq.pipeline.engine",
+        "aoq.pipeline.extras",
+        "aoq.pipeline.progress",
+        "aoq.pipeline.reading",
+        "aoq.pipeline.scratch",
+        "aoq.pipeline.terminal",
+    ],
     ["aoq.models"],
     ["aoq.pipeline.losses"],
     ["aoq.pipeline.search"],

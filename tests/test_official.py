@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -70,9 +71,9 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path, form):
 
 def test_files_that_are_no_checkpoints(tmp_path, golden_file):
     path = tmp_path / "model_best.pth.tar"
-    with pytest.raises(FileNotFoundError, match=r"There is no checkpoint .*give the path"):
+    with pytest.raises(FileNotFoundError, match=r"model_best.pth.tar does not exist; give the path"):
         read_official_checkpoint(path)
-    with pytest.raises(ValueError, match="is a directory; give the path"):
+    with pytest.raises(ValueError, match=r"it is a folder\); give the path"):
         read_official_checkpoint(tmp_path)
     path.write_text("\n<!DOCTYPE html><html>quota exceeded</html>")
     with pytest.raises(ValueError, match=r"is a web page.*download"):
@@ -100,6 +101,40 @@ def test_containers_without_a_model(tmp_path, content, holds):
     torch.save(content, tmp_path / "other")
     with pytest.raises(ValueError, match=rf"needs a list of state dicts under 'model' \(NCR.*{holds}"):
         read_official_checkpoint(tmp_path / "other")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_tensors_larger_than_the_file_are_refused_before_they_are_copied(tmp_path, legacy):
+    """A view that repeats one number is a few bytes in a file, and was 160 GB when it was copied."""
+    content = parts()
+    content[0]["fc.weight"] = torch.zeros(1).expand(200_000, 200_000)
+    with pytest.raises(ValueError, match=r"ask for more than 160,0.* bytes, and the file has"):
+        read_official_checkpoint(save(tmp_path / "huge", legacy=legacy, model=content, opt=SCAN_OPTIONS))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(4, 6, device="meta"), torch.eye(4).to_sparse(), torch.ones(4) * 1j])
+def test_tensors_that_are_no_plain_numbers_are_refused(tmp_path, tensor):
+    content = parts()
+    content[0]["fc.weight"] = tensor
+    with pytest.raises(ValueError, match="no plain real numbers"):
+        read_official_checkpoint(save(tmp_path / "odd", model=content, opt=SCAN_OPTIONS))
+
+
+def test_parts_that_claim_more_than_the_file_are_refused(tmp_path):
+    path = save(tmp_path / "whole", model=parts(), opt=SCAN_OPTIONS)
+    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as bomb:
+        for member in stored.infolist():
+            bomb.writestr(member.filename, stored.read(member))
+        bomb.writestr("archive/data/99", bytes(10**6))
+    with pytest.raises(ValueError, match=r"its parts claim 1,.* bytes, and the file has"):
+        read_official_checkpoint(tmp_path / "bomb")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "hot", [1], torch.ones(2), 10**400])
+def test_options_that_are_no_numbers_are_named(tmp_path, value):
+    options = SCAN_OPTIONS | {"lambda_softmax": value}
+    with pytest.raises(ValueError, match=r"The option lambda_softmax is .*, and should be a finite number"):
+        read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=options))
 
 
 def test_options_of_another_kind(tmp_path):

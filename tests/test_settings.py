@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from types import SimpleNamespace
+import logging
+import subprocess
+import sys
 
 import pytest
 from luigi.configuration import LuigiConfigParser
@@ -11,7 +13,9 @@ from luigi.configuration import LuigiConfigParser
 from aoq.pipeline import settings
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.settings import configured_path, read_shipped_settings, runs_root
+from aoq.pipeline.terminal import is_hidden
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def test_own_studies_stand_beside_shipped_ones(folder):
 
 
 def test_roots_start_at_the_current_directory(folder, monkeypatch):
-    monkeypatch.setattr(settings, "paths", lambda: SimpleNamespace(data_root="data", runs_root="~/runs"))
+    monkeypatch.setattr(settings, "settings_of", lambda _: {"data_root": "data", "runs_root": "~/runs"})
     monkeypatch.setenv("HOME", "/home/somebody")
     assert configured_path("data_root") == folder / "data"
     assert configured_path("data_root", "other") == folder / "other"
@@ -64,3 +68,46 @@ def test_shipped_settings_fill_what_no_other_file_has_set(monkeypatch):
     assert own.getboolean("core", "local_scheduler")
     module, _, name = own.get("worker", "task_process_context").rpartition(".")
     assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"junk", "is damaged or no luigi.cfg (File contains no section headers."),
+        (b"[engine]\nthreads = 1\nthreads = 2\n", "option 'threads' in section 'engine' already exists"),
+        (b"\xff\xfe", "can't decode byte 0xff"),
+        (b"[paths]\ndata_root = %(nothing)s\n", "[paths] in luigi.cfg: Bad value substitution"),
+    ],
+)
+def test_an_own_luigi_cfg_that_is_broken_is_one_sentence(tmp_path, text, message):
+    (tmp_path / "luigi.cfg").write_bytes(text)
+    command = [sys.executable, "-c", "from aoq.pipeline.cli import main; main()", "status", "demo"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert message in ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_own_luigi_cfg_that_may_not_be_read_is_named(folder):
+    (folder / "luigi.cfg").mkdir()
+    with pytest.raises(ValueError, match=r"luigi.cfg is damaged or not a luigi.cfg \(it is a folder\)"):
+        read_shipped_settings()
+
+
+def test_threads_that_no_machine_has_are_refused():
+    for threads in (100_000, -1, 10**20):
+        with pytest.raises(ValueError, match=rf"\[engine\] threads is {threads}; give 0 .* to "):
+            Engine(threads=threads)
+    with pytest.raises(ValueError, match=r"\[engine\] checkpoint_steps is 0; give at least 1"):
+        Engine(checkpoint_steps=0)
+
+
+def test_log_lines_show_what_a_terminal_would_obey():
+    for error in (None, ValueError("\u202efile"), KeyError("bug\x1b")):
+        record = logging.LogRecord(
+            "aoq", logging.ERROR, "", 0, "task \x1b[31m%s", ("\x00",), error and (type(error), error, None)
+        )
+        shown = settings._OneLine().format(record)
+        assert "\\u202e" in shown if isinstance(error, ValueError) else r"task \x1b[31m\x00" in shown
+        assert not any(map(is_hidden, shown))

@@ -47,6 +47,26 @@ def test_imports_go_by_the_package():
             assert not roots & {"models", "pipeline", "tasks"}, f"{module} imports {names}"
 
 
+def test_commands_say_everything_through_one_module():
+    """`aoq.pipeline.cli.output` escapes what a terminal would obey; rich's tables are only filled elsewhere."""
+    allowed = {"aoq.pipeline.cli.output": {"click.echo", "rich.console", "rich.text"}}
+    allowed["aoq.pipeline.progress"] = {"rich.console", "rich.progress"}
+    for module, path in SOURCES.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                found |= (
+                    {node.module or ""} if node.module != "click" else {f"click.{name.name}" for name in node.names}
+                )
+            elif isinstance(node, ast.Import):
+                found |= {name.name for name in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "click":
+                found.add(f"click.{node.attr}")
+        writes = {name for name in found if name.split(".")[0] == "rich" and name != "rich.table"}
+        writes |= found & {"click.echo", "click.secho", "click.style", "click.echo_via_pager"}
+        assert writes <= allowed.get(module, set()), f"{module} uses {writes}: use aoq.pipeline.cli.output"
+
+
 def test_no_folder_lies_deep():
     for path in (ROOT / "pipeline").rglob("*.py"):
         depth = len(path.relative_to(ROOT / "pipeline").parts) - 1

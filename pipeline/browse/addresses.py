@@ -14,7 +14,7 @@ from aoq.pipeline.search.problem import Direction
 Item = TypeVar("Item")
 Kind = Literal["image", "caption"]
 DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}
-CANDIDATES: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
+OTHER: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
 """What an anchor of a kind lists."""
 KEPT = ("q", "page", "table", "run", "beside", "show")
 LONGEST = 9

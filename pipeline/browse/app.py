@@ -1,4 +1,4 @@
-"""The application, on this machine alone: who may ask, the start page and pictures, errors, and the port."""
+"""The application, on this machine alone: who may ask, errors, and the server."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import errno
 import logging
 import secrets
 import socket
+from contextlib import suppress
 from hmac import compare_digest
+from threading import Timer
 
 from flask import Flask, Response, abort, render_template, request
 from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
-from werkzeug.serving import BaseWSGIServer, make_server
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from aoq.pipeline.browse.addresses import asked_page, here, named_row
-from aoq.pipeline.browse.anchors import anchor_pages
+from aoq.pipeline.browse.addresses import here
 from aoq.pipeline.browse.matches import Matches
-from aoq.pipeline.browse.queries import query_pages
+from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_query_pages
 from aoq.pipeline.browse.source import Source
-from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.terminal import visible_value
 
 logger = logging.getLogger(__name__)
 
@@ -32,27 +33,47 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LARGEST_FORM = 1 << 16
-GRID = 60
-PICTURE_SECONDS = 3600
-NO_PICTURE = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 90"><rect width="120" height="90" fill="#8884"/><text '
-    b'x="60" y="49" font-size="12" text-anchor="middle" font-family="sans-serif" fill="#888">no picture</text></svg>'
-)
+PATIENCE, LONGEST = 10.0, 30.0
+"""Seconds that a client may be silent, and that it may take for its request."""
+
+
+class _Handler(WSGIRequestHandler):
+    """Ends connections that are silent or slow, and keeps what clients do wrong off the terminal."""
+
+    timeout = PATIENCE
+
+    def setup(self) -> None:
+        super().setup()
+        self._end = Timer(LONGEST, self._read_no_more)
+        self._end.daemon = True
+        self._end.start()
+
+    def finish(self) -> None:
+        self._end.cancel()
+        super().finish()
+
+    def _read_no_more(self) -> None:
+        with suppress(OSError):  # it is closed already
+            self.connection.shutdown(socket.SHUT_RD)
+
+    def log_error(self, format: str, *args: object) -> None:  # noqa: A002  (named by http.server)
+        self.log("info", format, *args)
 
 
 def create_app(source: Source, matches: Matches | None, port: int) -> Flask:
     """The application that answers on this port; without tables there is nothing to mark."""
     app = Flask(__name__)
-    app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
+    app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.globals.update(source=source, matches=matches, here=here)
     app.jinja_env.filters["thousands"] = "{:,}".format
     _guard(app, port)
     _show_errors(app)
-    _add_pages(app, source)
+    add_common_pages(app, source)
     if source.evaluations:
-        app.register_blueprint(query_pages(source.evaluations))
+        add_query_pages(app, source.evaluations)
     if source.train is not None and matches is not None:
-        app.register_blueprint(anchor_pages(source.train, source.tables, matches))
+        add_anchor_pages(app, source.train, source.tables, matches)
     return app
 
 
@@ -92,34 +113,14 @@ def _show_errors(app: Flask) -> None:
         return render_template("error.html.j2", title="This cannot be shown", message=str(error)), 500
 
 
-def _add_pages(app: Flask, source: Source) -> None:
-    albums = source.albums
-
-    @app.get("/")
-    def start() -> str:
-        images = source.train.split.image_count if source.train else 0
-        page = asked_page(images, GRID)
-        return render_template("start.html.j2", page=page, images=page.cut(range(images)), metrics=METRICS)
-
-    @app.get("/picture/<name>/<row>")
-    def picture(name: str, row: str) -> Response:
-        if name not in albums:
-            abort(404, f"pictures of {name[:60]}: there are those of {', '.join(albums)}.")
-        found = albums[name].pictures.read(named_row(albums[name], "image", row))
-        content, kind = (NO_PICTURE, "image/svg+xml") if found is None else (found.content, found.media_type)
-        return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
-
-
-def open_port(port: int) -> socket.socket:
-    """A socket that listens; port 0 is any free one."""
+def open_server(source: Source, matches: Matches | None, port: int) -> BaseWSGIServer:
+    """A server that answers many at a time, for port 0 on any free one; `serve_forever` ends with Ctrl-C."""
     try:
-        return socket.create_server((HOST, port))
+        listening = socket.create_server((HOST, port))
     except OSError as error:
         reason = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
         raise OSError(f"port {port} {reason}; choose another with --port, 0 for any free one.") from None
-
-
-def server_on(listening: socket.socket, app: Flask) -> BaseWSGIServer:
-    """A server that answers many at a time; `serve_forever` ends with Ctrl-C."""
     with listening:
-        return make_server(HOST, listening.getsockname()[1], app, threaded=True, fd=listening.fileno())
+        chosen = listening.getsockname()[1]
+        app = create_app(source, matches, chosen)
+        return make_server(HOST, chosen, app, threaded=True, request_handler=_Handler, fd=listening.fileno())

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +15,10 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.scratch import writing_in
 from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.matches import read_matches
 
-Stamp = tuple[int, int, int]
 CAPTION, IMAGE = PAIRS.names
 
 
@@ -34,7 +35,8 @@ class Matches:
         self.path = path.resolve()
         self._images, self._captions = images, captions
         self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
-        self._seen: tuple[Stamp | None, frozenset[tuple[int, int]]] = (None, self._read())
+        self._stamp: tuple[int, int, int] | None = None
+        self._marked = self._read()
 
     def __len__(self) -> int:
         return len(self._pairs())
@@ -45,20 +47,17 @@ class Matches:
 
     def mark(self, image: int, caption: int, *, is_match: bool) -> None:
         """Put the pair into the file, or take it out; the file is written whole or not at all."""
-        with self._lock:
+        with writing_in(self.path.parent), self._lock:
             if ((image, caption) in self._read()) != is_match:
                 write_atomically(self.path, EDITORS[self.path.suffix](self.path, caption, image, is_match))
 
     def _pairs(self) -> frozenset[tuple[int, int]]:
         """Read again where the file is another than before."""
-        try:
-            there = self.path.stat()
-            now: Stamp | None = (there.st_ino, there.st_mtime_ns, there.st_size)
-        except FileNotFoundError:
-            now = None
-        if now != self._seen[0]:
-            self._seen = (now, self._read())
-        return self._seen[1]
+        there = self.path.stat() if self.path.exists() else None
+        stamp = there and (there.st_ino, there.st_mtime_ns, there.st_size)
+        if stamp != self._stamp:
+            self._stamp, self._marked = stamp, self._read()
+        return self._marked
 
     def _read(self) -> frozenset[tuple[int, int]]:
         try:
@@ -69,30 +68,23 @@ class Matches:
 
 
 def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:
-    rows = [PAIRS.names]
-    if path.exists():
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    header, *pairs = rows
-    places = header.index(CAPTION), header.index(IMAGE)
-    if is_match:
-        row = {places[0]: str(caption), places[1]: str(image)}
-        pairs.append([row.get(place, "") for place in range(len(header))])
-    else:
-        pairs = [row for row in pairs if tuple(int(row[place]) for place in places) != (caption, image)]
+    given = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
+    rows = csv.DictReader(io.StringIO(given, newline=""))
+    pairs: list[dict[str, Any]] = [row for row in rows if (int(row[CAPTION]), int(row[IMAGE])) != (caption, image)]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *pairs])
+    writer = csv.DictWriter(text, rows.fieldnames or (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*pairs, {CAPTION: caption, IMAGE: image}] if is_match else pairs)
     return text.getvalue().encode()
 
 
 def _parquet(path: Path, caption: int, image: int, is_match: bool) -> bytes:
     table = pq.read_table(path) if path.exists() else PAIRS.empty_table()
     if is_match:
-        schema = pa.schema([table.schema.field(name) for name in PAIRS.names])
-        row = pa.table({CAPTION: [caption], IMAGE: [image]}, schema=schema)
+        row = pa.table({CAPTION: [caption], IMAGE: [image]}).cast(table.select(PAIRS.names).schema)
         table = pa.concat_tables([table, row], promote_options="default")
     else:
-        table = table.filter(pc.or_(pc.not_equal(table[CAPTION], caption), pc.not_equal(table[IMAGE], image)))
+        table = table.filter((pc.field(CAPTION) != caption) | (pc.field(IMAGE) != image))
     file = io.BytesIO()
     pq.write_table(table, file, write_page_checksum=True)
     return file.getvalue()

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from aoq.pipeline.artifact import Artifact, digest
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.search import CaptionSearch
 from aoq.pipeline.config.screen import RULES
-from aoq.pipeline.data.folder import Split, open_split
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.evaluation.retrieval import open_similarity
 from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
-from aoq.pipeline.produce.inputs import open_train_split
+from aoq.pipeline.planning.opening import open_checked
+from aoq.pipeline.produce.data import open_train_split
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_list
@@ -51,7 +54,8 @@ class OpenTable:
 
     runs: tuple[str, ...]
     """Those that train on it as this view sees it."""
-    manifest: Mapping[str, Any]
+    teacher: str
+    """Whose scores they are."""
     lists: Mapping[Direction, ListFile]
     rules: tuple[str, ...]
     """The rules of the view."""
@@ -60,12 +64,6 @@ class OpenTable:
     @property
     def name(self) -> str:
         return self.runs[0]
-
-    @property
-    def teacher(self) -> str:
-        """Whose scores they are."""
-        said = self.manifest.get("teacher") or {}
-        return ", ".join(str(said[part]) for part in ("experiment", "model") if said.get(part))
 
 
 @dataclass(frozen=True)
@@ -86,40 +84,35 @@ class Source:
     tables: tuple[OpenTable, ...]
     evaluations: tuple[Evaluated, ...]
 
-    @property
-    def albums(self) -> dict[str, Album]:
-        return {album.key: album for album in (self.train, *(run.album for run in self.evaluations)) if album}
-
 
 def open_source(asked: Sequence[NamedChain]) -> Source:
     """Open what there is of experiments, named with their overrides; refuse what cannot stand side by side."""
-    runs = []
+    listed, evaluated = [], []
     for named, chain in asked:
         experiment, override = split_member(named)
-        if not (_has_table(chain) or _is_evaluated(chain)):
-            task = "Evaluation" if table_owner(chain) is None else "HardNegatives"
+        run, owner = (run_name(experiment, override), chain), table_owner(chain)
+        has_table, is_evaluated = owner and _made(owner, "hard_negatives"), _made(chain, "evaluation")
+        if not (has_table or is_evaluated):
+            task = "HardNegatives" if owner else "Evaluation"
             command = f"luigi --module tasks {task} --experiment {quote(experiment)}"
             command += f" --override {quote(override)}" if override else ""
             raise ValueError(f"{named} has neither a table nor an evaluation yet; run: {command}")
-        runs.append((run_name(experiment, override), chain))
-    tables = _open_tables([run for run in runs if _has_table(run[1])])
-    return Source(*tables, _open_evaluations([run for run in runs if _is_evaluated(run[1])]))
+        if has_table:
+            listed.append(run)
+        if is_evaluated:
+            evaluated.append(run)
+    return Source(*_open_tables(listed), _open_evaluations(evaluated))
 
 
-def _has_table(chain: Chain) -> bool:
-    owner = table_owner(chain)
-    return owner is not None and owner["hard_negatives"].exists()
-
-
-def _is_evaluated(chain: Chain) -> bool:
-    return "evaluation" in chain.stages and chain["evaluation"].exists()
+def _made(chain: Chain, stage: str) -> Artifact | None:
+    made = chain.stages.get(stage)
+    return made if made and made.exists() else None
 
 
 def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTable, ...]]:
     if not runs:
         return None, ()
-    owner = table_owner(runs[0][1])
-    assert owner is not None  # it has a table
+    owner = runs[0][1].owner("hard_negatives")
     users: dict[str, list[NamedChain]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
@@ -133,18 +126,13 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     return train, tables
 
 
-def _made(chain: Chain, stage: str) -> Artifact | None:
-    made = chain.stages.get(stage)
-    return made if made and made.exists() else None
-
-
 def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
     """The table that the runs of these names share."""
     owner = chain.owner("hard_negatives")
-    folder = owner["hard_negatives"].path / "table"
+    folder = owner["hard_negatives"].opened() / "table"
     manifest = read_manifest(folder)
     screen, embeddings = _made(chain, "screen"), _made(owner, "embeddings")
-    view = screen.path / "view" if screen else None
+    view = screen.opened() / "view" if screen else None
     asked = read_view_manifest(view, manifest)["screen"] if view else ()
     lists = {direction: ListFile(folder, direction, manifest, view) for direction in DIRECTIONS}
     if (len(lists["i2t"]), len(lists["t2i"])) != (split.image_count, split.caption_count):
@@ -152,8 +140,10 @@ def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
             f"{folder} is of {len(lists['i2t'])} images and {len(lists['t2i'])} captions, and split {split.name!r} has "
             f"{split.image_count} and {split.caption_count}; mine again."
         )
-    store = EmbeddingStore.open(embeddings.path) if embeddings else None
-    return OpenTable(tuple(names), manifest, lists, tuple(rule for rule in RULES if rule in asked), store)
+    said = manifest.get("teacher") or {}
+    teacher = ", ".join(str(said[part]) for part in ("experiment", "model") if said.get(part))
+    store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
+    return OpenTable(tuple(names), teacher, lists, tuple(rule for rule in RULES if rule in asked), store)
 
 
 def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
@@ -161,11 +151,9 @@ def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
         album = next((there.album for other, there in opened if same_queries(other, chain)), None)
-        album = album or Album.of(chain.folder, open_split(chain.folder, chain.experiment.evaluation.split))
+        album = album or Album.of(chain.folder, open_checked(chain, chain.experiment.evaluation.split))
         made = chain["evaluation"]
-        file, expected = made.path / "similarity.npy", (album.split.image_count, album.split.caption_count)
-        similarity = np.load(file, mmap_mode="r")
-        if similarity.shape != expected:
-            raise ValueError(f"{file} is of {similarity.shape} images and captions, and the split has {expected}.")
+        file, expected = made.opened() / "similarity.npy", (album.split.image_count, album.split.caption_count)
+        similarity = open_similarity(file, *expected)
         opened.append((chain, Evaluated(name, album, made.manifest().get("metrics", {}), similarity)))
     return tuple(evaluated for _, evaluated in opened)

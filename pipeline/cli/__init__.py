@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import click
 
 from aoq.pipeline.cli.artifacts import explain, gc, status, verify
-from aoq.pipeline.cli.browse import browse
 from aoq.pipeline.cli.checkpoint import import_checkpoint
 from aoq.pipeline.cli.data import data
-from aoq.pipeline.cli.drift import drift
 from aoq.pipeline.cli.estimate import estimate
-from aoq.pipeline.cli.export import export
-from aoq.pipeline.cli.import_table import import_table
+from aoq.pipeline.cli.exchange import export, import_table
 from aoq.pipeline.cli.inspect import inspect
 from aoq.pipeline.cli.mine import mine
-from aoq.pipeline.cli.report import report
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.pages import browse, report
 from aoq.pipeline.cli.results import results
-from aoq.pipeline.cli.screen import screen
-from aoq.pipeline.cli.table import audit, diff, stats
-from aoq.pipeline.cli.version import show_versions
+from aoq.pipeline.cli.tables import audit, diff, drift, screen, stats
 from aoq.pipeline.settings import log_to_console, read_shipped_settings
+from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
 
 
 class _Group(click.Group):
     """Mistakes of input end as one line and exit code 1; bugs keep their traceback."""
 
+    def make_context(self, *given: Any, **options: Any) -> click.Context:
+        escape_what_the_terminal_lacks()
+        with _visible_usage():
+            return super().make_context(*given, **options)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with _visible_usage():
+                return super().invoke(ctx)
         except (ValueError, OSError, ImportError) as error:
-            click.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
             sys.exit(1)
+
+
+@contextmanager
+def _visible_usage() -> Iterator[None]:
+    """What click says of wrong arguments, which it prints itself."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = visible(error.message)  # click types it as final
+        raise
+
+
+def _show_versions(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """A line each for aoq, Python, torch and FAISS, with the devices that the latter two compute on."""
+    if not asked or context.resilient_parsing:
+        return
+    import torch  # not above: all other commands start without it
+
+    from aoq.pipeline.search.brute_force import gpus, has_faiss, load_faiss
+
+    devices = [_processor(), *map(torch.cuda.get_device_name, range(torch.cuda.device_count()))]
+    faiss = 'is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
+    if has_faiss():
+        seen = gpus()
+        faiss = f"{load_faiss().__version__} on CPU" + (f", {seen} GPU{'s' if seen > 1 else ''}" if seen else "")
+    echo(f"aoq {version('aoq')}\nPython {platform.python_version()}")
+    echo(f"torch {torch.__version__} on {', '.join(devices)}\nFAISS {faiss}")
+    context.exit()
+
+
+def _processor() -> str:
+    """Name the processor as Linux does; elsewhere its architecture."""
+    named = None
+    with suppress(OSError):
+        named = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return f"CPU ({named[1].strip() if named else platform.machine()})"
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +88,7 @@ class _Group(click.Group):
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=show_versions,
+    callback=_show_versions,
     help="Show the versions and devices of aoq, Python, torch and FAISS.",
 )
 def main() -> None:
@@ -54,9 +100,8 @@ def main() -> None:
     log_to_console()
 
 
-TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
-PIPELINE = (results, report, status, explain, verify, gc, data, import_checkpoint)
-for command in (*TABLES, *PIPELINE):
+OF_TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table)
+for command in (*OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)
 
 plan = copy(estimate)  # the command's old name

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from filelock import FileLock, Timeout
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from aoq.pipeline.artifact import MANIFEST, Artifact, file_sha256
-from aoq.pipeline.cli.experiment import all_stages, experiment_chain
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.cli.options import experiment_chain
+from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.config.load import names_in
+from aoq.pipeline.digests import file_sha256, known_sha256
+from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root
 
 
@@ -25,21 +29,20 @@ from aoq.pipeline.settings import configured_path, runs_root
 @experiment_chain
 def status(chain: Chain) -> None:
     """Show what of EXPERIMENT is made or missing."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("stage", "state", "made", "took", "size", "key"):
-        table.add_column(column, no_wrap=True)
+    columns = (Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key"))
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for name, artifact in all_stages(chain).items():
         if artifact.exists():
             manifest = artifact.manifest()
             size = sum(entry["bytes"] for entry in manifest["files"].values())
             made = manifest["finished"][5:16].replace("T", " ")
-            row = ("done", made, f"{manifest['seconds']:.0f} s", f"{size / 1e6:.1f} MB")
+            row = (styled("done"), made, f"{manifest['seconds']:.0f} s", f"{size / 1e6:.1f} MB")
         else:
-            row = ("[yellow]begun[/]" if artifact.work.is_dir() else "[dim]missing[/]", "", "", "")
+            row = (styled(("begun", "yellow") if artifact.work.is_dir() else ("missing", "dim")), "", "", "")
         table.add_row(name, *row, artifact.key)
     console = Console()
     console.print(table)
-    console.print(f"below {chain['dataset'].root}", highlight=False)
+    console.print(f"below {chain['dataset'].root}")
 
 
 @click.command()
@@ -51,20 +54,20 @@ def explain(chain: Chain, stage: str) -> None:
     Where the artefact is missing, show what differs from the nearest one that exists.
     """
     artifact = chain[stage]
-    click.echo(json.dumps({"key": artifact.key, **artifact.recipe}, indent=1))
+    echo_json({"key": artifact.key, **artifact.recipe})
     if artifact.exists():
-        click.echo(f"\nIt is there: {artifact.path}")
+        echo(f"\nIt is there: {artifact.path}")
         return
-    others = {path.parent.name: _read_recipe(path) for path in artifact.path.parent.glob(f"*/{MANIFEST}")}
-    if not others:
-        click.echo(f"\nIt is not there, and no other {artifact.stage} is.")
+    made = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
+    others = {folder.name: read_manifest(folder)["recipe"] for folder in made}
+    differences = {key: _difference(artifact.recipe, recipe) for key, recipe in others.items()}
+    if not differences:
+        echo(f"\nIt is not there, and no other {artifact.stage} is.")
         return
-    wanted = _leaves(artifact.recipe)
-    differences = {key: _difference(wanted, _leaves(recipe)) for key, recipe in others.items()}
     nearest = min(differences, key=lambda key: (len(differences[key]), key))
-    click.echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
+    echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
     for place, (ours, theirs) in sorted(differences[nearest].items()):
-        click.echo(f"  {place}: {ours} here, {theirs} there")
+        echo(f"  {place}: {ours} here, {theirs} there")
 
 
 @click.command()
@@ -77,17 +80,16 @@ def verify(chain: Chain) -> None:
     problems, checked = [], 0
     for name, artifact in all_stages(chain).items():
         if not artifact.exists():
-            click.echo(f"{name}: not made yet")
+            echo(f"{name}: not made yet")
             continue
         checked += 1
-        problems += [f"{name}: {sentence}" for sentence in artifact.changed_files()]
-        problems += [f"{name}: {sentence}" for sentence in _other_upstream(artifact)]
+        problems += [f"{name}: {sentence}" for sentence in _problems(artifact)]
     problems += changed_data(chain)
     for sentence in problems:
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
     if problems:
         raise ValueError(f"{len(problems)} problems; delete the artefacts named and run again to remake them.")
-    click.echo(f"{checked} artefacts are whole.")
+    echo(f"{checked} artefacts are whole.")
 
 
 @click.command()
@@ -98,42 +100,55 @@ def verify(chain: Chain) -> None:
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
     """List or delete artefacts nothing leads to.
 
-    What an experiment in configs/ or a link in runs/ leads to is kept.
+    What an experiment in configs/ or a link in runs/ leads to is kept. Interrupted work is that of stages, and what
+    killed commands left as .OUTPUT.work in the current directory or in the cache.
     """
     root = configured_path("artifact_root", artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
-    made = sorted(path.parent for path in root.glob(f"*/*/{MANIFEST}") if not path.parent.name.startswith("."))
+    made = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
     listed = [path for path in made if path not in needed]
-    listed += sorted(root.glob("*/.*.work")) if unfinished else []
+    if unfinished:
+        runs = runs_root(artifact_root)
+        listed += sorted(root.glob("*/.*.work"))
+        listed += scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
     total = 0
     for path in listed:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         if delete and not _delete(path):
-            click.echo(f"{path} is being worked on; left alone")
+            echo(f"{path} is being worked on; left alone")
             continue
         total += size
-        click.echo(f"{'deleted ' if delete else ''}{path}  {size / 1e6:.1f} MB")
+        echo(f"{'deleted ' if delete else ''}{path}  {size / 1e6:.1f} MB")
     said = "freed" if delete else "could be freed: aoq gc --delete"
-    click.echo(f"{len(listed)} of {len(made)} artefacts, {total / 1e6:.1f} MB {said}" if listed else "nothing to free")
+    echo(f"{len(listed)} of {len(made)} artefacts, {total / 1e6:.1f} MB {said}" if listed else "nothing to free")
+
+
+def all_stages(chain: Chain) -> dict[str, Artifact]:
+    """The chain's artefacts, after its members' and those of its teacher's table, by names that say whose they are."""
+    stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
+    if (owner := chain.teacher) is not None:
+        name, of_student = owner.experiment.name, ("screen", "control", "second_round", "evaluation")
+        while owner.teacher is not None:
+            owner = owner.teacher
+        stages |= {f"{name} {stage}": made for stage, made in owner.stages.items() if stage not in of_student}
+    return stages | dict(chain.stages)
 
 
 def changed_data(chain: Chain) -> list[str]:
-    """One sentence for each file of the dataset folder that is not what the dataset stage read.
+    """One sentence for each file of the dataset folder that is not what was read of it.
 
     Keys rest on a sample of the large arrays; this reads them whole.
     """
-    if not chain["dataset"].exists():
-        return []
-    recorded = chain["dataset"].manifest().get("folder_sha256", {})
+    recorded: dict[str, str] = {}
+    for stage in ("dataset", "evaluation"):
+        if stage in chain.stages and chain[stage].exists():
+            with suppress(ValueError):  # which is one of the problems already
+                recorded |= chain[stage].manifest().get("folder_sha256", {})
     return [
         f"dataset: {chain.folder / name} is not the file that was read; everything made from it is stale"
         for name, sha256 in recorded.items()
-        if not (chain.folder / name).is_file() or file_sha256(chain.folder / name) != sha256
+        if not (chain.folder / name).is_file() or known_sha256(chain.folder / name) != sha256
     ]
-
-
-def _read_recipe(manifest: Path) -> dict[str, Any]:
-    return dict(json.loads(manifest.read_text(encoding="utf-8"))["recipe"])
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:
@@ -145,21 +160,43 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
     return {place: value}
 
 
-def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _difference(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What stands in either recipe and not alike in the other, by place."""
+    ours, theirs = _leaves(recipe), _leaves(other)
     both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
     return {place: (here, there) for place, (here, there) in both.items() if here != there}
 
 
-def _other_upstream(artifact: Artifact) -> list[str]:
-    recorded = artifact.manifest()["upstream_manifests"]
-    sentences = []
-    for upstream in artifact.upstream:
-        name = f"{upstream.stage}/{upstream.key}"
-        if not upstream.exists():
-            sentences.append(f"made from {name}, which is gone")
-        elif recorded[name] != file_sha256(upstream.manifest_path):
-            sentences.append(f"made from another copy of {name} than the one that is there")
-    return sentences
+def _problems(artifact: Artifact) -> list[str]:
+    """One sentence for each of its files that was changed, and for each input that is another now."""
+    sentences: list[str] = []
+    for search in (artifact.changed_files, partial(_other_inputs, artifact)):
+        try:
+            sentences += search()
+        except ValueError as error:  # a manifest, its own or that of an input
+            sentences.append(str(error))
+    return list(dict.fromkeys(sentences))
+
+
+def _other_inputs(artifact: Artifact) -> Iterator[str]:
+    manifest, upstream = artifact.manifest(), {f"{made.stage}/{made.key}": made for made in artifact.upstream}
+    inputs: dict[str, str] = manifest.get("inputs", {})
+    there = [name for name in dict.fromkeys((*upstream, *inputs)) if (artifact.root / name / MANIFEST).exists()]
+    yield from (f"made from {name}, which is gone" for name in upstream if name not in there)
+    data: dict[str, str] = {}
+    for name in there:
+        folder = artifact.root / name
+        if name in inputs:
+            data |= read_manifest(folder).get("folder_sha256", {})
+            is_other = content_of(read_manifest(folder)) != inputs[name]
+        else:  # made before manifests named their inputs, or not read
+            is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST)
+        if is_other:
+            yield f"made from another copy of {name} than the one that is there"
+    for name, content in inputs.items():
+        file = name.rpartition("/")[2]
+        if name.startswith("data/") and content.removeprefix("sampled:") != data.get(file, content):
+            yield f"made from another {file} than the dataset"
 
 
 def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
@@ -170,27 +207,26 @@ def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
         except (ValueError, OSError):
             continue  # its data is not here, so neither is anything made from it, unless a link below says so
         needed |= {artifact.path for artifact in all_stages(chain).values()}
-    for link in runs.glob("*/*"):
-        if link.is_symlink() and (link / MANIFEST).exists():
-            needed |= _with_upstream(root, link.resolve())
+    linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST).exists()]
+    while linked:
+        path = linked.pop()
+        needed.add(path)
+        upstream = (root / stage / key for stage, key in read_manifest(path)["recipe"]["upstream"])
+        linked += [other for other in upstream if (other / MANIFEST).exists()]
     return needed
 
 
-def _with_upstream(root: Path, path: Path) -> set[Path]:
-    upstream = [root / stage / key for stage, key in _read_recipe(path / MANIFEST)["upstream"]]
-    found = [other for other in upstream if (other / MANIFEST).exists()]
-    return {path}.union(*(_with_upstream(root, other) for other in found))
-
-
 def _delete(path: Path) -> bool:
-    """Delete an artefact or a work directory unless a run holds its lock."""
+    """Delete an artefact, a work directory or scratch, unless a run holds its lock."""
+    if (path / LOCK).exists():
+        return reclaim(path)
     key = path.name.removeprefix(".").removesuffix(".work")
     lock = FileLock(path.with_name(f".{key}.lock"))
     try:
-        with lock.acquire(timeout=0):
+        with writing_in(path.parent), lock.acquire(timeout=0):
             (path / MANIFEST).unlink(missing_ok=True)  # first: what has no manifest is no artefact
             shutil.rmtree(path)
+            Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         return False
-    Path(lock.lock_file).unlink(missing_ok=True)
     return True

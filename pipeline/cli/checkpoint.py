@@ -6,14 +6,25 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
 
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.scratch import scratch_beside
+
 if TYPE_CHECKING:
     from aoq.models.official import OfficialModel
+
+TO_MINE = """\
+To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set
+{lines}"""
+TO_EVALUATE = """\
+To evaluate it, alone or in an [ensemble], take `teacher` and [second_round] out of an experiment, say a copy
+of configs/f30k_scan_t2i.toml, and set
+{lines}
+It cannot mine: it compares fragments, and a search index needs one vector an image or caption."""
 
 
 @click.command("import-checkpoint")
@@ -24,7 +35,9 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it is there.")
 def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
-    """Turn an official CHECKPOINT into OUTPUT, a .safetensors file with the model's weights and options.
+    """Turn an official checkpoint into weights.
+
+    OUTPUT is a .safetensors file with the model's weights and options.
 
     CHECKPOINT is the model_best.pth.tar of VSE++, VSRN, AOQ, SCAN, BFAN, PFAN, SGRAF (SGR or SAF), NAAF or NCR, of
     any torch and Python version. Nothing in it is executed. NCR's holds two networks, and makes two files, OUTPUT with
@@ -34,28 +47,20 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
     TOML file is shown. A checkpoint with weights missing, or with weights that have no place, is refused.
     """
     from aoq.pipeline.official import read_official_checkpoint
-
-    if not output.parent.is_dir():
-        raise ValueError(f"{output.parent} is no folder to write to.")
-    models = read_official_checkpoint(checkpoint, name)
-    paths = [output] if len(models) == 1 else [output.with_stem(f"{output.stem}_{letter}") for letter in "ab"]
-    for path in paths:
-        if path.is_dir() or (path.exists() and not force):
-            raise ValueError(f"{path} is a directory." if path.is_dir() else f"{path} exists; --force replaces it.")
-    _write(models, paths)
-    click.echo(_report(models, paths))
-
-
-def _write(models: Sequence[OfficialModel], paths: Sequence[Path]) -> None:
-    """All files or none: complete ones are moved to their places."""
     from aoq.pipeline.training.checkpoint import save_model
 
-    with TemporaryDirectory(prefix=".import-", dir=paths[0].parent) as folder:
-        made = [Path(folder) / path.name for path in paths]
+    with scratch_beside(output) as folder:  # all files or none
+        models = read_official_checkpoint(checkpoint, name)
+        paths = [output] if len(models) == 1 else [output.with_stem(f"{output.stem}_{letter}") for letter in "ab"]
+        for path in paths:
+            if path.is_dir() or (path.exists() and not force):
+                raise ValueError(f"{path} is a directory." if path.is_dir() else f"{path} exists; --force replaces it.")
+        made = [folder / path.name for path in paths]
         for model, path in zip(models, made, strict=True):
             save_model(path, model.weights, {"name": model.name, "options": dict(model.options)})
         for ready, path in zip(made, paths, strict=True):
             os.replace(ready, path)
+    echo(_report(models, paths))
 
 
 def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
@@ -69,10 +74,10 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
     lines.append(f"Written to {' and '.join(map(str, paths))}.")
     if len(models) > 1:
         lines.append("These are NCR's two networks; its score is the mean of both (an ensemble experiment).")
-    return "\n".join([*lines, "", *_next_step(model, paths[0])])
+    return "\n".join([*lines, "", _next_step(model, paths[0])])
 
 
-def _next_step(model: OfficialModel, path: Path) -> list[str]:
+def _next_step(model: OfficialModel, path: Path) -> str:
     from aoq.pipeline.official import model_section
 
     section = model_section(model)
@@ -87,14 +92,4 @@ def _next_step(model: OfficialModel, path: Path) -> list[str]:
         "[model]",
         *(f"{key} = {json.dumps(value)}" for key, value in options.items()),
     ]
-    if mines:
-        intention = (
-            "To mine with it, take [first_round] out of an experiment, say a copy of configs/f30k_vsrn.toml, and set"
-        )
-        return [intention, indent("\n".join(written), "    ")]
-    return [
-        "To evaluate it, alone or in an [ensemble], take `teacher` and [second_round] out of an experiment, say a copy",
-        "of configs/f30k_scan_t2i.toml, and set",
-        indent("\n".join(written), "    "),
-        "It cannot mine: it compares fragments, and a search index needs one vector an image or caption.",
-    ]
+    return (TO_MINE if mines else TO_EVALUATE).format(lines=indent("\n".join(written), "    "))

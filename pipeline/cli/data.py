@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from aoq.pipeline.cli.output import echo
+
 split_option = click.option("--split", default="testall", show_default=True, help="The split with COCO's test images.")
 
 
 @click.group()
 def data() -> None:
-    """Look at dataset folders, and add to them what is annotated of COCO."""
+    """Check dataset folders, or add COCO's annotations."""
 
 
 @data.command()
@@ -23,12 +25,12 @@ def check(folder: Path) -> None:
 
     flaws = check_folder(folder)
     for flaw in flaws:
-        click.echo(str(flaw))
+        echo(flaw)
     errors = sum(flaw.severity == "error" for flaw in flaws)
     if errors:
-        click.echo(f"{errors} errors, {len(flaws) - errors} warnings", err=True)
+        echo(f"{errors} errors, {len(flaws) - errors} warnings", err=True)
         sys.exit(1)
-    click.echo(f"{folder} is sound" + (f", with {len(flaws)} warnings" if flaws else ""))
+    echo(f"{folder} is sound" + (f", with {len(flaws)} warnings" if flaws else ""))
 
 
 @data.command()
@@ -43,7 +45,7 @@ def relevance(folder: Path, split: str) -> None:
     from aoq.pipeline.data.folder import open_split
 
     for path in write_coco_relevance(folder, open_split(folder, split)):
-        click.echo(path)
+        echo(path)
 
 
 @data.command()
@@ -58,4 +60,4 @@ def classes(folder: Path, instances: Path, split: str) -> None:
     from aoq.pipeline.data.coco import write_coco_classes
     from aoq.pipeline.data.folder import open_split
 
-    click.echo(write_coco_classes(folder, open_split(folder, split), instances))
+    echo(write_coco_classes(folder, open_split(folder, split), instances))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
+import numpy as np
 from rich.table import Table
 
-from aoq.pipeline.cli.mining_options import mining_options, open_problem, require_pairing
+from aoq.pipeline.cli.options import as_json, data_root, mining_options
+from aoq.pipeline.cli.output import Console, echo_json
+from aoq.pipeline.cli.vectors import open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan as plan_chain
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.remote import fetch_given
 from aoq.pipeline.settings import configured_path, engine
 
 if TYPE_CHECKING:
@@ -28,15 +32,15 @@ DEMO_CAPTIONS = 5
 @click.argument("captions", required=False)
 @click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
 @click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
-@click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@data_root
+@as_json
 @mining_options
 def estimate(
     images: str | None,
     captions: str | None,
     experiment: str | None,
     override: str,
-    data_root: str,
+    data_root: Path,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -50,43 +54,34 @@ def estimate(
     if (experiment is None) == (images is None or captions is None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     if experiment is None:
-        steps: dict[str, int] = {}
-        found = _of_vectors({"images": str(images), "captions": str(captions)}, options)
+        found, steps = _of_vectors({"images": str(images), "captions": str(captions)}, options)
     else:
-        folders = {
-            "data_root": configured_path("data_root", data_root),
-            "artifact_root": configured_path("artifact_root"),
-        }
-        found, steps = _of_experiment(plan_chain(experiment, override=override, **folders))
+        artifacts = configured_path("artifact_root")
+        chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifacts)
+        found, steps = _of_experiment(chain)
     if as_json:
         total = sum(found.seconds.values())
-        click.echo(json.dumps({**asdict(found), "total_seconds": total or None, "steps": steps}, indent=1))
+        echo_json({**asdict(found), "total_seconds": total or None, "steps": steps})
         return
     _show(found, steps)
 
 
-def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
-    from tempfile import TemporaryDirectory
-
+def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[Estimate, dict[str, int]]:
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate
-    from aoq.pipeline.search.remote import fetch_given
 
     require_pairing(options)
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        return estimate(open_problem(copies, Path(folder), options), options["search"])
+        return estimate(open_problem(copies, Path(folder), options), options["search"]), {}
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
-    import numpy as np
-
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
-    from aoq.pipeline.produce.inputs import open_true_train_split
-    from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.produce.data import open_true_train_split
 
     miner = chain.owner("hard_negatives")
     mining, data = miner.experiment.mining, miner.experiment.dataset
@@ -105,14 +100,14 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
     settings = Engine(**engine().param_kwargs)
     settings.torch_device()
     whole, piece = unknown_vectors(images, len(image_of), miner.experiment.model.dimensions)
-    depths = mining.h_captions, mining.h_images
     rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
     steps = {
         name: training.epochs * steps_per_epoch(len(image_of), training.batch_size)
         for name, training in rounds.items()
         if training is not None
     }
-    problem = Problem(*whole, image_of, *depths, settings.mining_memory_mb * 1_000_000)
+    memory = settings.mining_memory_mb * 1_000_000
+    problem = Problem(*whole, image_of, mining.h_captions, mining.h_images, memory)
     return estimate(problem, mining.search, piece), steps
 
 
@@ -126,8 +121,8 @@ def _show(found: Estimate, steps: Mapping[str, int]) -> None:
         rows.add_row("operations", f"{found.operations:.3g}")
     for name, seconds in found.seconds.items():
         rows.add_row(f"  {name}", _duration(seconds))
-    total = _duration(sum(found.seconds.values())) if found.seconds else "not known; mine a part and see"
-    rows.add_row("time, about", total)
+    total = sum(found.seconds.values())
+    rows.add_row("time, about", _duration(total) if found.seconds else "not known; mine a part and see")
     rows.add_row("memory", f"{_size(found.memory_bytes)} and the mapped vectors, {_size(found.vector_bytes)}")
     rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
     for name, count in steps.items():

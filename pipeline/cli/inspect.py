@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from aoq.pipeline.cli.experiment import experiment_chain
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, with_default
+from aoq.pipeline.cli.output import Console, echo_json, styled
 from aoq.pipeline.config.screen import RULES
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.search.problem import Direction
 
 if TYPE_CHECKING:
-    from aoq.pipeline.data.folder import Split
     from aoq.pipeline.tables.inspection import Inspection, Positive
 
 
@@ -30,31 +29,31 @@ if TYPE_CHECKING:
     type=click.Choice(["i2t", "t2i"]),
     help="Which lists: an image's captions (i2t) or a caption's images (t2i). Default: those of what you name.",
 )
-@click.option("--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many negatives.")
-@click.option(
-    "--view", type=click.Path(path_type=Path), help="A view made by `aoq screen`; default: the experiment's own screen."
-)
+@with_default("--top", default=10, type=COUNT, help="How many negatives.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 @click.option(
     "--only", default="", type=click.Choice(["", "left", *RULES]), help="Those that meet a rule of the view, or none."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def inspect(
     chain: Chain,
     image: str | None,
     caption: int | None,
-    direction: Literal["i2t", "t2i"] | None,
+    direction: Direction | None,
     top: int,
     view: Path | None,
     only: str,
     as_json: bool,
 ) -> None:
-    """Show the hardest negatives of an image or a caption in EXPERIMENT's table, beside its own positives.
+    """Show the hardest negatives of an anchor.
+
+    They are those of an image or a caption in EXPERIMENT's table, beside its own positives.
 
     `--image X --direction t2i` shows the lists of the image's captions, `--caption N --direction i2t` that of the
     caption's image.
     """
     from aoq.pipeline.embedding import EmbeddingStore
-    from aoq.pipeline.produce.inputs import open_train_split
+    from aoq.pipeline.produce.data import open_train_split
     from aoq.pipeline.tables.inspection import inspect_anchor
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.table import read_table
@@ -64,35 +63,33 @@ def inspect(
     if not chain["hard_negatives"].exists():
         name = chain.experiment.name
         raise ValueError(f"{name} has no table yet; run: luigi --module tasks HardNegatives --experiment {name}")
-    table = read_table(chain["hard_negatives"].path / "table")
+    table = read_table(chain["hard_negatives"].opened() / "table")
     if view is None and "screen" in chain.stages and chain["screen"].exists():
-        view = chain["screen"].path / "view"
-    seen = None if view is None else read_view(view, table.manifest)
-    if only and seen is None:
+        view = chain["screen"].opened() / "view"
+    if only and view is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
+    seen = None if view is None else read_view(view, table.manifest)
     split = open_train_split(chain)
     embeddings = chain.owner("hard_negatives").stages.get("embeddings")
-    store = EmbeddingStore.open(embeddings.path) if embeddings and embeddings.exists() else None
+    store = EmbeddingStore.open(embeddings.opened()) if embeddings and embeddings.exists() else None
     chosen, anchors = _anchors(split, image, caption, direction)
     found = [inspect_anchor(table, split, chosen, anchor, top, store, seen, only) for anchor in anchors]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+        echo_json([asdict(one) for one in found])
         return
     for one in found:
         _show(one)
 
 
 def _anchors(
-    split: Split, image: str | None, caption: int | None, direction: Literal["i2t", "t2i"] | None
-) -> tuple[Literal["i2t", "t2i"], list[int]]:
-    if caption is not None:
-        if not 0 <= caption < split.caption_count:
-            raise ValueError(f"caption {caption}: the split has captions 0 to {split.caption_count - 1}.")
-        return (direction or "t2i"), [int(split.image_of[caption]) if direction == "i2t" else caption]
-    row = _image_row(split, str(image))
-    if direction == "t2i":
-        return "t2i", split.captions_of[row].tolist()
-    return "i2t", [row]
+    split: Split, image: str | None, caption: int | None, direction: Direction | None
+) -> tuple[Direction, list[int]]:
+    if caption is None:
+        row = _image_row(split, str(image))
+        return direction or "i2t", split.captions_of[row].tolist() if direction == "t2i" else [row]
+    if not 0 <= caption < split.caption_count:
+        raise ValueError(f"caption {caption}: the split has captions 0 to {split.caption_count - 1}.")
+    return direction or "t2i", [int(split.image_of[caption]) if direction == "i2t" else caption]
 
 
 def _image_row(split: Split, image: str) -> int:
@@ -108,23 +105,23 @@ def _image_row(split: Split, image: str) -> int:
 
 def _show(one: Inspection) -> None:
     console = Console()
-    of = f"image {one.anchor} ({escape(one.image_id)})"
+    of = f"image {one.anchor} ({one.image_id})"
     if one.direction == "t2i":
-        of = f"caption {one.anchor} “{escape(one.text)}”, of image {escape(one.image_id)}"
-    console.print(f"[bold]{of}[/bold], {one.direction}", highlight=False)
+        of = f"caption {one.anchor} “{one.text}”, of image {one.image_id}"
+    console.print(styled((of, "bold"), f", {one.direction}"))
     console.print("its own:", style="green")
     for positive in one.positives:
-        console.print(f"  {_place(positive, one.h)}  {escape(positive.text)}", highlight=False, style="green")
+        console.print(f"  {_place(positive, one.h)}  {positive.text}", style="green")
     sources = ["listed by"] if any(negative.sources for negative in one.negatives) else []
     columns = ("rank", "score", "row", "image", *sources, "caption")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for negative in one.negatives:
-        marks = [*filter(None, [negative.duplicate]), *negative.flags]
-        mark = f"[yellow]({', '.join(marks)})[/] " if marks else ""
-        above = "[red]▲[/]" if negative.above_positive else " "
-        row = (str(negative.rank), f"{negative.score:.4f}{above}", str(negative.row), escape(negative.image_id))
-        listed = [escape(" ".join(negative.sources))] if sources else []
-        table.add_row(*row, *listed, mark + escape(negative.text))
+        marks = ", ".join(filter(None, (negative.duplicate, *negative.flags)))
+        mark = f"({marks}) " if marks else ""
+        score = styled(f"{negative.score:.4f}", ("▲", "red") if negative.above_positive else " ")
+        row = (str(negative.rank), score, str(negative.row), negative.image_id)
+        listed = [" ".join(negative.sources)] if sources else []
+        table.add_row(*row, *listed, styled((mark, "yellow"), negative.text))
     console.print(table)
     if any(negative.above_positive for negative in one.negatives):
         console.print("▲ at least as similar as one of its own", style="dim")

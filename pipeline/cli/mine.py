@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.mining_options import mining_options, open_problem, require_pairing
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.cli.options import PATH, mining_options, with_default
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.vectors import open_problem, require_pairing
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.progress import show_progress
+from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.search.remote import fetch_given, is_address
+from aoq.pipeline.search.vectors import check_vectors, vectors_file
 from aoq.pipeline.settings import configured_path
 
 if TYPE_CHECKING:
@@ -23,12 +31,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("images")
 @click.argument("captions")
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("output", type=PATH)
 @mining_options
-@click.option(
+@with_default(
     "--backend",
     default="inprocess",
-    show_default=True,
     type=click.Choice(["inprocess", "ray"]),
     help="Who mines; with ray, threads (0: one) and memory are a unit's, and many run at a time.",
 )
@@ -52,48 +59,31 @@ def mine(
 
     A run that was cut short goes on where it was when the same command is given again.
     """
-    from filelock import FileLock, Timeout
-
     from aoq.pipeline.engine import Engine
 
     require_pairing(options)
     memory_mb = options["memory_mb"]
     engine = Engine(device="cpu", threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
-    if output.exists():
-        raise ValueError(f"{output} is there already; remove it or choose another folder.")
-    if not output.absolute().parent.is_dir():
-        raise ValueError(f"{output.absolute().parent} is no folder to write to.")
-    build = output.absolute().parent / f".{output.name}.mining"
-    build.mkdir(exist_ok=True)
-    try:
-        with FileLock(build / "lock", timeout=0):
-            try:
-                _mine({"images": images, "captions": captions}, build, engine, options)
-            except (ValueError, OSError, ImportError):
-                if not any(build.glob("shards/*.parquet")):  # nothing was mined that a next run could use
-                    shutil.rmtree(build)
-                raise
-            os.replace(build / "table", output)
-    except Timeout:
-        raise ValueError(f"another process is mining {output}; wait for it.") from None
-    shutil.rmtree(build)
+    with scratch_beside(output, keep=_has_lists) as build:
+        if output.exists():
+            raise ValueError(f"{output} is there already; remove it or choose another folder.")
+        _mine({"images": images, "captions": captions}, build, engine, options)
+        os.replace(build / "table", output)
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     for direction, about in manifest["directions"].items():
-        sure = (
-            f"{about['recall']:.2%} of the true lists"
-            if "recall" in about
-            else f"{about['certified_share']:.2%} certified"
-        )
-        click.echo(f"{direction}: {about['anchors']} lists of {about['h']}, {about['guarantee']}, {sure}")
+        found, what = ("recall", "of the true lists") if "recall" in about else ("certified_share", "certified")
+        sure = f"{about['guarantee']}, {about[found]:.2%} {what}"
+        echo(f"{direction}: {about['anchors']} lists of {about['h']}, {sure}")
+
+
+def _has_lists(build: Path) -> bool:
+    """Whether anything was mined that a next run could use."""
+    return any(build.glob("shards/*.unit"))
 
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
-    from aoq.pipeline.artifact import file_sha256, write_atomically
     from aoq.pipeline.mining.mine import mine as mine_table
-    from aoq.pipeline.progress import show_progress
-    from aoq.pipeline.search.remote import fetch_given, is_address
     from aoq.pipeline.search.runners import choose_runner
-    from aoq.pipeline.search.vectors import check_vectors, vectors_file
 
     engine.torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
@@ -106,19 +96,18 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     shaped = {key: options[key] for key in ("normalise", "per_image", "h_captions", "h_images", "metric", "search")}
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
-    if not (build / "job.json").is_file() or (build / "job.json").read_bytes() != job:
-        for old in ("shards", "table"):  # of another command
-            shutil.rmtree(build / old, ignore_errors=True)
-        for side in files:
-            (build / f"{side}.npy").unlink(missing_ok=True)
-        write_atomically(build / "job.json", job)
-    problem = open_problem(copies, build, options)
+    seen, converted = build / "job.json", build / "vectors"
+    if not seen.is_file() or seen.read_bytes() != job:
+        for old in (build / "shards", build / "table", converted):  # of another command
+            shutil.rmtree(old, ignore_errors=True)
+        write_atomically(seen, job)
+    converted.mkdir(exist_ok=True)
+    problem = open_problem(copies, converted, options)
     for vectors, given in ((problem.images, files["images"]), (problem.captions, files["captions"])):
         check_vectors(vectors, given, unit=options["metric"] == "cosine")
-    how = {"metric": options["metric"], "normalised": options["normalise"]}
     provenance = {
         "dataset": sha256(problem.image_of.tobytes()).hexdigest(),
-        "teacher": {"vectors_sha256": hashes, **how},
+        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": options["normalise"]},
         "tool": "aoq",
         "tool_version": version("aoq"),
     }

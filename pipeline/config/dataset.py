@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from aoq.pipeline.config.section import Section, list_of
+from aoq.pipeline.config.section import Array, Section
 
 
 class DemoWorld(Section):
@@ -55,7 +55,7 @@ class Dataset(Section):
     """Keep the first regions of each image only; detectors write them by falling score."""
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
-    vocabulary_splits: list_of(str) = ("train", "dev")  # type: ignore[valid-type]
+    vocabulary_splits: Array[str] = ("train", "dev")
     min_count: PositiveInt = 4
 
     @model_validator(mode="after")

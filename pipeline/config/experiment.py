@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
-from aoq.pipeline.config.combinations import Refresh
 from aoq.pipeline.config.dataset import Dataset, Evaluation
-from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.section import Section
-from aoq.pipeline.config.training import SecondRound, Training
+from aoq.pipeline.config.tables import Mining, Refresh
+from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
 TABLE_SOURCES = ("teacher", "teacher_weights", "first_round")
 
@@ -52,55 +49,53 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Experiment:
-        if mistake := next(self._mistakes(), None):
-            raise ValueError(mistake)
-        return self
-
-    def _mistakes(self) -> Iterator[str]:
         rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
         given = [key for key in rounds if getattr(self, key) is not None]
         idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
         if self.co_teaching is not None:
             if idle:
-                yield f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}"
+                raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
         elif self.weights is not None:
             if given:
-                yield f"`weights` stand in place of all training; take out {given}"
+                raise ValueError(f"`weights` stand in place of all training; take out {given}")
         elif self.second_round is None:
-            yield "give [second_round] or [co_teaching], or imported `weights` to evaluate"
+            raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
         else:
-            yield from self._mistakes_in_rounds(self.second_round, [key for key in given if key in TABLE_SOURCES])
+            self._check_rounds(self.second_round, [key for key in given if key in TABLE_SOURCES])
+        return self
 
-    def _mistakes_in_rounds(self, student: SecondRound, sources: list[str]) -> Iterator[str]:
+    def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:
-            yield (
+            raise ValueError(
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one) and "
                 f"`teacher` (use that experiment's table), got {sources or 'none'}"
             )
         if (self.mining is None) != (self.teacher is not None):
-            yield "[mining] belongs to an experiment that makes its own table, and to no other"
+            raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
         if self.teacher is None and not self.model.makes_embeddings:
-            yield f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
+            raise ValueError(
+                f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
+            )
         if self.first_round is not None and self.first_round.loss.draws_offline:
-            yield (
+            raise ValueError(
                 f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
                 "choose one that draws none, 'sum' or 'online'"
             )
         if self.refresh is not None and not student.loss.draws_offline:
-            yield f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out"
+            raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")
         if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
-            yield (
+            raise ValueError(
                 f"[refresh] drifted_below spares anchors of a search, and [model] {self.model.name} compares "
                 "fragments: it orders lists and searches nothing. Leave it out"
             )
         if student.loss.makes_triples and not self.sampling.resample:
-            yield (
+            raise ValueError(
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"
             )
         for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:
-                yield (
+                raise ValueError(
                     f"[{name}.constraints] is about attention, and [model] {self.model.name} has none: it compares "
                     "whole images and captions. Leave the section out, or choose a model of fragments, such as scan"
                 )

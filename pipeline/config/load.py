@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 import aoq
-from aoq.pipeline.config.combinations import Ensemble, Fusing, Reranking
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.section import NamedSection
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
+from aoq.pipeline.reading import parse_toml, read_toml
 
 CONFIGS = (Path("configs"), Path(aoq.__file__).parent / "configs")
 """Where experiments are looked for: those of the current directory go before the shipped ones of the same name."""
 
+B = TypeVar("B", bound=BaseModel)
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """What a file with such a section is, in place of an experiment with rounds."""
@@ -39,9 +35,13 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
     path, content = read_named("experiment", name, configs)
-    if override:
-        content = merged(content, parse_override(override))
+    content = merged(content, parse_override(override))
     kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
+    return validated(kind, path, content)
+
+
+def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:
+    """What the file says, named after it unless it names itself."""
     try:
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
@@ -51,22 +51,21 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
 def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, dict[str, Any]]:
     """The first TOML file `<name>.toml` in the folders, or the file `name`, and what it says."""
     named = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
-    path = next((path for path in named if path.is_file()), None)
+    path = next((path for path in named if path.exists()), None)
+    if path is not None and not path.stem.strip("."):
+        raise ValueError(f"the {what} file {path} has no name before .toml, and runs are named so; give it one.")
     if path is None and name.endswith(".toml"):
         raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
     if path is None:
         raise ValueError(f"unknown {what} {name!r}; known are {names_in(folders)}, or give the path of a .toml file.")
-    try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
+    return path, read_toml(path)
 
 
 def parse_override(override: str) -> dict[str, Any]:
     """The inside of a TOML inline table."""
     try:
-        return dict(tomllib.loads(f"override = {{{override}}}")["override"])
-    except tomllib.TOMLDecodeError as error:
+        return dict(parse_toml(f"override = {{{override}}}")["override"])
+    except ValueError as error:
         raise ValueError(
             f"override {override!r} is not the inside of a TOML inline table, "
             f'such as `seed=1, second_round.loss.name="offtri"`: {error}'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat, SerializeAsAny, model_validator
 
-from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, name_of, registered
+from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, registered
 
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
@@ -51,23 +51,12 @@ def _section_of(name: str, loss: LossKind) -> type[LossSection]:
         for option, value in keyword_options(loss.function).items()
     }
     base = LossSection if loss.offline == "none" else WithCompanions
-    section = derive_section(name, base, options)
-    assert issubclass(section, LossSection)
-    section.draws_offline = loss.offline != "none"
-    return section
+    return derive_section(name, base, options, draws_offline=loss.offline != "none")
 
 
 class OnlineLoss(LossSection):
     draws_offline = False
     margin: Margin = MARGIN
-
-
-class Sum(OnlineLoss):
-    name: Literal["sum"]
-
-
-class Online(OnlineLoss):
-    name: Literal["online"]
 
 
 class WithCompanions(LossSection):
@@ -84,50 +73,35 @@ class WithCompanions(LossSection):
         return self
 
 
-class OfflineLoss(LossSection):
+class TwoMargins(LossSection):
     margin_online: Margin = MARGIN
     margin_offline: Margin = 0.0
 
 
-class OffTri(OfflineLoss, WithCompanions):
-    name: Literal["offtri"]
+class OfflineLoss(TwoMargins, WithCompanions):
+    """A loss on offline negatives without further numbers."""
 
 
-class OffQuin(OfflineLoss, WithCompanions):
-    name: Literal["offquin"]
-
-
-class AdapOffQuin(OfflineLoss, WithCompanions):
-    name: Literal["adapoffquin"]
+class AdaptiveLoss(OfflineLoss):
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
 
 
-class OnlyOffline(OfflineLoss, WithCompanions):
-    name: Literal["onlyoffline"]
-
-
-class OnlineQuin(OfflineLoss):
-    name: Literal["onlinequin"]
-
-
-class AdapPosQuin(AdapOffQuin):
-    name: Literal["adapposquin"]  # type: ignore[assignment]
-
-
-class SquaredOffQuin(OfflineLoss, WithCompanions):
-    name: Literal["squaredoffquin"]
-
-
 Loss = SerializeAsAny[LossSection]
 SECTIONS: dict[str, type[LossSection]] = {
-    name_of(section): section
-    for section in (Sum, Online, OffTri, OffQuin, AdapOffQuin, OnlyOffline, OnlineQuin, AdapPosQuin, SquaredOffQuin)
+    "sum": OnlineLoss,
+    "online": OnlineLoss,
+    "offtri": OfflineLoss,
+    "offquin": OfflineLoss,
+    "adapoffquin": AdaptiveLoss,
+    "onlyoffline": OfflineLoss,
+    "onlinequin": TwoMargins,
+    "adapposquin": AdaptiveLoss,
+    "squaredoffquin": OfflineLoss,
 }
 WarmUp = Literal["sum", "online"]
 
 
 def online_version(loss: LossSection, name: WarmUp = "online") -> OnlineLoss:
     """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
-    section = Sum if name == "sum" else Online
-    return section.model_validate({"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives})
+    return OnlineLoss(name=name, margin=loss.online_margin, mask_positives=loss.mask_positives)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny
 
-from aoq.pipeline.config.section import NamedSection, derive_section, keyword_options, name_of, registered
+from aoq.pipeline.config.section import NamedSection, derive_section, keyword_options, registered
 
 if TYPE_CHECKING:
     from aoq.models.base import MatchingModel
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Steps = Annotated[PositiveInt, Field(le=1000)]
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """What a constructor takes from the data, or from a class below it."""
 
@@ -57,10 +58,8 @@ def _section_of(name: str, model: type[MatchingModel]) -> type[ModelSection]:
         if not any(each.kind is each.VAR_KEYWORD for each in signature(constructor).parameters.values()):
             break
     chosen = {option: value for option, value in options.items() if option not in NO_OPTIONS}
-    section = derive_section(name, ModelSection, chosen)
-    assert issubclass(section, ModelSection)
-    section.makes_embeddings, section.attends = issubclass(model, EmbeddingModel), model.attends
-    return section
+    makes_embeddings = issubclass(model, EmbeddingModel)
+    return derive_section(name, ModelSection, chosen, makes_embeddings=makes_embeddings, attends=model.attends)
 
 
 class Encoders(ModelSection):
@@ -69,12 +68,10 @@ class Encoders(ModelSection):
 
 
 class VSEpp(Encoders):
-    name: Literal["vsepp"]
     bidirectional: bool = False
 
 
 class VSRN(Encoders):
-    name: Literal["vsrn"]
     embedding_size: PositiveInt = 2048
     variant: Literal["coco", "f30k"] = "coco"
     normalise_axis: Literal["regions", "features"] = "regions"
@@ -100,7 +97,6 @@ class Fragments(Encoders):
 
 
 class SCAN(Fragments):
-    name: Literal["scan"]
     direction: Literal["t2i", "i2t"] = "t2i"
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "LogSumExp"
     normalisation: Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"] = (
@@ -111,7 +107,6 @@ class SCAN(Fragments):
 
 
 class PFAN(SCAN):
-    name: Literal["pfan"]  # type: ignore[assignment]
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "Mean"
     position_size: PositiveInt = 200
     grid: PositiveInt = 16
@@ -119,37 +114,32 @@ class PFAN(SCAN):
 
 
 class BFAN(Fragments):
-    name: Literal["bfan"]
     focal: Literal["equal", "prob"] = "equal"
     temperature: PositiveFloat = 20.0
 
 
 class SAF(Fragments):
-    name: Literal["saf"]
     similarity_size: PositiveInt = 256
     dropout: Fraction = 0.4
 
 
 class SGR(SAF):
-    name: Literal["sgr"]  # type: ignore[assignment]
-    steps: PositiveInt = 3
+    steps: Steps = 3
 
 
 class NAAF(Fragments):
-    name: Literal["naaf"]
     temperature: PositiveFloat = 20.0
     alpha: PositiveFloat = 2.0
     alpha_schedule: Literal["fixed", "adaptive"] = "fixed"
 
 
 class IMRAM(Fragments):
-    name: Literal["imram"]
     mode: Literal["text", "image", "full"] = "full"
-    steps: PositiveInt = 3
+    steps: Steps = 3
     temperature: PositiveFloat = 9.0
 
 
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
-    name_of(section): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
+    section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from aoq.pipeline.config.section import Section, list_of
+from aoq.pipeline.config.section import Array, Section
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -27,20 +27,14 @@ class Sampling(Section):
     (C candidates, batches of B): lists are cut at rank C / (B harder), in place of h_*."""
     hardest: PositiveFloat | None = None
     """And at most this many times: ranks below C / (B hardest) are left out as well."""
-    windows: list_of(list_of(Share)) | None = None  # type: ignore[valid-type]
+    windows: Array[Array[Share]] | None = None
     """The part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
     one stays."""
 
     @model_validator(mode="after")
-    def _weights_fit(self) -> Sampling:
-        given = {name for name in ("gap", "sharpness") if getattr(self, name) is not None}
-        wanted = {"gap", "sharpness"} if self.strategy == "weighted" else set()
-        if given != wanted:
+    def _fits(self) -> Sampling:
+        if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
             raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
-        return self
-
-    @model_validator(mode="after")
-    def _hardness_fits(self) -> Sampling:
         instead = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
         if self.harder is None and self.hardest is not None:
             raise ValueError("`hardest` goes with `harder`; give both, or `harder` alone")
@@ -48,10 +42,6 @@ class Sampling(Section):
             raise ValueError(f"`harder` says where lists are cut; take out {instead}")
         if self.harder is not None and self.hardest is not None and self.hardest <= self.harder:
             raise ValueError(f"hardest = {self.hardest} leaves nothing that is harder = {self.harder}; raise it")
-        return self
-
-    @model_validator(mode="after")
-    def _windows_fit(self) -> Sampling:
         for window in self.windows or ():
             if len(window) != 2 or window[0] >= window[1]:
                 raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")

@@ -6,18 +6,19 @@ import inspect
 import typing
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, create_model, model_validator
 
 T = TypeVar("T")
+Array = Annotated[tuple[T, ...], Field(strict=False)]  # TOML's arrays are lists
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
 class Section(BaseModel):
     """A TOML section: frozen; unknown keys, types and ranges are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class NamedSection(Section):
@@ -33,17 +34,11 @@ class NamedSection(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _as_its_kind(cls, given: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
-        if cls.model_fields["name"].annotation is str and isinstance(given, Mapping):
-            return cls.kind(given.get("name", "")).model_validate(given)
-        return validate(given)
+        kind = cls.kind(given.get("name", "")) if isinstance(given, Mapping) else cls
+        return validate(given) if kind is cls else kind.model_validate(given)
 
 
-def list_of(item: Any) -> Any:
-    return Annotated[tuple[item, ...], Field(strict=False)]  # TOML's arrays are lists
-
-
-def name_of(section: type[NamedSection]) -> str:
-    return str(get_args(section.model_fields["name"].annotation)[0])
+S = TypeVar("S", bound=NamedSection)
 
 
 def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping[str, Any]) -> T:
@@ -54,10 +49,12 @@ def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping
     return registry[name]
 
 
-def derive_section(name: str, base: type[NamedSection], options: Mapping[str, tuple[Any, Any]]) -> type[NamedSection]:
-    """The section of something that a registry holds and that has none written by hand: its `options` with defaults."""
-    fields: dict[str, Any] = {"name": (Literal[name], ...), **options}
-    return create_model(f"{base.__name__}_{name}", __base__=base, **fields)
+def derive_section(name: str, base: type[S], options: Mapping[str, Any], **about: bool) -> type[S]:
+    """The section of what a registry holds and has none written out: its `options` with defaults; class variables."""
+    section = create_model(f"{base.__name__}_{name}", __base__=base, **options)
+    for variable, value in about.items():
+        setattr(section, variable, value)
+    return section
 
 
 def keyword_options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
-from aoq.pipeline.config.load import CONFIGS, explain, read_named
-from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.load import CONFIGS, read_named, validated
+from aoq.pipeline.config.section import Array, Section
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
@@ -18,7 +18,7 @@ METRICS = (
     *(f"attention_{name}" for name in ("precision", "recall", "f1")),
 )
 
-Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Names = Annotated[Array[str], Field(min_length=1)]
 Change = dict[str, Any]
 """Changes to an experiment, as its file would say them: {"second_round": {"epochs": 4}}."""
 
@@ -36,11 +36,12 @@ class Arm(Section):
 
 
 class Study(Section):
-    name: str
+    name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
+    """Of the folder below `runs/` too."""
     title: str = ""
     baseline: str
     """The arm that all others are compared with, seed by seed."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+    seeds: Annotated[Array[NonNegativeInt], Field(min_length=1)]
     models: Annotated[dict[str, str], Field(min_length=1)]
     """The experiment of each, with an override after `@` if need be."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
@@ -75,8 +76,4 @@ class Study(Section):
 
 def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
     """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    path, content = read_named("study", name, folders)
-    try:
-        return Study.model_validate({"name": path.stem, **content})
-    except ValidationError as error:
-        raise ValueError(f"{path}: {explain(Study, error)}") from None
+    return validated(Study, *read_named("study", name, folders))

@@ -1,46 +1,75 @@
-"""The [first_round] and [second_round] sections."""
+"""The [first_round], [second_round] and [co_teaching] sections."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from aoq.pipeline.config.constraints import Constraints
-from aoq.pipeline.config.losses import Loss, WarmUp
-from aoq.pipeline.config.section import Section, list_of
+from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
+from aoq.pipeline.config.section import Array, Section
 
 
-class Training(Section):
-    """One round of training; the schedule counts whole epochs: one visit of every caption, or with companions
-    as anchors of a third of them, in as many steps."""
+class Constraint(Section):
+    """The paper reports the best of weights 0.1 and 1 with margins 0, 0.1 and 0.2, not which, so none is a default."""
 
-    loss: Loss
+    weight: PositiveFloat
+    margin: Annotated[float, Field(ge=0.0, le=2.0)]
+
+
+class Constraints(Section):
+    """CCR and CCS (`aoq.pipeline.losses.contrastive_content`), in all epochs of the round, warm-up or not."""
+
+    ccr: Constraint | None = None
+    """What a fragment attends to is closer to it than the rest."""
+    ccs: Constraint | None = None
+    """What a fragment attends to is closer to it than to another fragment of its item."""
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> Constraints:
+        if not self.names:
+            raise ValueError(
+                "no constraint is set; give `ccr`, `ccs` or both, such as ccr = {weight = 0.1, margin = 0.1}"
+            )
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that are set."""
+        return tuple(name for name in ("ccr", "ccs") if getattr(self, name) is not None)
+
+
+class Schedule(Section):
+    """How long and how fast to train: whole epochs."""
+
     epochs: PositiveInt
     batch_size: Annotated[int, Field(ge=2)] = 128
     learning_rate: PositiveFloat = 2e-4
-    decay_epochs: list_of(PositiveInt) = ()  # type: ignore[valid-type]
+    decay_epochs: Array[PositiveInt] = ()
     """The learning rate is multiplied by `decay` after each of these epochs."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     gradient_clip: PositiveFloat = 2.0
-    warmup: list_of(WarmUp) = ()  # type: ignore[valid-type]
+
+
+class Training(Schedule):
+    """One round of training; an epoch is one visit of every caption, or with companions as anchors of a third of them,
+    in as many steps."""
+
+    loss: Loss
+    warmup: Array[WarmUp] = ()
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
     start_up: Literal["protected"] | None = None
     """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a
     collapsed model: until then, training on them would end on the collapse plateau."""
     constraints: Constraints | None = None
-    """What is demanded of the model's attention besides."""
+    """What is demanded of the model's attention besides ranking pairs."""
 
     @model_validator(mode="after")
-    def _warmup_fits(self) -> Training:
+    def _loss_fits(self) -> Training:
         before = len(self.warmup) + (self.start_up is not None)
         if before >= self.epochs:
             what = "warm-up" if self.start_up is None else "start-up and warm-up"
             raise ValueError(f"{before} {what} epochs leave none of {self.epochs} for {self.loss.name!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _two_triples_fit(self) -> Training:
         if self.loss.makes_triples and self.batch_size < 6:
             raise ValueError(
                 f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
@@ -59,3 +88,44 @@ class SecondRound(Training):
         if self.start is not None and not self.loss.draws_offline:
             raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
         return self
+
+
+class CoTeaching(Schedule):
+    """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), of any model: two
+    networks that tell each other which training pairs to trust.
+
+    An epoch is one of both networks: of co-teaching, as many steps as the pairs selected as clean fill. `epochs` and
+    `decay_epochs` are of co-teaching.
+    """
+
+    warmup_epochs: PositiveInt
+    """Epochs of each network by itself on all pairs and all negatives, before those of co-teaching."""
+    margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
+    mask_positives: bool = True
+    threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    """Pairs that are right with a higher probability are selected as clean."""
+    soft_margin: Literal["exponential", "linear", "sin"] = "exponential"
+    """How a pair's margin grows with its label."""
+    soft_labels: Literal["pair", "broadcast"] = "pair"
+    """`pair`: each has one label, and its margin in both directions (paper). `broadcast`: as in the released code, the
+    label of entry (i, j) mixes pair i's probability with what is predicted of pair j, and captions as anchors have the
+    margins of the images' rows."""
+    rectify_from: NonNegativeInt | None = None
+    """The epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
+    them."""
+
+    @property
+    def first_rectified(self) -> int:
+        return self.epochs // 2 if self.rectify_from is None else self.rectify_from
+
+
+def plain_training(section: CoTeaching) -> SecondRound:
+    """One network of the two by itself, on all pairs: their epochs and learning rates, with the online loss in place of
+    co-teaching, and in the warm-up the sum over negatives where theirs is the mean (under one gradient clip)."""
+    schedule = section.model_dump(include={*Schedule.model_fields}) | {
+        "epochs": section.warmup_epochs + section.epochs,
+        "decay_epochs": tuple(section.warmup_epochs + after for after in section.decay_epochs),
+        "warmup": ("sum",) * section.warmup_epochs,
+    }
+    online = OnlineLoss(name="online", margin=section.margin, mask_positives=section.mask_positives)
+    return SecondRound(**schedule, loss=online)

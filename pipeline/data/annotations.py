@@ -11,10 +11,8 @@ does not name are not asked. A generated world knows the first two by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +20,21 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from aoq.pipeline.data.demo import SeenScenes, labels_path, read_claim
-from aoq.pipeline.data.files import open_array
+from aoq.pipeline.data.demo import is_true, labels_path, read_scenes
+from aoq.pipeline.data.demo_scenes import COUNT, NONE, OBJECT, OBJECTS
+from aoq.pipeline.data.files import is_binary
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.reading import open_array, reading
 
-KINDS = ("relevance", "judgements")
-SUFFIXES = (".parquet", ".csv")
-RELEVANCE = {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}
-JUDGEMENTS = {"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}
+COLUMNS = {
+    "relevance": {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()},
+    "judgements": {"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()},
+}
 Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
 """Images and captions."""
 
 
-@dataclass(frozen=True)
-class Judgements:
+class Judgements(NamedTuple):
     """Pairs with people's scores, in any order; a pair may come again."""
 
     images: Int64[np.ndarray, " pairs"]
@@ -43,61 +42,53 @@ class Judgements:
     scores: Float64[np.ndarray, " pairs"]
 
 
+class Annotations(NamedTuple):
+    """What is known of a split; relevance and judgements by the names of their files."""
+
+    relevance: dict[str, dict[str, Pairs]]
+    """The pairs that are right, by direction."""
+    classes: Bool[np.ndarray, "images classes"] | None
+    """What each image shows; None where nobody says."""
+    judgements: dict[str, Judgements]
+
+
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
     """The files that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
     found: dict[str, Path] = {}
-    for kind in KINDS:
-        for suffix in SUFFIXES:
-            for path in sorted((*folder.glob(f"{split}_{kind}{suffix}"), *folder.glob(f"{split}_{kind}_*{suffix}"))):
-                name = path.stem.removeprefix(f"{split}_")
-                if name in found:
-                    raise ValueError(f"{found[name]} and {path.name} stand for the same; remove one of them.")
-                found[name] = path
+    for path in sorted(folder.glob(f"{split}_*"), reverse=True):
+        name = path.stem.removeprefix(f"{split}_")
+        if name.split("_")[0] in COLUMNS and path.suffix in (".parquet", ".csv"):
+            if name in found:
+                raise ValueError(f"{found[name]} and {path.name} stand for the same; remove one of them.")
+            found[name] = path
     classes = folder / f"{split}_classes.npy"
-    return dict(sorted(found.items())) | ({"classes": classes} if classes.is_file() else {})
+    return dict(sorted(found.items())) | ({"classes": classes} if classes.exists() else {})
 
 
-def read_relevance(folder: Path, split: Split) -> dict[str, dict[str, Pairs]]:
-    """The pairs that are right, by the name of the file and by direction; in a generated world, those that are true."""
-    found: dict[str, dict[str, Pairs]] = _read_kind(folder, split, "relevance")
-    if not found and labels_path(folder, split.name).is_file():
-        scenes = SeenScenes.read(folder, split.name)
-        images, captions = np.nonzero(np.stack([read_claim(text).holds(scenes) for text in split.captions], axis=1))
-        found["relevance"] = {"i2t": (images, captions), "t2i": (images, captions)}
-    return found
-
-
-def read_classes(folder: Path, split: Split) -> Bool[np.ndarray, "images classes"] | None:
-    """What each image shows; in a generated world its objects. None where nobody says."""
-    if found := _read_kind(folder, split, "classes"):
-        return found["classes"]
-    if not labels_path(folder, split.name).is_file():
-        return None
-    groups = SeenScenes.read(folder, split.name).groups
-    images, places = np.nonzero(groups[:, :, 3])
-    shown = np.zeros((split.image_count, 1 + int(groups[:, :, 0].max())), dtype=np.bool_)
-    shown[images, groups[images, places, 0]] = True
-    return shown
-
-
-def read_judgements(folder: Path, split: Split) -> dict[str, Judgements]:
-    """What people said, by the name of the file."""
-    return _read_kind(folder, split, "judgements")
-
-
-def _read_kind(folder: Path, split: Split, kind: str) -> dict[str, Any]:
-    files = annotation_files(folder, split.name)
-    return {name: read_annotation(path, split) for name, path in files.items() if name.split("_")[0] == kind}
+def read_annotations(folder: Path, split: Split) -> Annotations:
+    """What the files say; in a generated world without them, what is true of which image, and its objects."""
+    files = {name: read_annotation(path, split) for name, path in annotation_files(folder, split.name).items()}
+    relevance, judgements = ({name: files[name] for name in files if name.split("_")[0] == kind} for kind in COLUMNS)
+    classes = files.get("classes")
+    if labels_path(folder, split.name).exists():
+        scenes = read_scenes(folder, split.name)
+        if not relevance:
+            pairs = np.nonzero(np.stack([is_true(text, scenes) for text in split.captions], axis=1))
+            relevance["relevance"] = {"i2t": pairs, "t2i": pairs}
+        if classes is None:
+            things = np.where(scenes.groups[:, :, COUNT] > 0, scenes.groups[:, :, OBJECT], NONE)
+            classes = (things[..., None] == np.arange(len(OBJECTS))).any(axis=1)
+    return Annotations(relevance, classes, judgements)
 
 
 def read_annotation(path: Path, split: Split) -> Any:
     """One of `annotation_files`; refuses what does not fit the split."""
-    return READERS[path.stem.removeprefix(f"{split.name}_").split("_")[0]](path, split)
+    kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
+    return {"relevance": _directions, "classes": _classes, "judgements": _judgements}[kind](path, split)
 
 
 def _directions(path: Path, split: Split) -> dict[str, Pairs]:
-    sizes = {"caption_id": split.caption_count, "image_id": split.image_count}
-    rows = _read_rows(path, RELEVANCE, sizes=sizes, optional="direction")
+    rows = _read_rows(path, split, "relevance")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
     said = rows.get("direction")
@@ -110,7 +101,7 @@ def _directions(path: Path, split: Split) -> dict[str, Pairs]:
 
 def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     classes = open_array(path)
-    if classes.ndim != 2 or len(classes) != split.image_count or not np.isin(classes, (0, 1)).all():
+    if classes.ndim != 2 or len(classes) != split.image_count or not is_binary(classes):
         raise ValueError(
             f"{path}: needs a row of 0 and 1 (or booleans) an image, shape ({split.image_count}, classes); this array "
             f"has {classes.shape} {classes.dtype}."
@@ -121,7 +112,7 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
 
 
 def _judgements(path: Path, split: Split) -> Judgements:
-    rows = _read_rows(path, JUDGEMENTS, sizes={"image_id": split.image_count, "caption_id": split.caption_count})
+    rows = _read_rows(path, split, "judgements")
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
     if len(np.unique(rows["score"])) < 2:
@@ -129,32 +120,17 @@ def _judgements(path: Path, split: Split) -> Judgements:
     return Judgements(rows["image_id"], rows["caption_id"], rows["score"])
 
 
-def _read_rows(
-    path: Path, columns: Mapping[str, pa.DataType], *, sizes: Mapping[str, int], optional: str = ""
-) -> dict[str, Shaped[np.ndarray, " rows"]]:
-    """The columns of a .parquet or .csv file; those in `sizes` are rows of the split, 0 to size - 1.
-
-    A column named `optional` may be missing, and is then missing here.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give a .csv or .parquet with columns {', '.join(columns)}.")
-    try:
+def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarray, " rows"]]:
+    """The columns of a .parquet or .csv file, `direction` only if it is there; ids are rows of the split."""
+    columns = COLUMNS[kind]
+    with reading(path, f"a table with the columns {', '.join(columns)}, in every row"):
         table = pq.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
-        there = [name for name in columns if name != optional or name in table.column_names]
+        there = [name for name in columns if name != "direction" or name in table.column_names]
         if empty := [name for name in there if table[name].null_count]:
             raise ValueError(f"column {empty[0]} is empty in some rows")
         found = {name: table[name].cast(columns[name]).to_numpy() for name in there}
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise ValueError(f"{path}: {error}; it needs columns {', '.join(columns)}, in every row.") from None
-    for name, size in sizes.items():
+    for name, size in (("caption_id", split.caption_count), ("image_id", split.image_count)):
         rows = found[name]
         if len(rows) and not 0 <= rows.min() <= rows.max() < size:
             raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, and the split has 0 to {size - 1}.")
     return found
-
-
-READERS: dict[str, Callable[[Path, Split], Any]] = {
-    "relevance": _directions,
-    "classes": _classes,
-    "judgements": _judgements,
-}

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
-from aoq.pipeline.data.files import line_problems, open_boxes, open_features, read_mask, split_lines
-from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split, present_files
-from aoq.pipeline.data.pairs import fit_ids, pair_captions, read_pairs, repeats
-from aoq.pipeline.data.phrases import phrase_problems, phrases_path
+from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
+from aoq.pipeline.data.phrases import phrase_problems
 
 MOST_OF_A_KIND = 20
 BLOCK_BYTES = 32 * 2**20
@@ -52,34 +51,32 @@ def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw
     if not splits:
         return [Flaw(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]
     examined = {split: _Examination(folder, split) for split in splits}
-    flaws = [flaw for each in examined.values() for flaw in each.flaws]
     for split, other in examined.items():
         if "train" in examined and split != "train":
-            flaws += _leaks(examined["train"], other)
-    return flaws
+            other.note_leaks(examined["train"])
+    return [flaw for each in examined.values() for flaw in each.flaws]
 
 
 class _Examination:
     """What is known of a split. Whatever cannot be read is a flaw, and what needs it is not looked at."""
 
     def __init__(self, folder: Path, split: str) -> None:
-        self.split, self.paths = split, present_files(folder, split)
-        missing = [suffix for suffix in REQUIRED if suffix not in self.paths]
+        self.folder, self.split = folder, split
+        missing = [suffix for suffix in REQUIRED if not self._path(suffix).is_file()]
         self.flaws = [Flaw(f"{split}_{suffix}", "is missing; every split needs one") for suffix in missing]
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
-        features = self._attempt("ims.npy", open_features)
-        if captions is not None and phrases_path(folder, split).is_file():
-            self.paths["phrases.jsonl"] = phrases_path(folder, split)
+        features = self._attempt("ims.npy", files.open_features)
+        if captions is not None:
             found = self._attempt("phrases.jsonl", lambda path: list(phrase_problems(path, captions)))
-            self._note("phrases.jsonl", found or [])
+            self._note("phrases.jsonl", "{}", found or [])
         if features is not None:
             repeat = 1 if captions is None else self._examine_pairing(features, len(captions), ids)
             self._examine_features(features, repeat)
             self._examine_geometry(*features.shape[:2])
-        same = ((row + 1, f"repeats the id of line {first + 1}") for row, first in _again(self.ids))
-        self._note("ids.txt", same, "warning")
+        same = ((row + 1, first + 1) for row, first in _again(self.ids))
+        self._note("ids.txt", "repeats the id of line {}", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
             there = {path.name for path in thumbs.iterdir()}
             self.flaws += _at_most(
@@ -87,84 +84,93 @@ class _Examination:
                 for line, image in enumerate(self.ids, start=1)
                 if image not in there
             )
-        self._examine_annotations(folder)
+        self._examine_annotations()
+
+    def note_leaks(self, train: _Examination) -> None:
+        """Images that are in train too, by their features and by their ids."""
+        rows = {digest: row for row, digest in enumerate(train.digests)}
+        same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
+        self._note("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
+        lines = {image: line for line, image in enumerate(train.ids, start=1)}
+        named = ((line, image, lines[image]) for line, image in enumerate(self.ids, start=1) if image in lines)
+        self._note("ids.txt", "image {!r} is in train too (line {}): a leak", named, "warning")
+
+    def _path(self, suffix: str) -> Path:
+        return self.folder / f"{self.split}_{suffix}"
 
     def _attempt(self, suffix: str, read: Callable[[Path], T]) -> T | None:
         """The result of reading a file; None with a flaw if that fails, None without if there is no such file."""
-        path = self.paths.get(suffix)
+        path = self._path(suffix)
         try:
-            return None if path is None else read(path)
+            return read(path) if path.exists() else None
         except (OSError, ValueError) as error:
-            self.flaws.append(Flaw(f"{self.split}_{suffix}", str(error).removeprefix(f"{path}: ")))
+            self.flaws.append(Flaw(path.name, str(error).removeprefix(str(path)).removeprefix(":").lstrip()))
             return None
 
-    def _note(self, suffix: str, found: Iterable[tuple[int, str]], severity: Severity = "error") -> None:
-        self.flaws += _placed(f"{self.split}_{suffix}", found, severity)
+    def _note(self, suffix: str, message: str, found: Iterable[Sequence[Any]], severity: Severity = "error") -> None:
+        """Flaws at rows of an array, or at lines of a text; after its place each has what its message names."""
+        file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"
+        self.flaws += _at_most(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
 
     def _lines(self, suffix: str) -> list[str] | None:
         """The lines of a text, with a mark in place of what cannot be decoded."""
-        content = self._attempt(suffix, Path.read_bytes)
+        content = self._attempt(suffix, files.read_text)
         if content is None:
             return None
-        self._note(suffix, line_problems(content))
-        return [line.decode("utf-8", errors="replace") for line in split_lines(content)]
+        self._note(suffix, "{}", files.line_problems(content))
+        return [line.decode("utf-8", errors="replace") for line in files.split_lines(content)]
 
     def _examine_pairing(
         self, features: Float[np.ndarray, "rows regions features"], captions: int, ids: list[str] | None
     ) -> int:
         """How many rows in succession hold one image."""
-        pairs = self._attempt("pairs.npy", lambda path: read_pairs(path, captions))
-        repeat = repeats(features, captions, pairs, ids)
-        if pairs is not None or "pairs.npy" not in self.paths:
-            self._attempt("ims.npy", lambda path: pair_captions(path, len(features), repeat, captions, pairs))
+        pairs = self._attempt("pairs.npy", lambda path: files.read_pairs(path, captions))
+        repeat = files.repeats(features, captions, pairs, ids)
+        images = len(features) // repeat
+        if pairs is not None or not self._path("pairs.npy").exists():
+            self._attempt("ims.npy", lambda path: files.pair_captions(path, images, captions, pairs))
         if ids is not None:
-            images = len(features) // repeat
-            self.ids = self._attempt("ids.txt", lambda path: fit_ids(path, ids, images, captions)) or []
+            self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
         return repeat
 
     def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
         """One pass: rows that are not finite, rows that stand there before, copies of an image that are none."""
-        broken: list[int] = []
-        digests: list[bytes] = []
+        broken, digests = [], []
         for start, block in _blocks(features):
-            broken += (start + np.flatnonzero(~np.isfinite(block).all(axis=(1, 2)))).tolist()
+            broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
             digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block]
         self.digests = digests[::repeat]
-        self._note("ims.npy", ((row, "holds NaN or infinite numbers; extract the image again") for row in broken))
+        self._note("ims.npy", "holds NaN or infinite numbers; extract the image again", broken)
         firsts = ((row, row - row % repeat) for row in range(len(digests)))
         other = ((row, first) for row, first in firsts if digests[row] != digests[first])
-        message = f"is not the image of row {{}}; elsewhere {repeat} rows are one image"
-        self._note("ims.npy", ((row, message.format(first)) for row, first in other))
+        self._note("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
         same = ((row * repeat, first * repeat) for row, first in _again(self.digests))
-        message = "has the features of row {}: the same image twice"
-        self._note("ims.npy", ((row, message.format(first)) for row, first in same), "warning")
+        self._note("ims.npy", "has the features of row {}: the same image twice", same, "warning")
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
-        boxes = self._attempt("boxes.npy", lambda path: open_boxes(path, rows, regions))
+        boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))
         if boxes is not None:
             message = "has a box outside [0, 1] or with x2 < x1 or y2 < y1; divide by the image's width and height"
             if (blocks := boxes.shape[2] // 2) > 2:
                 message = f"holds no grid blocks: {blocks} whole numbers from 0, then as many shares in [0, 1]"
-            bad = (start + row for start, block in _blocks(boxes) for row in np.flatnonzero(_has_bad_box(block)))
-            self._note("boxes.npy", ((int(row), message) for row in bad))
-        mask = self._attempt("mask.npy", lambda path: read_mask(path, rows, regions))
+            bad = ((start + at).tolist() for start, block in _blocks(boxes) for at in np.argwhere(_has_bad_box(block)))
+            self._note("boxes.npy", message, bad)
+        mask = self._attempt("mask.npy", lambda path: files.read_mask(path, rows, regions))
         if mask is not None:
-            empty = np.flatnonzero(~mask.any(axis=1)).tolist()
-            self._note("mask.npy", ((row, "masks every region; leave at least one real") for row in empty))
+            empty = np.argwhere(~mask.any(axis=1)).tolist()
+            self._note("mask.npy", "masks every region; leave at least one real", empty)
 
-    def _examine_annotations(self, folder: Path) -> None:
+    def _examine_annotations(self) -> None:
         """Annotations are read once the split itself can be opened."""
         try:
-            files = annotation_files(folder, self.split)
+            found = annotation_files(self.folder, self.split)
         except ValueError as error:
             self.flaws.append(Flaw(f"{self.split}_*", str(error)))
             return
-        if files and all(flaw.severity == "warning" for flaw in self.flaws):
-            split = open_split(folder, self.split)
-            for path in files.values():
-                suffix = path.name.removeprefix(f"{self.split}_")
-                self.paths[suffix] = path
-                self._attempt(suffix, lambda path: read_annotation(path, split))
+        if found and all(flaw.severity == "warning" for flaw in self.flaws):
+            split = open_split(self.folder, self.split)
+            for path in found.values():
+                self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
 
 
 def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:
@@ -173,19 +179,6 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
     is_share = (last >= 0.0) & (last <= 1.0)
     is_low = (first >= 0.0) & (first <= last) if boxes.shape[2] == 4 else (first >= 0.0) & (first % 1 == 0)
     return np.logical_not((is_share & is_low).all(axis=(1, 2)))
-
-
-def _leaks(train: _Examination, other: _Examination) -> list[Flaw]:
-    """Images of another split that are in train too, by their features and by their ids."""
-    rows = {digest: row for row, digest in enumerate(train.digests)}
-    same = ((row, rows[digest]) for row, digest in enumerate(other.digests) if digest in rows)
-    message = "image {} has the features of image {} of train: a leak"
-    by_features = ((row, message.format(row, there)) for row, there in same)
-    lines = {image: line for line, image in enumerate(train.ids, start=1)}
-    named = ((line, image) for line, image in enumerate(other.ids, start=1) if image in lines)
-    by_id = ((line, f"image {image!r} is in train too (line {lines[image]}): a leak") for line, image in named)
-    found = {"ims.npy": by_features, "ids.txt": by_id}
-    return [one for suffix, at in found.items() for one in _placed(f"{other.split}_{suffix}", at, "warning")]
 
 
 def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
@@ -198,13 +191,6 @@ def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:
             yield position, first[item]
-
-
-def _placed(file: str, found: Iterable[tuple[int, str]], severity: Severity) -> list[Flaw]:
-    """Flaws at rows of an array, or at lines of a text."""
-    if file.endswith(".npy"):
-        return _at_most(Flaw(file, message, severity, row=row) for row, message in found)
-    return _at_most(Flaw(file, message, severity, line=line) for line, message in found)
 
 
 def _at_most(flaws: Iterable[Flaw]) -> list[Flaw]:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.reading import reading
 
 CLEAN_PAIRS = "clean_pairs.parquet"
 """Beside the weights of networks that were co-taught."""
@@ -23,26 +24,17 @@ COLUMNS = ("caption_id", "probability")
 
 def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
     content = BytesIO()
-    rows = np.arange(len(probabilities), dtype=np.int32)
-    table = pa.table(dict(zip(COLUMNS, (rows, probabilities), strict=True)))
+    table = pa.table([np.arange(len(probabilities), dtype=np.int32), probabilities], names=COLUMNS)
     pq.write_table(table, content, compression="zstd", write_page_checksum=True)
     write_atomically(path, content.getvalue())
 
 
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
     """The probabilities of this many captions, in their order."""
-    try:
+    remedy = f"an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights"
+    with reading(path, f"a Parquet file of the columns {' and '.join(COLUMNS)}", remedy):
         table = pq.read_table(path, page_checksum_verification=True).select(COLUMNS)
         rows, found = (column.to_numpy() for column in table.columns)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path} does not exist; an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights."
-        ) from None
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ValueError(
-            f"{path} cannot be read as the pairs' probabilities ({error}); it needs Parquet with the columns "
-            f"{' and '.join(COLUMNS)}."
-        ) from None
     if not np.array_equal(rows, np.arange(captions)):
         raise ValueError(
             f"{path} is of other captions: it has {len(rows)} rows, and these data {captions} captions; it needs one "

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import warnings
-from functools import lru_cache
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.reading import read_json
 
 logger = logging.getLogger(__name__)
 
 CATEGORIES = 90
-SETS = ("eccv", "cxc")
 CAPTIONS = 5
+
+
+class Instance(TypedDict):
+    """One thing in one image, as COCO's files name it."""
+
+    image_id: int
+    category_id: Annotated[int, Field(ge=1, le=CATEGORIES)]
+
+
+class Instances(TypedDict):
+    """`instances_val2014.json`, of which this is used."""
+
+    annotations: list[Instance]
 
 
 def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
@@ -32,26 +47,22 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     images are captions beyond those five, which no split has.
     """
     known, image_rows = _known(), {image: row for row, image in enumerate(coco_image_ids(split))}
-    places = {int(caption): divmod(number, CAPTIONS) for number, caption in enumerate(known.coco_ids)}
-    images = _test_images()
     caption_rows = {
-        caption: int(split.captions_of[image_rows[images[image]]][place])
-        for caption, (image, place) in places.items()
-        if images[image] in image_rows
+        caption: int(split.captions_of[image_rows[image]][place])
+        for (image, place), caption in zip(
+            product(_test_images(), range(CAPTIONS)), known.coco_ids.tolist(), strict=True
+        )
+        if image in image_rows
     }
     written = []
-    for name in SETS:
+    for name in ("eccv", "cxc"):
         right = getattr(known, f"{name}_gts")
-        pairs = [("i2t", image, caption) for image, captions in right["i2t"].items() for caption in captions]
-        pairs += [("t2i", image, caption) for caption, of_caption in right["t2i"].items() for image in of_caption]
-        there = [pair for pair in pairs if pair[1] in image_rows and pair[2] in caption_rows]
-        columns = {
-            "caption_id": [caption_rows[caption] for _, _, caption in there],
-            "image_id": [image_rows[image] for _, image, _ in there],
-            "direction": [direction for direction, _, _ in there],
-        }
+        pairs = [(caption, image, "i2t") for image, captions in right["i2t"].items() for caption in captions]
+        pairs += [(caption, image, "t2i") for caption, images in right["t2i"].items() for image in images]
+        there = [(caption_rows[c], image_rows[i], way) for c, i, way in pairs if c in caption_rows and i in image_rows]
         if not there:
             raise ValueError(f"split {split.name!r} has no image that {name} asks about; it is not COCO's test split.")
+        columns = dict(zip(("caption_id", "image_id", "direction"), zip(*there, strict=True), strict=True))
         file, path = io.BytesIO(), folder / f"{split.name}_relevance_{name}.parquet"
         pq.write_table(pa.table(columns), file)
         write_atomically(path, file.getvalue())
@@ -61,11 +72,8 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
 
 def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
     """`{split}_classes.npy` for PMRP: the categories of which an image has an instance, of `instances_val2014.json`."""
-    try:
-        annotations = json.loads(instances.read_text(encoding="utf-8"))["annotations"]
-        shown = [(int(one["image_id"]), int(one["category_id"]) - 1) for one in annotations]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{instances} is not COCO's instances_val2014.json ({error!r}).") from None
+    found = read_json(instances, Instances, remedy="take COCO's instances_val2014.json")["annotations"]
+    shown = [(one["image_id"], one["category_id"] - 1) for one in found]
     rows = {image: row for row, image in enumerate(coco_image_ids(split))}
     classes = np.zeros((split.image_count, CATEGORIES), dtype=np.bool_)
     for image, category in shown:
@@ -101,7 +109,7 @@ def _test_images() -> list[int]:
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::CAPTIONS].tolist()]
 
 
-@lru_cache(maxsize=1)
+@cache
 def _known() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it would rather have ujson

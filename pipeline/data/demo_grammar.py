@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import Int
 
-from aoq.pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIDE, SIZES, Scenes
+from aoq.pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIZES, Scenes
 
 GROUND = GROUPS
 """A phrase speaks of group 0, 1, 2 or of the ground."""
-NOUNS = {
-    "dog": (("dog", "dogs"), ("puppy", "puppies")),
-    "cat": (("cat", "cats"), ("kitten", "kittens")),
-    "car": (("car", "cars"), ("vehicle", "vehicles")),
-    "ball": (("ball", "balls"),),
-    "bird": (("bird", "birds"),),
-    "horse": (("horse", "horses"), ("pony", "ponies")),
-    "boy": (("boy", "boys"),),
-    "girl": (("girl", "girls"),),
-    "bicycle": (("bicycle", "bicycles"), ("bike", "bikes")),
-    "table": (("table", "tables"),),
-    "boat": (("boat", "boats"), ("ship", "ships")),
-    "kite": (("kite", "kites"),),
-}
+SYNONYMS = {"dog": "puppy", "cat": "kitten", "car": "vehicle", "horse": "pony", "bicycle": "bike", "boat": "ship"}
+NOUNS = {thing: (thing, SYNONYMS[thing]) if thing in SYNONYMS else (thing,) for thing in OBJECTS}
+PLURALS = {word: f"{word}s" for words in NOUNS.values() for word in words} | {"puppy": "puppies", "pony": "ponies"}
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
-COLOUR_WORDS = {colour: (colour,) for colour in COLOURS} | {
-    "red": ("red", "crimson"),
-    "pink": ("pink", "rose"),
-}
+COLOUR_WORDS = {colour: (colour,) for colour in COLOURS} | {"red": ("red", "crimson"), "pink": ("pink", "rose")}
 COUNT_WORDS = (("a",), ("two", "a pair of"), ("three", "several"))
-GROUND_WORDS = {
-    "grass": ("on", "the grass"),
-    "sand": ("on", "the sand"),
-    "snow": ("in", "the snow"),
-    "road": ("on", "the road"),
-    "water": ("by", "the water"),
-}
+PREPOSITIONS = {"grass": "on", "sand": "on", "snow": "in", "road": "on", "water": "by"}
 RELATIONS = {
     (-1, 0): ("left of", "to the left of"),
     (1, 0): ("right of", "to the right of"),
@@ -49,48 +30,37 @@ ALIKE = 0.6
 """The share of captions told with the choices of the family."""
 FIRST = 0.75
 """How often the first of several words for the same thing is taken."""
-
-
 Word = TypeVar("Word")
 Chunk = tuple[str, "int | None"]
 """Words, and what they speak of."""
 
 
-@dataclass(frozen=True)
-class Phrase:
-    """Tokens start .. stop - 1 of a caption speak of a group of objects, or of the ground (GROUND)."""
-
-    start: int
-    stop: int
-    referent: int
-
-
-@dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     text: str
-    phrases: tuple[Phrase, ...]
+    phrases: list[tuple[int, int, int]]
+    """Tokens start .. stop - 1 speak of a group of objects, or of the ground (GROUND)."""
 
 
-def narrate(scenes: Scenes, number: int, rng: np.random.Generator) -> list[Caption]:
+def narrate(scenes: Scenes, family: Int[np.ndarray, " images"], number: int, rng: np.random.Generator) -> list[Caption]:
     """`number` different captions of every scene, image by image.
 
     ALIKE of them are told with the choices that the rest of the family shares, so that captions of different images
     differ in the very word in which the images differ.
     """
-    attributes, cells = scenes.attributes.tolist(), scenes.cells.tolist()
-    styles = rng.integers(2**32, size=(int(scenes.family.max()) + 1, number)).tolist()
+    styles = rng.integers(2**32, size=(int(family.max()) + 1, number))[family]
     told: set[str] = set()
     captions: list[Caption] = []
-    for image, (family, ground) in enumerate(zip(scenes.family.tolist(), scenes.ground.tolist(), strict=True)):
+    groups, cells, ground = scenes.groups.tolist(), scenes.cells.tolist(), scenes.ground.tolist()
+    for image, own_styles in enumerate(styles.tolist()):
+        scene = groups[image], cells[image], ground[image]
         own: dict[str, Caption] = {}
-        for style in styles[family]:
+        for style in own_styles:
             if rng.random() < ALIKE:
-                caption = Teller(attributes[image], cells[image], ground, np.random.default_rng(style)).tell()
+                caption = Teller(*scene, np.random.default_rng(style)).tell()
                 if caption.text not in told:
                     own[caption.text] = caption
-        teller = Teller(attributes[image], cells[image], ground, rng)
         while len(own) < number:
-            caption = teller.tell()
+            caption = Teller(*scene, rng).tell()
             own[caption.text] = caption
         told.update(own)
         captions += own.values()
@@ -101,60 +71,51 @@ def narrate(scenes: Scenes, number: int, rng: np.random.Generator) -> list[Capti
 class Teller:
     """Tells one scene, drawing every choice from `rng`."""
 
-    attributes: list[list[int]]
-    cells: list[int]
+    groups: list[list[int]]
+    cells: list[list[int]]
     ground: int
     rng: np.random.Generator
 
     def tell(self) -> Caption:
         """One or three groups, or two and how they stand to each other; now and then with the ground."""
-        groups = [group for group in range(GROUPS) if self.attributes[group][COUNT]]
-        groups = [groups[i] for i in self.rng.permutation(len(groups))]
+        groups = self.rng.permutation([group for group in range(GROUPS) if self.groups[group][COUNT]]).tolist()
+        ground = GROUNDS[self.ground]
+        on_ground: list[Chunk] = [(PREPOSITIONS[ground], None), (f"the {ground}", GROUND)]
         kind = self.rng.random()
         if kind < 0.15:
-            return assemble([*self._opening(groups[0]), *self._on_ground()])
+            return assemble([*self._opening(groups[0]), *on_ground])
         if kind > 0.85 and len(groups) == 3:
             first, second, third = (self._group(group) for group in groups)
             return assemble([first, (",", None), second, ("and", None), third])
         related = self._related(groups[0], groups[1])
-        return assemble([*related, *self._on_ground()] if self._often(0.2) else related)
+        return assemble([*related, *on_ground] if self._often(0.2) else related)
 
     def _related(self, first: int, second: int) -> list[Chunk]:
-        relation = (self._relation(first, second), None)
+        """By one of the relations that hold: by column if the cells differ there, by row if they differ there."""
+        column, row = np.sign(np.subtract(self.cells[first], self.cells[second])).tolist()
+        sides = [side for side in ((column, 0), (0, row)) if any(side)]
+        relation = (self._one_of(RELATIONS[sides[int(self.rng.integers(len(sides)))]]), None)
         if self._often(0.15):
-            return [relation, self._group(second), (self._verb(first), None), self._group(first)]
+            return [relation, self._group(second), self._verb(first), self._group(first)]
         return [*self._opening(first), relation, self._group(second)]
 
     def _opening(self, group: int) -> list[Chunk]:
-        verb = (self._verb(group), None)
         if self._often(0.2):
-            return [("there", None), verb, self._group(group)]
-        return [self._group(group), verb] if self._often(0.4) else [self._group(group)]
+            return [("there", None), self._verb(group), self._group(group)]
+        return [self._group(group), self._verb(group)] if self._often(0.4) else [self._group(group)]
 
     def _group(self, group: int) -> Chunk:
-        thing, colour, size, count = self.attributes[group]
+        thing, colour, size, count = self.groups[group]
         words = [self._one_of(COUNT_WORDS[count - 1])]
         if self._often(0.8):
             words.append(self._one_of(SIZE_WORDS[SIZES[size]]))
         if self._often(0.9):
             words.append(self._one_of(COLOUR_WORDS[COLOURS[colour]]))
-        singular, plural = self._one_of(NOUNS[OBJECTS[thing]])
-        return " ".join([*words, singular if count == 1 else plural]), group
+        noun = self._one_of(NOUNS[OBJECTS[thing]])
+        return " ".join([*words, noun if count == 1 else PLURALS[noun]]), group
 
-    def _relation(self, first: int, second: int) -> str:
-        """One of the relations that hold: by column if the cells differ there, by row if they differ there."""
-        here, there = self.cells[first], self.cells[second]
-        sides = np.sign([here % SIDE - there % SIDE, here // SIDE - there // SIDE]).tolist()
-        axis = [axis for axis in (0, 1) if sides[axis]]
-        by = axis[int(self.rng.integers(len(axis)))]
-        return self._one_of(RELATIONS[(sides[0], 0) if by == 0 else (0, sides[1])])
-
-    def _on_ground(self) -> list[Chunk]:
-        preposition, ground = GROUND_WORDS[GROUNDS[self.ground]]
-        return [(preposition, None), (ground, GROUND)]
-
-    def _verb(self, group: int) -> str:
-        return "is" if self.attributes[group][COUNT] == 1 else "are"
+    def _verb(self, group: int) -> Chunk:
+        return "is" if self.groups[group][COUNT] == 1 else "are", None
 
     def _one_of(self, words: Sequence[Word]) -> Word:
         # Always two draws, so that what is told alike stays so after a word with a synonym more or less.
@@ -169,13 +130,13 @@ def assemble(chunks: list[Chunk]) -> Caption:
     """A sentence of chunks, and where each phrase stands in it.
 
     >>> assemble([("a dog", 1), ("is left of", None), ("a cat", 0)])
-    Caption(text='A dog is left of a cat .', phrases=(Phrase(start=0, stop=2, referent=1), Phrase(start=5, ...)))
+    Caption(text='A dog is left of a cat .', phrases=[(0, 2, 1), (5, 7, 0)])
     """
     phrases, tokens = [], 0
     for text, referent in chunks:
         stop = tokens + len(text.split())
         if referent is not None:
-            phrases.append(Phrase(tokens, stop, referent))
+            phrases.append((tokens, stop, referent))
         tokens = stop
     sentence = " ".join(text for text, _ in chunks)
-    return Caption(f"{sentence[0].upper()}{sentence[1:]} .", tuple(phrases))
+    return Caption(f"{sentence[0].upper()}{sentence[1:]} .", phrases)

@@ -1,31 +1,21 @@
-"""The files of a dataset folder, each checked when opened.
+"""The files of a dataset folder, each checked when opened, and which captions they give to which image.
 
-Arrays are memory-mapped and never unpickled. Texts are UTF-8, one caption or id a line, none of them empty.
+Arrays are memory-mapped and never unpickled. Texts are UTF-8, one caption or id a line, none of them empty. The pairing
+is data: nothing assumes five captions an image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
-from numpy.lib.format import open_memmap
+from jaxtyping import Bool, Float, Int32, Shaped
 
-FEATURE_TYPES = (np.dtype(np.float32), np.dtype(np.float16))
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+from aoq.pipeline.reading import open_array, reading
 
-
-def open_array(path: Path) -> np.memmap[Any, Any]:
-    """The array of a `.npy` file as a read-only memory map; refuses truncated files and pickled objects."""
-    try:
-        return open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
-        raise ValueError(
-            f"{path}: cannot be memory-mapped ({error}); it has {path.stat().st_size:,} bytes. Copy it again if it "
-            "was cut short, or write it with numpy.save as a plain array of numbers, without Python objects."
-        ) from error
+MOST_ROWS = 2**31
 
 
 def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
@@ -36,7 +26,7 @@ def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
             f"{path}: image features need shape (images, regions, features), none of them 0; this array has "
             f"{features.shape}. One global vector an image is (images, 1, features): reshape it."
         )
-    if features.dtype not in FEATURE_TYPES:
+    if features.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         raise ValueError(
             f"{path}: image features need dtype float32 or float16 in this machine's byte order; this array "
             f"has {features.dtype.str}. Convert it once: numpy.save(path, array.astype('float16'))."
@@ -62,7 +52,7 @@ def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows r
 def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows regions"]:
     """`{split}_mask.npy`: True where a region is real. In memory: a byte a region."""
     mask = open_array(path)
-    if mask.shape != (rows, regions) or not np.isin(mask, (0, 1)).all():
+    if mask.shape != (rows, regions) or not is_binary(mask):
         raise ValueError(
             f"{path}: the mask needs shape {(rows, regions)} like the features and only True and False (or 1 and "
             f"0); this array has {mask.shape} {mask.dtype}. Write True at real regions, or remove the file."
@@ -70,12 +60,39 @@ def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows reg
     return np.array(mask, dtype=np.bool_)
 
 
+def is_binary(array: Shaped[np.ndarray, ...]) -> bool:
+    """Whether it holds only True and False, or 1 and 0."""
+    return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
+
+
+def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
+    """`{split}_pairs.npy`: the image of every caption."""
+    pairs = open_array(path)
+    if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: needs one integer image row a caption, shape ({captions},); this array has "
+            f"{pairs.shape} {pairs.dtype}. Write it again, or remove it if captions stand in image order."
+        )
+    wrong = np.flatnonzero((pairs < 0) | (pairs >= MOST_ROWS))
+    if len(wrong):
+        raise ValueError(
+            f"{path}: entry {wrong[0]} is {pairs[wrong[0]]}; image rows start at 0 and end below {MOST_ROWS:,}."
+        )
+    return np.array(pairs, dtype=np.int32)
+
+
 def read_lines(path: Path) -> list[str]:
     """Every line as it stands, without its line end; refuses undecodable bytes and empty lines."""
-    content = path.read_bytes()
+    content = read_text(path)
     for number, problem in line_problems(content):
         raise ValueError(f"{path}:{number}: {problem}")
     return [line.decode("utf-8") for line in split_lines(content)]
+
+
+def read_text(path: Path) -> bytes:
+    """The whole of a text file, unchecked."""
+    with reading(path, "a text file"):
+        return path.read_bytes()
 
 
 def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
@@ -94,5 +111,73 @@ def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
 
 def split_lines(content: bytes) -> list[bytes]:
     """The lines without their ends. Bytes, because `str.splitlines` also cuts at characters a caption may hold."""
-    lines = content.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\n").split(b"\n")
+    lines = content.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]
+
+
+def repeats(
+    features: Float[np.ndarray, "rows regions features"],
+    captions: int,
+    pairs: Int32[np.ndarray, " captions"] | None,
+    ids: Sequence[str] | None,
+) -> int:
+    """How many consecutive rows hold one image: k in official arrays that repeat it once a caption, else 1."""
+    rows = len(features)
+    if rows != captions:
+        return 1
+    if pairs is not None:
+        times, rest = divmod(rows, int(pairs.max()) + 1)
+        return times if rest == 0 and times > 1 and _is_repeated(features, times) else 1
+    run = next((row for row in range(1, rows) if not np.array_equal(features[row], features[0])), 1)
+    # Two equal images in a row make the first run longer than k, so the divisors of the run are tried too.
+    for times in (times for times in range(run, 1, -1) if run % times == 0 and rows % times == 0):
+        if _is_repeated(features, times) and (ids is None or len(ids) != rows or _is_constant(ids, times)):
+            return times
+    return 1
+
+
+def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -> bool:
+    """Whether each `times` rows are the same, judged by 16 evenly spaced groups, the first and the last among them."""
+    starts = np.unique(np.linspace(0, len(rows) // times - 1, 16).astype(np.int64)) * times
+    return all(np.array_equal(rows[start], rows[start + i]) for start in starts for i in range(1, times))
+
+
+def pair_captions(
+    ims: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
+) -> Int32[np.ndarray, " captions"]:
+    """The image of every caption: `pairs` where given, else as many consecutive captions for every image."""
+    if pairs is None:
+        if captions % images:
+            raise ValueError(
+                f"{ims}: {captions} captions for {images} images is not a whole number an image; add those "
+                f"missing, or say which image each belongs to in {ims.name.replace('_ims', '_pairs')}."
+            )
+        return np.repeat(np.arange(images, dtype=np.int32), captions // images)
+    if pairs.max() >= images:
+        raise ValueError(
+            f"{ims}: caption {int(np.argmax(pairs)) + 1} is paired with image {pairs.max()}, but the array "
+            f"holds {images} images (0 to {images - 1}); the pairs or the features are of another data set."
+        )
+    without = np.flatnonzero(np.bincount(pairs, minlength=images) == 0)
+    if len(without):
+        raise ValueError(
+            f"{ims}: {len(without)} of {images} images have no caption (first rows {without[:5].tolist()}); "
+            "pair a caption with each, or leave those images out."
+        )
+    return pairs
+
+
+def fit_ids(path: Path, ids: list[str], images: int, captions: int) -> list[str]:
+    """One id an image, from one line an image or one line a caption with the image's id repeated."""
+    if len(ids) == images:
+        return ids
+    times = captions // images
+    if len(ids) == captions == images * times and _is_constant(ids, times):
+        return ids[::times]
+    raise ValueError(
+        f"{path}: {len(ids)} ids for {images} images with {captions} captions; write one an image, in row order."
+    )
+
+
+def _is_constant(ids: Sequence[str], times: int) -> bool:
+    return all(ids[i] == ids[i - i % times] for i in range(len(ids)))

@@ -24,15 +24,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from aoq.pipeline.data.files import open_boxes, open_features, read_lines, read_mask
-from aoq.pipeline.data.pairs import captions_of, fit_ids, pair_captions, read_pairs, repeats
-from aoq.pipeline.search.problem import Positives
+from aoq.pipeline.data import files
+from aoq.pipeline.search.problem import Positives, own_captions
 
 logger = logging.getLogger(__name__)
 
 REQUIRED = ("ims.npy", "caps.txt")
 OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy")
-SAMPLED = frozenset({"ims.npy", "boxes.npy", "mask.npy"})
+LARGE = ("ims.npy", "boxes.npy", "mask.npy")
+"""Arrays, known by samples of them; all other files wholly."""
 BLOCK, BLOCKS = 4096, 256
 
 
@@ -58,27 +58,27 @@ class Split:
 
     @cached_property
     def captions_of(self) -> Positives:
-        return captions_of(self.image_of, self.image_count)
+        return own_captions(self.image_of, self.image_count)
 
 
 def open_split(folder: Path, split: str) -> Split:
     """Open a split and check that its files fit each other; features and boxes stay on disk."""
     paths = split_paths(folder, split)
-    features = open_features(paths["ims.npy"])
-    captions = read_lines(paths["caps.txt"])
-    lines = read_lines(paths["ids.txt"]) if "ids.txt" in paths else None
-    pairs = read_pairs(paths["pairs.npy"], len(captions)) if "pairs.npy" in paths else None
+    features = files.open_features(paths["ims.npy"])
+    captions = files.read_lines(paths["caps.txt"])
+    lines = files.read_lines(paths["ids.txt"]) if "ids.txt" in paths else None
+    pairs = files.read_pairs(paths["pairs.npy"], len(captions)) if "pairs.npy" in paths else None
     rows, regions, _ = features.shape
-    repeat = repeats(features, len(captions), pairs, lines)
+    repeat = files.repeats(features, len(captions), pairs, lines)
     if repeat > 1:
         logger.info("%s: every image stands %d times in a row; one row of each is used", paths["ims.npy"], repeat)
-    image_of = pair_captions(paths["ims.npy"], rows, repeat, len(captions), pairs)
     images = rows // repeat
-    ids = [str(row) for row in range(images)]
-    if lines is not None:
-        ids = fit_ids(paths["ids.txt"], lines, images, len(captions))
-    boxes = open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
-    mask = read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
+    image_of = files.pair_captions(paths["ims.npy"], images, len(captions), pairs)
+    ids = (
+        files.fit_ids(paths["ids.txt"], lines, images, len(captions)) if lines else [str(row) for row in range(images)]
+    )
+    boxes = files.open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
+    mask = files.read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
     return Split(split, features[::repeat], captions, image_of, ids, boxes, mask)
 
 
@@ -117,7 +117,7 @@ def split_paths(folder: Path, split: str) -> dict[str, Path]:
 def present_files(folder: Path, split: str) -> dict[str, Path]:
     """The files of a split that are there, by what follows `{split}_`."""
     paths = {suffix: folder / f"{split}_{suffix}" for suffix in (*REQUIRED, *OPTIONAL)}
-    return {suffix: path for suffix, path in paths.items() if path.is_file()}
+    return {suffix: path for suffix, path in paths.items() if path.exists()}
 
 
 def find_splits(folder: Path) -> list[str]:
@@ -136,7 +136,7 @@ def split_fingerprint(folder: Path, split: str) -> str:
     digest = hashlib.sha256()
     for suffix, path in split_paths(folder, split).items():
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for block in _sample(path) if suffix in SAMPLED else [path.read_bytes()]:
+        for block in _sample(path) if suffix in LARGE else [path.read_bytes()]:
             digest.update(block)
     return digest.hexdigest()
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from aoq.pipeline.config.dataset import Noise
-from aoq.pipeline.data.files import open_array
+from aoq.pipeline.reading import open_array
 
 STREAM = int.from_bytes(b"noise", "big")
 """Beside the seed: with the seed alone the captions drawn would be the first that the same seed's training visits."""

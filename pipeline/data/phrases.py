@@ -12,7 +12,6 @@ the image's own regions, where it is known what each of them shows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from aoq.pipeline.data.demo import labels_path
+from aoq.pipeline.data.demo import labels_path, read_labels
 from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.reading import parse_json
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,34 @@ class Phrase:
     regions: tuple[int, ...] = ()
 
 
-def phrases_path(folder: Path, split: str) -> Path:
-    return folder / f"{split}_phrases.jsonl"
-
-
 def annotation_path(folder: Path, split: str) -> Path | None:
     """The file that says it: `{split}_phrases.jsonl`, or the labels of a generated world; None if none does."""
-    paths = phrases_path(folder, split), labels_path(folder, split)
-    return next((path for path in paths if path.is_file()), None)
+    paths = folder / f"{split}_phrases.jsonl", labels_path(folder, split)
+    return next((path for path in paths if path.exists()), None)
 
 
-def read_demo_phrases(path: Path) -> list[list[Phrase]]:
-    """The phrases of a generated world's captions, by regions: those of an object's group, or of the ground."""
-    captions = json.loads(path.read_text(encoding="utf-8"))["phrases"]
-    return [[Phrase(start, stop, regions=tuple(regions)) for start, stop, regions in told] for told in captions]
+def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
+    """The phrases of every caption, where it is known what they speak of."""
+    path = annotation_path(folder, split.name)
+    if path is None:
+        return None
+    if path == labels_path(folder, split.name):
+        told = read_labels(folder, split.name)["phrases"]
+        phrases = [[Phrase(start, stop, regions=tuple(regions)) for start, stop, regions in spoken] for spoken in told]
+        _check_count(path, phrases, split.captions)
+    else:
+        phrases = read_phrases(path, split.captions)
+    count = split.features.shape[1]
+    for line, spoken in enumerate(phrases, start=1):
+        for phrase in spoken:
+            if phrase.boxes is not None and (split.boxes is None or split.boxes.shape[2] != 4):
+                raise ValueError(
+                    f"{path}:{line}: which regions a phrase's boxes are about can only be told by the regions' own; "
+                    f"write them to {split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
+                )
+            if max(phrase.regions, default=0) >= count:
+                raise ValueError(f"{path}:{line}: region {max(phrase.regions)} of {count}; rows count from 0.")
+    return phrases
 
 
 def read_phrases(path: Path, captions: Sequence[str]) -> list[list[Phrase]]:
@@ -71,21 +86,23 @@ def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, 
 def _lines(path: Path, captions: Sequence[str]) -> list[tuple[str, str]]:
     """Each line with its caption."""
     lines = read_lines(path)
+    _check_count(path, lines, captions)
+    return list(zip(lines, captions, strict=True))
+
+
+def _check_count(path: Path, lines: Sequence[object], captions: Sequence[str]) -> None:
     if len(lines) != len(captions):
         raise ValueError(
             f"{path}: {len(lines)} lines for {len(captions)} captions; write one line a caption, [] where nothing is "
             "annotated."
         )
-    return list(zip(lines, captions, strict=True))
 
 
 def _read_line(line: str, tokens: list[str]) -> list[Phrase]:
     try:
-        items = json.loads(line)
+        items = parse_json(line, list[Any])
     except ValueError as error:
-        raise ValueError(f"is not json ({error}); write a list of phrases.") from None
-    if not isinstance(items, list):
-        raise ValueError(f"is no list but {line[:40]!r}; write a list of phrases, [] for none.")
+        raise ValueError(f"{line[:40]!r} is no json list ({error}); write a list of phrases, [] for none.") from None
     return [_read_phrase(item, tokens) for item in items]
 
 
@@ -113,7 +130,7 @@ def _read_phrase(item: Any, tokens: list[str]) -> Phrase:
 def _read_boxes(boxes: Any) -> Float64[np.ndarray, "boxes 4"]:
     try:
         corners = np.array(boxes, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         corners = np.zeros(0)
     if corners.ndim != 2 or corners.shape[1] != 4 or not len(corners):
         raise ValueError(f"`boxes` is a list of x1, y1, x2, y2; got {boxes!r}.")

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import base64
 import io
-import json
+import logging
+import os
+import threading
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from aoq.pipeline.data.demo import labels_path
+from aoq.pipeline.data.demo import labels_path, read_labels
 from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
 
+logger = logging.getLogger(__name__)
+
 WIDTH = 200
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
+MOST_BYTES = 50_000_000
+MOST_PIXELS = 50_000_000
+LINKED = "is a link out of thumbs/, which is not followed; copy the picture, or make thumbs itself a link"
+UNREADABLE = "is no JPEG, PNG, WebP or GIF"
+LARGE = f"has more than {MOST_PIXELS / 1e6:.0f} megapixels or {MOST_BYTES / 1e6:.0f} MB; make it smaller"
+DECODING = threading.Lock()
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
 SHADES |= {"pink": "#f8a", "brown": "#853"}
 
@@ -36,9 +48,10 @@ class Thumbnails:
     """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
 
     def __init__(self, folder: Path, split: Split) -> None:
-        self._folder, self._split = folder, split
-        labels = labels_path(folder, split.name)
-        self._labels = json.loads(labels.read_text(encoding="utf-8"))["regions"] if labels.is_file() else None
+        self._folder, self._split = folder.absolute(), split
+        self._refused: set[str] = set()
+        is_generated = labels_path(folder, split.name).exists()
+        self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
 
     def __getitem__(self, image: int) -> str | None:
         """An address that is the picture; None where there is none or it cannot be read."""
@@ -46,15 +59,25 @@ class Thumbnails:
         return picture and picture.uri
 
     def read(self, image: int) -> Picture | None:
-        """The picture as a file."""
-        thumbs = (self._folder / "thumbs").resolve()
+        """The picture as a file; the first that is refused for a reason is named in the log."""
+        thumbs = self._folder / "thumbs"
+        path = Path(os.path.normpath(thumbs / self._split.ids[image]))
         try:
-            path = (thumbs / self._split.ids[image]).resolve()
-            if path.is_relative_to(thumbs) and path.is_file():  # an id is data, and may be any path
-                return _small(path)
-        except (OSError, ValueError):  # or none: too long, or with a NUL
-            return None
-        return self._drawn(image)
+            if not path.is_relative_to(thumbs) or not path.is_file():  # an id is data, and may be any path
+                return self._drawn(image)
+            if not path.resolve().is_relative_to(thumbs.resolve()):
+                raise ValueError(LINKED)
+            return _small(path)
+        except ValueError as error:  # also for a name that no file can have
+            self._refuse(path, str(error))
+        except OSError as error:
+            self._refuse(path, error.strerror or UNREADABLE)
+        return None
+
+    def _refuse(self, path: Path, reason: str) -> None:
+        if reason not in self._refused:
+            self._refused.add(reason)
+            logger.warning("%s %s (no further picture is named for this)", path, reason)
 
     def _drawn(self, image: int) -> Picture | None:
         if self._split.boxes is None or self._labels is None:
@@ -74,14 +97,30 @@ class Thumbnails:
         return Picture("image/svg+xml", drawn.encode())
 
 
-def _small(path: Path) -> Picture | None:
+def _small(path: Path) -> Picture:
+    """The picture, decoded while no other is, so that many requests take the memory of one.
+
+    Raises:
+        ValueError: for what is no picture or too large; only its header was read then.
+    """
     pillow = import_extra("PIL.Image", "report", "showing pictures")
-    try:
-        with pillow.open(path) as opened:
-            picture = opened.convert("RGB")
-            picture.thumbnail((WIDTH, WIDTH))
-    except (OSError, pillow.DecompressionBombError):
-        return None
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(LARGE)
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=72)
+    with DECODING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with pillow.open(path, formats=FORMATS) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise pillow.DecompressionBombError
+                opened.draft("RGB", (2 * WIDTH, 2 * WIDTH))  # JPEG alone: decodes at half, a quarter or an eighth
+                picture = opened.convert("RGB")
+            picture.thumbnail((WIDTH, WIDTH))
+            picture.save(file, "JPEG", quality=72)
+        except pillow.DecompressionBombError:
+            raise ValueError(LARGE) from None
+        except PermissionError:
+            raise
+        except Exception:  # of Pillow's readers, whose errors are of any kind where a file is hostile
+            raise ValueError(UNREADABLE) from None
     return Picture("image/jpeg", file.getvalue())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zipfile
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,11 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from aoq.pipeline.data.vocabulary import PAD, Vocabulary, tokenise
+from aoq.pipeline.reading import read_arrays, reading
 
 logger = logging.getLogger(__name__)
+
+TOKENISE_AGAIN = "remove it and tokenise again"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class TokenisedCaptions:
     offsets: Int64[np.ndarray, " captions_and_one"]
 
     def __post_init__(self) -> None:
+        if self.words.ndim != 1 or self.offsets.ndim != 1 or self.words.min(initial=0) < 0:
+            raise ValueError("words are ids from 0, one after the other, and offsets where each caption begins.")
         if self.offsets[:1].tolist() != [0] or self.offsets[-1] != len(self.words):
             raise ValueError(f"offsets must run from 0 to the number of words, {len(self.words)}.")
         if len(self) and self.lengths.min() < 3:
@@ -38,7 +42,7 @@ class TokenisedCaptions:
             ids = vocabulary.encode(tokenise(caption))
             if len(ids) == 2:
                 raise ValueError(f"caption {line} ({caption!r}) has no word; write one, or remove its line.")
-            if all(i == vocabulary.unknown for i in ids[1:-1]):
+            if all(i == vocabulary.index["<unk>"] for i in ids[1:-1]):
                 unknown.append(line)
             words.extend(ids)
             offsets.append(len(words))
@@ -75,10 +79,8 @@ class TokenisedCaptions:
 
     @classmethod
     def load(cls, path: Path) -> TokenisedCaptions:
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return cls(arrays["words"].astype(np.int32), arrays["offsets"].astype(np.int64))
-        except (ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"{path}: is not a whole file of tokenised captions ({error}); remove it and tokenise again."
-            ) from error
+        words, offsets = read_arrays(path, ("words", "offsets"), remedy=TOKENISE_AGAIN)
+        with reading(path, "a file of tokenised captions", TOKENISE_AGAIN):
+            if (words.dtype, offsets.dtype) != (np.dtype(np.int32), np.dtype(np.int64)):
+                raise ValueError(f"words are {words.dtype} and offsets {offsets.dtype}")
+            return cls(words, offsets)

@@ -7,9 +7,10 @@ differ where punkt sees no end, as in "mr. smith".
 
 from __future__ import annotations
 
-import copyreg
+import io
 import json
 import pickle
+import pickletools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,11 +19,25 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
+from aoq.pipeline.reading import checked, read_json, reading
+
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PLAIN = re.compile(r"(?!.*(?:cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 ]|,(?= ))*\.?")
 """Sentences that NLTK cuts at spaces, commas and the last full stop only, forty times slower than `split`."""
+
+REMEDY = "take another vocabulary file, or build one from the captions"
+
+
+class Official(TypedDict):
+    """What the field's vocabulary files hold."""
+
+    word2idx: dict[str, int]
+    idx2word: dict[str, str]
+    idx: int
 
 
 def tokenise(caption: str) -> list[str]:
@@ -78,10 +93,6 @@ class Vocabulary:
     def index(self) -> dict[str, int]:
         return {word: i for i, word in enumerate(self.words)}
 
-    @property
-    def unknown(self) -> int:
-        return self.index["<unk>"]
-
     def __len__(self) -> int:
         return len(self.words)
 
@@ -91,7 +102,7 @@ class Vocabulary:
         >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
         [1, 3, 4, 2]
         """
-        index, unknown = self.index, self.unknown
+        index, unknown = self.index, self.index["<unk>"]
         return [index["<start>"], *(index.get(token, unknown) for token in tokens), index["<end>"]]
 
     def save(self, path: Path) -> None:
@@ -106,33 +117,19 @@ class Vocabulary:
 
         Refuses one that contradicts itself or lacks a special word.
         """
-        try:
-            return cls(_words(_read_pickled(path) if path.suffix == ".pkl" else _json(path)))
-        except ValueError as error:
-            raise ValueError(
-                f"{path}: {error} Take another vocabulary file, or build one from the captions."
-            ) from error
+        is_pickled = path.suffix == ".pkl"
+        content = _unpickled(path) if is_pickled else read_json(path, Official, remedy=REMEDY)
+        with reading(path, "a vocabulary", REMEDY):
+            return cls(_words(content))
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"the file is not json ({error}).") from error
-
-
-def _words(content: Any) -> tuple[str, ...]:
+def _words(content: Official) -> tuple[str, ...]:
     """The words in id order, out of SCAN's `word2idx`, `idx2word` and `idx`, which must say the same."""
-    if not isinstance(content, dict) or not {"word2idx", "idx2word", "idx"} <= content.keys():
-        has = sorted(content)[:5] if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"a vocabulary file is an object with word2idx, idx2word and idx; this one has {has}.")
     index, names, size = content["word2idx"], content["idx2word"], content["idx"]
-    if not isinstance(index, dict) or not isinstance(names, dict):
-        raise ValueError("word2idx and idx2word must both be objects.")
     missing = [word for word in SPECIAL_WORDS if word not in index]
     if missing:
         raise ValueError(f"word2idx lacks the special words {', '.join(missing)}.")
-    words = tuple(sorted(index, key=lambda word: (str(type(index[word])), index[word])))
+    words = tuple(sorted(index, key=index.__getitem__))
     if [index[word] for word in words] != list(range(len(words))) or size != len(words):
         raise ValueError(f"word2idx must hold 0 to idx - 1, each once; it has {len(words)} words, idx={size}.")
     if names != {str(i): word for i, word in enumerate(words)}:
@@ -140,31 +137,31 @@ def _words(content: Any) -> tuple[str, ...]:
     return words
 
 
-class _Official:
-    """Stands in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
-
-
-REBUILD = copyreg._reconstructor  # type: ignore[attr-defined]
-PARTS = {("copyreg", "_reconstructor"): REBUILD, ("builtins", "object"): object}
-PARTS |= {("copy_reg", "_reconstructor"): REBUILD, ("__builtin__", "object"): object}  # Python 2's names
-
-
 class _Reader(pickle.Unpickler):
-    """Reads pickled objects without executing anything of theirs."""
+    """Reads pickled objects without executing anything of theirs: of classes and functions there are stand-ins."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":
-            return _Official
-        if (module, name) in PARTS:
-            return PARTS[module, name]
+            return self.official
+        if module in ("copyreg", "copy_reg") and name == "_reconstructor":
+            return lambda kind, base, state: self.official()
+        if module in ("builtins", "__builtin__") and name == "object":
+            return object
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no vocabulary needs")
 
+    @cached_property
+    def official(self) -> type:
+        """Stands in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
+        return type("Vocabulary", (), {})
 
-def _read_pickled(path: Path) -> dict[str, Any]:
-    """`word2idx`, `idx2word` and `idx` as SCAN's json has them; ValueError for anything else than a vocabulary."""
-    try:
-        with path.open("rb") as file:
-            content = vars(_Reader(file, encoding="utf-8").load())
-        return {**content, "idx2word": {str(i): word for i, word in content["idx2word"].items()}}
-    except (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError(f"the file is no pickled vocabulary ({error}).") from None
+
+def _unpickled(path: Path) -> Official:
+    """A pickled vocabulary as it would stand in SCAN's json."""
+    with reading(path, "a pickled vocabulary", REMEDY):
+        pickled = path.read_bytes()
+        for opcode, argument, _ in pickletools.genops(pickled):  # which finds lengths beyond the file's end
+            if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle makes room for as many
+                raise ValueError(f"{opcode.name} {argument} in a file of {len(pickled)} bytes")
+        content = vars(_Reader(io.BytesIO(pickled), encoding="utf-8").load())
+        names = {str(i): word for i, word in content["idx2word"].items()}
+        return checked({**content, "idx2word": names}, Official)

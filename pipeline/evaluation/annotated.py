@@ -1,37 +1,47 @@
-"""What an evaluation adds where more is known of a split than its pairs (`aoq.pipeline.data.annotations`)."""
+"""What an evaluation adds where more is known of a split than its pairs (`aoq.pipeline.data.annotations`).
+
+Where a query may have many right answers: R-Precision, mAP@R, recall at K (Musgrave et al., ECCV 2020). PMRP is
+R-Precision where images that show nearly the same count as matches (PCME, Chun et al., CVPR 2021). Candidates as
+similar as a relevant one, and not relevant, stand before it. Ranks are found by counting.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 
-from aoq.pipeline.data.annotations import Judgements, Pairs, read_classes, read_judgements, read_relevance
+from aoq.pipeline.data.annotations import Judgements, Pairs, read_annotations
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.evaluation.relevance import columns, pmrp, relevant, summarise_relevance
+from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
 
+COLUMNS = 512
+ZETAS = (0, 1, 2)
 
-def measure_annotations(
-    similarity: Float[np.ndarray, "images captions"], split: Split, folder: Path, *, folds: int
-) -> dict[str, Any]:
+
+def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
     """`relevance` by file and direction, `plausible` (PMRP) and `judgements` by file, as far as they are there."""
+    known = read_annotations(folder, split)
     found: dict[str, Any] = {}
-    if files := read_relevance(folder, split):
+    if known.relevance:
         found["relevance"] = {
             name: {direction: _relevance(similarity, direction, pairs) for direction, pairs in by_direction.items()}
-            for name, by_direction in files.items()
+            for name, by_direction in known.relevance.items()
         }
-    if (classes := read_classes(folder, split)) is not None:
-        found["plausible"] = pmrp(similarity, split.image_of, classes, folds=folds)
-    if judged := read_judgements(folder, split):
-        found["judgements"] = {name: agreement(similarity, split.image_of, pairs) for name, pairs in judged.items()}
+    if known.classes is not None:
+        found["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
+    if known.judgements:
+        found["judgements"] = {
+            name: agreement(similarity, split.image_of, judged) for name, judged in known.judgements.items()
+        }
     return found
 
 
-def _relevance(similarity: Float[np.ndarray, "images captions"], direction: str, pairs: Pairs) -> dict[str, float]:
+def _relevance(similarity: Similarity, direction: str, pairs: Pairs) -> dict[str, float]:
     (images, captions), (image_count, caption_count) = pairs, similarity.shape
     if direction == "i2t":
         return summarise_relevance(similarity, relevant(images, captions, count=image_count, among=caption_count))
@@ -39,9 +49,128 @@ def _relevance(similarity: Float[np.ndarray, "images captions"], direction: str,
     return summarise_relevance(columns(similarity, np.arange(caption_count)), right)
 
 
-def agreement(
-    similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"], judged: Judgements
-) -> dict[str, float | None]:
+def relevant(
+    queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
+) -> list[Int64[np.ndarray, " some"]]:
+    """The right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
+
+    >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
+    [array([2]), array([0, 4]), array([], dtype=int64)]
+    """
+    keys = np.unique(queries.astype(np.int64) * among + candidates)
+    return np.split(keys % among, np.cumsum(np.bincount(keys // among, minlength=count))[:-1])
+
+
+def ranks_of_relevant(
+    scores: Float[np.ndarray, " candidates"], right: Int64[np.ndarray, " some"]
+) -> Int64[np.ndarray, " some"]:
+    """The ranks of a query's right answers among all candidates, from 1, rising.
+
+    >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
+    array([3, 4])
+    """
+    own = -np.sort(-scores[right])  # falling
+    # How many of the right ones score less than each candidate: it stands before these, and ties stand before too.
+    before = np.searchsorted(-own, -scores, side="left")
+    wrong = np.bincount(before, minlength=len(own) + 1)
+    wrong -= np.bincount(before[right], minlength=len(own) + 1)
+    return wrong.cumsum()[: len(own)] + np.arange(1, len(own) + 1)
+
+
+def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
+    """The fraction of the first R candidates that is right, R being how many are; for queries with many of them.
+
+    >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
+    0.0
+    """
+    count = int(np.count_nonzero(is_right))
+    last = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above, level = scores > last, scores == last
+    found = np.count_nonzero(above & is_right)
+    wrong = np.count_nonzero(level & ~is_right)  # they stand before the right ones of the same score
+    return float(found + max(0, count - np.count_nonzero(above) - wrong)) / count
+
+
+def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
+    """The scores of these captions, in order; a matrix on disk is read some columns at a time."""
+    for start in range(0, len(captions), COLUMNS):
+        yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
+
+
+def summarise_relevance(
+    similarity: Iterable[Float[np.ndarray, " candidates"]], right: Sequence[Int64[np.ndarray, " _some"]]
+) -> dict[str, float]:
+    """Means in percent over the queries that have right answers; `similarity` gives a row for each query, in order.
+
+    r_precision  the fraction of the first R candidates that is right, R being how many are
+    map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
+    r1, r5, r10  a right one among the first K
+    """
+    sums, queries = np.zeros(2 + len(K)), 0
+    for query, (scores, ids) in enumerate(zip(similarity, right, strict=True)):
+        if not len(ids):
+            continue
+        _check_finite(scores, query)
+        ranks = ranks_of_relevant(scores, ids)
+        found = ranks <= len(ids)
+        precision = np.arange(1, len(ids) + 1) / ranks
+        sums += [found.mean(), (precision * found).sum() / len(ids), *(ranks[0] <= k for k in K)]
+        queries += 1
+    if not queries:
+        raise ValueError("no query has a right answer; does the file belong to this split?")
+    names = ["r_precision", "map_r", *(f"r{k}" for k in K)]
+    return dict(zip(names, (100.0 * sums / queries).tolist(), strict=True))
+
+
+def pmrp(
+    similarity: Similarity, image_of: ImageOf, classes: Bool[np.ndarray, "images classes"], *, folds: int = 1
+) -> dict[str, float]:
+    """PMRP in percent and both directions: `i2t_pmrp`, `t2i_pmrp`.
+
+    Two items match if their images differ in at most zeta classes; the mean is over queries, then over zeta = 0, 1, 2,
+    then over folds of consecutive images. Images without any class are left out, as queries and as candidates, with
+    their captions. An item's own image counts as a match. Memory holds some columns of the similarity.
+    """
+    images = len(similarity)
+    if images % folds:
+        raise ValueError(f"{images} images do not divide into {folds} folds.")
+    size, found = images // folds, []
+    for start in range(0, images, size):
+        kept = start + np.flatnonzero(classes[start : start + size].any(axis=1))
+        if not len(kept):
+            raise ValueError(f"none of images {start} to {start + size - 1} shows any class.")
+        captions = np.flatnonzero(np.isin(image_of, kept))
+        of = np.searchsorted(kept, image_of[captions])
+        rows = (similarity[image][captions] for image in kept)
+        i2t = _r_precision(rows, np.arange(len(kept)), of, classes[kept])
+        of_captions = (scores[kept] for scores in columns(similarity, captions))
+        found.append((i2t, _r_precision(of_captions, of, np.arange(len(kept)), classes[kept])))
+    i2t, t2i = np.mean(found, axis=0).tolist()
+    return {"i2t_pmrp": i2t, "t2i_pmrp": t2i}
+
+
+def _r_precision(
+    scores: Iterable[Float[np.ndarray, " candidates"]],
+    queries: Int64[np.ndarray, " queries"],
+    candidates: Int64[np.ndarray, " candidates"],
+    shown: Bool[np.ndarray, "images classes"],
+) -> float:
+    """The mean in percent over queries and zetas; `queries` and `candidates` name the image of each."""
+    total = 0.0
+    for query, row in enumerate(scores):
+        _check_finite(row, query)
+        differ = np.count_nonzero(shown != shown[queries[query]], axis=1)[candidates]
+        total += sum(r_precision(row, differ <= zeta) for zeta in ZETAS)
+    return 100.0 * total / (len(queries) * len(ZETAS))
+
+
+def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
+    if not np.isfinite(scores).all():
+        candidate = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")
+
+
+def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> dict[str, float | None]:
     """Rank correlation of the model's scores with people's mean ones, in percent, and what they say of its errors.
 
     spearman, kendall   over all judged pairs (tau-b)
@@ -57,7 +186,7 @@ def agreement(
     if len(np.unique(people)) < 2 or len(np.unique(scores)) < 2:
         raise ValueError(f"{len(keys)} judged pairs, and all have one score; there is nothing to correlate.")
     stats = import_extra("scipy.stats", "eccv", "the correlation with people's judgements")
-    first = _first_images(similarity)
+    first = np.array([scores.argmax() for scores in columns(similarity, np.arange(captions))])
     false = np.flatnonzero(first != image_of)
     wanted = first[false] * captions + false
     there = np.isin(wanted, keys)
@@ -71,12 +200,3 @@ def agreement(
         "right_from": right_from,
         "right_share": 100.0 * float((said >= right_from).mean()) if len(said) else None,
     }
-
-
-def _first_images(similarity: Float[np.ndarray, "images captions"]) -> Int[np.ndarray, " captions"]:
-    """The image that each caption finds first; row by row, as it may lie on disk."""
-    first, best = np.zeros(similarity.shape[1], dtype=np.int64), np.array(similarity[0])
-    for image, scores in enumerate(similarity):
-        better = scores > best
-        first[better], best[better] = image, scores[better]
-    return first

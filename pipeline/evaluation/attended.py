@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,31 +11,9 @@ from jaxtyping import Bool, Float, Integer
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.phrases import Phrase, annotation_path, phrases_path, read_demo_phrases, read_phrases
+from aoq.pipeline.data.phrases import Phrase
 from aoq.pipeline.embedding import encode_captions
 from aoq.pipeline.evaluation.attention import OVERLAP, attention_curve, box_overlap
-
-
-def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
-    """The phrases of every caption, where it is known what they speak of."""
-    path = annotation_path(folder, split.name)
-    if path is None:
-        return None
-    if path != phrases_path(folder, split.name):
-        return read_demo_phrases(path)
-    phrases = read_phrases(path, split.captions)
-    count = split.features.shape[1]
-    for line, spoken in enumerate(phrases, start=1):
-        for phrase in spoken:
-            if phrase.boxes is not None and (split.boxes is None or split.boxes.shape[2] != 4):
-                raise ValueError(
-                    f"{path}:{line}: which regions a phrase's boxes are about can only be told by the regions' own; "
-                    f"write them to {split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
-                )
-            if max(phrase.regions, default=0) >= count:
-                raise ValueError(f"{path}:{line}: region {max(phrase.regions)} of {count}; rows count from 0.")
-    return phrases
 
 
 @torch.inference_mode()
@@ -52,9 +28,8 @@ def measure_attention(
     rows = np.array([row for row, spoken in enumerate(phrases) if spoken], dtype=np.int64)
     if not any(True for _ in word_attention(model, pairs, rows[:1], device)):
         return None
-    relevant = partial(relevant_regions, pairs)
     return attention_curve(
-        (weights[phrase.start : phrase.stop], relevant(phrase, int(pairs.split.image_of[row])))
+        (weights[phrase.start : phrase.stop], relevant_regions(pairs, phrase, int(pairs.split.image_of[row])))
         for row, weights in word_attention(model, pairs, rows, device)
         for phrase in phrases[row]
     )

@@ -1,18 +1,26 @@
-"""Retrieval metrics from a similarity matrix: recall at K, median and mean rank, rsum; any pairing.
+"""Retrieval metrics from a similarity matrix: recall at K, median and mean rank, rsum, cross-retrieval ranks.
 
-Ties are pessimistic: a negative as similar as the positive stands before it. NaN is an error, never a rank.
+Any pairing. Ties are pessimistic: a negative as similar as the positive stands before it. NaN is an error, not a rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Float64, Int, Int64
+
+from aoq.pipeline.reading import open_array
 
 K = (1, 5, 10)
+EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
+"""Where the intervals of `rank_histogram` start; the last has no end."""
 BLOCK_BYTES = 16 << 20
+Similarity = Float[np.ndarray, "images captions"]
+ImageOf = Int[np.ndarray, " captions"]
+"""The image row of each caption."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,18 @@ class Ranks:
     t2i: Int64[np.ndarray, " captions"]
 
 
-def retrieval_ranks(similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"]) -> Ranks:
+def open_similarity(path: Path, images: int, captions: int) -> Similarity:
+    """A matrix of similarities on disk; that they are finite shows where they are ranked."""
+    similarity = open_array(path)
+    if similarity.shape != (images, captions) or similarity.dtype != np.float32:
+        raise ValueError(
+            f"{path} has {similarity.dtype} of shape {similarity.shape}, and the split {images} images and {captions} "
+            "captions; remove the evaluation, and evaluate again."
+        )
+    return similarity
+
+
+def retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Ranks:
     """Ranks by counting what is at least as similar; `image_of` is the image row of each caption.
 
     >>> retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
@@ -63,20 +82,13 @@ def summarise(ranks: Ranks) -> dict[str, float]:
     return metrics
 
 
-def evaluate_similarity(
-    similarity: Float[np.ndarray, "images captions"],
-    image_of: Int[np.ndarray, " captions"],
-    *,
-    folds: int = 1,
-) -> dict[str, float]:
+def evaluate_similarity(similarity: Similarity, image_of: ImageOf, *, folds: int = 1) -> dict[str, float]:
     """The metrics, averaged over `folds` equal runs of consecutive images (COCO 1K: 5 folds of `testall`)."""
     every = [summarise(ranks) for _, ranks in _folds(similarity, image_of, folds)]
     return {name: float(np.mean([metrics[name] for metrics in every])) for name in every[0]}
 
 
-def folded_ranks(
-    similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"], *, folds: int = 1
-) -> Ranks:
+def folded_ranks(similarity: Similarity, image_of: ImageOf, *, folds: int = 1) -> Ranks:
     """The ranks of all images and captions, each among those of its own fold."""
     i2t, t2i = np.empty(len(similarity), dtype=np.int64), np.empty(len(image_of), dtype=np.int64)
     for fold, (own, ranks) in enumerate(_folds(similarity, image_of, folds)):
@@ -85,9 +97,7 @@ def folded_ranks(
     return Ranks(i2t, t2i)
 
 
-def _folds(
-    similarity: Float[np.ndarray, "images captions"], image_of: Int[np.ndarray, " captions"], folds: int
-) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
+def _folds(similarity: Similarity, image_of: ImageOf, folds: int) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
     """The captions of each fold, and the ranks within it."""
     images = len(similarity)
     if images % folds:
@@ -100,10 +110,8 @@ def _folds(
 
 
 def ensemble(
-    similarities: Sequence[Float[np.ndarray, "images captions"]],
-    weights: Sequence[float] | None = None,
-    into: Float[np.ndarray, "images captions"] | None = None,
-) -> Float[np.ndarray, "images captions"]:
+    similarities: Sequence[Similarity], weights: Sequence[float] | None = None, into: Similarity | None = None
+) -> Similarity:
     """The (weighted) mean of several models' similarities: scores are fused, never recalls; row by row, in float64.
 
     >>> ensemble([np.array([[0.2]]), np.array([[0.8]])], weights=[2.0, 1.0])
@@ -116,3 +124,33 @@ def ensemble(
     for row in range(len(mean)):
         mean[row] = np.average([similarity[row] for similarity in similarities], axis=0, weights=weights)
     return mean
+
+
+def cross_retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Float64[np.ndarray, " captions"]:
+    """How far down each caption's pair falls in the direction that is worse for it: max(w (r_i - 1) + 1, r_t), from 1.
+
+    r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
+    w = (C - n) / (I - 1) says how many more of the latter there are, n being the captions of the image. With five
+    captions an image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's supplement. Ties stand before the pair.
+
+    >>> cross_retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
+    array([1., 2., 3.])
+    """
+    images, captions = similarity.shape
+    own = similarity[image_of, np.arange(captions)]
+    others, sharing = np.zeros((2, captions), dtype=np.int64)
+    for image, scores in enumerate(similarity):
+        is_own = image_of == image
+        others += (scores >= own) & ~is_own
+        sharing[is_own] = np.count_nonzero(scores[~is_own] >= own[is_own, None], axis=1)
+    weight = (captions - np.bincount(image_of)[image_of]) / max(1, images - 1)
+    return np.maximum(weight * others + 1, sharing + 1.0)
+
+
+def rank_histogram(ranks: Float[np.ndarray, " pairs"]) -> Int64[np.ndarray, " intervals"]:
+    """How many pairs lie in each interval of `EDGES`: 1, 2 to 5, 6 to 10, ..., 201 and more.
+
+    >>> rank_histogram(np.array([1.0, 5.0, 7.0, 999.0]))
+    array([1, 1, 1, 0, 0, 0, 0, 1])
+    """
+    return np.histogram(ranks, bins=[*EDGES, np.inf])[0]

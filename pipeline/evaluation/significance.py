@@ -6,13 +6,13 @@ those among the whole split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float64
 
-from aoq.pipeline.evaluation.retrieval import K, Ranks
+from aoq.pipeline.evaluation.retrieval import ImageOf, K, Ranks
 
 REPLICATES = 2000
 LEVEL = 0.95
@@ -38,32 +38,21 @@ class Comparison:
 
 
 def metric_intervals(
-    ranks: Ranks, image_of: Int[np.ndarray, " captions"], *, rng: np.random.Generator, replicates: int = REPLICATES
+    ranks: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> dict[str, Interval]:
     """The 95 % interval of every recall and of rsum, by drawing test images."""
-    captions = np.bincount(image_of, minlength=len(ranks.i2t)).astype(np.float64)
-    i2t = np.stack([ranks.i2t < k for k in K]).astype(np.float64)
-    t2i = np.stack([np.bincount(image_of, weights=ranks.t2i < k, minlength=len(captions)) for k in K])
-    drawn = []
-    for times in _drawings(len(captions), replicates, rng):
-        recalls = np.concatenate([times @ i2t.T / len(captions), times @ t2i.T / (times @ captions)[:, None]], axis=1)
-        drawn.append(100 * np.concatenate([recalls, recalls.sum(axis=1, keepdims=True)], axis=1))
-    low, high = np.percentile(np.concatenate(drawn), OUTSIDE, axis=0)
-    return {name: (float(a), float(b)) for name, a, b in zip(METRICS, low, high, strict=True)}
+    drawn = np.concatenate(list(_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)), axis=1)
+    recalls = np.hstack(list(drawn))
+    return _intervals(METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
 
 
 def compare_runs(
-    ours: Ranks,
-    theirs: Ranks,
-    image_of: Int[np.ndarray, " captions"],
-    *,
-    rng: np.random.Generator,
-    replicates: int = REPLICATES,
+    ours: Ranks, theirs: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> Comparison:
     """Our rsum less theirs: an interval by drawing test images, and a test by exchanging the runs image by image."""
     interval = rsum_intervals({"ours": [ours]}, [theirs], image_of, rng=rng, replicates=replicates)["ours"]
-    i2t, t2i = _differences([ours], [theirs], image_of)
-    of_image = 100 * (i2t[0] / i2t.shape[1] + t2i[0] / len(image_of))
+    i2t, t2i = _gains([ours], [theirs], image_of)[:, 0]
+    of_image = 100 * (i2t / len(i2t) + t2i / len(image_of))
     signs = rng.integers(0, 2, (replicates, len(of_image)), dtype=np.int8) * 2 - 1
     exchanged = np.abs(signs @ of_image)
     as_large = np.count_nonzero(exchanged >= abs(of_image.sum()) * (1 - 1e-12))
@@ -73,11 +62,11 @@ def compare_runs(
 def rsum_intervals(
     arms: Mapping[str, Sequence[Ranks]],
     baseline: Sequence[Ranks],
-    image_of: Int[np.ndarray, " captions"],
+    image_of: ImageOf,
     *,
     rng: np.random.Generator,
     replicates: int = REPLICATES,
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, Interval]:
     """The 95 % interval of each arm's mean rsum less the baseline's, both with the same seeds in the same order.
 
     A replicate draws seeds with replacement, and test images with replacement, each with its captions: both change
@@ -86,40 +75,42 @@ def rsum_intervals(
     their part of the spread is too small by sqrt(1 - 1/n) or so, and with one seed it is missing: the interval is then
     about the queries alone.
     """
-    differences = {name: _differences(ranks, baseline, image_of) for name, ranks in arms.items()}
-    captions = np.bincount(image_of, minlength=len(baseline[0].i2t)).astype(np.float64)
-    drawn: dict[str, list[Float64[np.ndarray, " replicates"]]] = {name: [] for name in arms}
-    seeds, images = len(baseline), len(captions)
-    for times in _drawings(images, replicates, rng):
-        share = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=len(times)) / seeds
-        for name, (i2t, t2i) in differences.items():
-            rsum = 100 * (times @ i2t.T / images + times @ t2i.T / (times @ captions)[:, None])
-            drawn[name].append((share * rsum).sum(axis=1))
-    found = {name: np.percentile(np.concatenate(parts), OUTSIDE) for name, parts in drawn.items()}
-    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
+    if not arms:  # a study of its baseline alone
+        return {}
+    gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms.values()], axis=1)
+    seeds, drawn = len(baseline), []
+    for recalls in _drawn_recalls(gains, image_of, replicates, rng):
+        rsum = 100 * recalls.sum(axis=0).reshape(-1, len(arms), seeds)
+        share = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=len(rsum)) / seeds
+        drawn.append((share[:, None] * rsum).sum(axis=2))
+    return _intervals(arms, np.concatenate(drawn))
 
 
-def _drawings(
-    images: int, replicates: int, rng: np.random.Generator
-) -> Iterator[Float64[np.ndarray, "replicates images"]]:
-    """How often each image is drawn, some replicates at a time."""
+def _intervals(names: Iterable[str], drawn: Float64[np.ndarray, "replicates names"]) -> dict[str, Interval]:
+    low, high = np.percentile(drawn, OUTSIDE, axis=0).tolist()
+    return dict(zip(names, zip(low, high, strict=True), strict=True))
+
+
+def _drawn_recalls(
+    hits: Float64[np.ndarray, "2 figures images"], image_of: ImageOf, replicates: int, rng: np.random.Generator
+) -> Iterator[Float64[np.ndarray, "2 _some figures"]]:
+    """Hits a query in both directions, of images drawn with their captions; some replicates at a time."""
+    captions = np.bincount(image_of)
+    images, (i2t, t2i) = len(captions), hits
     for start in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - start)
-        yield rng.multinomial(images, np.full(images, 1 / images), size=size).astype(np.float64)
+        times = rng.multinomial(images, np.full(images, 1 / images), size=size).astype(np.float64)
+        yield np.stack([times @ i2t.T / images, times @ t2i.T / (times @ captions)[:, None]])
 
 
-def _differences(
-    ranks: Sequence[Ranks], baseline: Sequence[Ranks], image_of: Int[np.ndarray, " captions"]
-) -> tuple[Float64[np.ndarray, "seeds images"], Float64[np.ndarray, "seeds images"]]:
-    """How many more hits at 1, 5 and 10 together: of each image as a query, and of its captions."""
-    pairs = list(zip(ranks, baseline, strict=True))
-    i2t = [_hits(ours.i2t) - _hits(theirs.i2t) for ours, theirs in pairs]
-    t2i = [
-        np.bincount(image_of, weights=_hits(ours.t2i) - _hits(theirs.t2i), minlength=len(ours.i2t))
-        for ours, theirs in pairs
-    ]
-    return np.stack(i2t), np.stack(t2i)
+def _hits(ranks: Ranks, image_of: ImageOf) -> Float64[np.ndarray, "2 cutoffs images"]:
+    """How many hits at 1, 5 and 10: of each image as a query, and of its captions."""
+    return np.stack([[ranks.i2t < k for k in K], [np.bincount(image_of, weights=ranks.t2i < k) for k in K]])
 
 
-def _hits(ranks: Int64[np.ndarray, " queries"]) -> Float64[np.ndarray, " queries"]:
-    return np.sum([ranks < k for k in K], axis=0).astype(np.float64)
+def _gains(
+    ranks: Sequence[Ranks], baseline: Sequence[Ranks], image_of: ImageOf
+) -> Float64[np.ndarray, "2 seeds images"]:
+    """How many more hits at 1, 5 and 10 together."""
+    pairs = zip(ranks, baseline, strict=True)
+    return np.stack([(_hits(ours, image_of) - _hits(theirs, image_of)).sum(axis=1) for ours, theirs in pairs], axis=1)

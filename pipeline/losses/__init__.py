@@ -8,8 +8,15 @@ from typing import Literal
 
 import torch
 
-from aoq.pipeline.losses.ablations import adap_pos_quin, online_quin, only_offline, squared_off_quin
-from aoq.pipeline.losses.aoq import adap_off_quin, off_quin, off_tri
+from aoq.pipeline.losses.aoq import (
+    adap_off_quin,
+    adap_pos_quin,
+    off_quin,
+    off_tri,
+    online_quin,
+    only_offline,
+    squared_off_quin,
+)
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.triplet import online_triplet, sum_triplet

@@ -1,4 +1,4 @@
-"""Losses on offline hard negatives: OffTri, OffQuin and AdapOffQuin, AOQ eqs. (3) to (5)."""
+"""Losses on offline hard negatives, AOQ eqs. (3) to (5), and their variants of section 4.4 (squared hinges: 3.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge, squared_hinge
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 
@@ -36,8 +36,7 @@ def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float)
     L = sum of [m1 - S(i,t) + S(i,t_on)]_+ + [m2 - S(i,t) + S(i,t_off)]_+  and the same with image and caption
     exchanged.
     """
-    offline = offline_of(pairs)
-    return add_up(pairs, offline, equal_weights(pairs), margin_online, margin_offline, derived=[])
+    return add_up(pairs, equal_weights(pairs), [], margin_online, margin_offline)
 
 
 def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
@@ -45,37 +44,75 @@ def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float
 
     Adds [m2 - S(i,t) + S(i_off,t_off)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+.
     """
-    offline = offline_of(pairs)
-    return add_up(pairs, offline, equal_weights(pairs), margin_online, margin_offline, derived=derived_pairs(offline))
+    return add_up(pairs, equal_weights(pairs), derived_pairs(pairs), margin_online, margin_offline)
 
 
 def adap_off_quin(
     pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
 ) -> LossValue:
     """OffQuin with each online term weighed by its adaptive weight, AOQ eq. (5)."""
-    offline = offline_of(pairs)
     weights = [
-        adaptive_weight(of_offline, of_online, alpha=alpha, beta=beta)
-        for of_offline, of_online in zip(offline_by_direction(offline), online_by_direction(pairs), strict=True)
+        adaptive_weight(offline, online, alpha=alpha, beta=beta)
+        for offline, online in zip(offline_by_direction(pairs), online_by_direction(pairs), strict=True)
     ]
-    return add_up(pairs, offline, weights, margin_online, margin_offline, derived=derived_pairs(offline))
+    return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
+
+
+def only_offline(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
+    """OffQuin without its online terms, "OnlyOffline": the four hinges with m2 of AOQ eq. (4).
+
+    Online negatives weigh nothing; their margin is that of the warm-up and the control.
+    """
+    nothing = [weight * 0 for weight in equal_weights(pairs)]
+    return add_up(pairs, nothing, derived_pairs(pairs), margin_online, margin_offline)
+
+
+def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
+    """OffTri and two pairs derived from the online negatives, "OnlineQuin".
+
+    Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
+    caption t_own of i_on that stand in the batch. Where i_on and t_on correspond, both are true pairs and add nothing.
+    """
+    candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)
+    captions, images = candidates.argmax(dim=1), candidates.argmax(dim=0)
+    correspond = pairs.is_positive[images, captions]
+    both = pairs.matrix[images, captions], pairs.matrix[captions, images]
+    derived = [similarity.masked_fill(correspond, NO_NEGATIVE) for similarity in both]
+    return add_up(pairs, equal_weights(pairs), derived, margin_online, margin_offline)
+
+
+def adap_pos_quin(
+    pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
+) -> LossValue:
+    """AdapOffQuin whose weights compare online negatives with the positive, "w/o OfflineAdap".
+
+        w = beta - (S(i,t) - s_online) / alpha
+
+    The paper tuned alpha and beta anew for it, and does not say to what.
+    """
+    weights = [adaptive_weight(pairs.positive, online, alpha=alpha, beta=beta) for online in online_by_direction(pairs)]
+    return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
+
+
+def squared_off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
+    """OffQuin with every hinge squared, AOQ section 3.3: adaptive, but without a hierarchy."""
+    return add_up(pairs, equal_weights(pairs), derived_pairs(pairs), margin_online, margin_offline, squared_hinge)
 
 
 def add_up(
     pairs: Similarities,
-    offline: OfflineSimilarities,
     weights: list[Float[Tensor, " batch"]],
+    derived: list[Float[Tensor, " batch"]],
     margin_online: float,
     margin_offline: float,
-    derived: list[Float[Tensor, " batch"]],
     penalty: Callable[..., Float[Tensor, " batch"]] = hinge,
 ) -> LossValue:
     """The weighted online terms of both directions, the offline terms and those of the derived pairs."""
-    positive = pairs.positive
+    positive, offline = pairs.positive, offline_by_direction(pairs)
     online_term = offline_term = derived_term = positive.new_zeros(())
     for weight, online in zip(weights, online_by_direction(pairs), strict=True):
         online_term = online_term + (weight * penalty(positive, online, margin=margin_online)).sum()
-    for negative in offline_by_direction(offline):
+    for negative in offline:
         offline_term = offline_term + penalty(positive, negative, margin=margin_offline).sum()
     for negative in derived:
         derived_term = derived_term + penalty(positive, negative, margin=margin_offline).sum()
@@ -86,7 +123,7 @@ def add_up(
         "derived": derived_term.detach(),
         "weight_mean": both.mean(),
         "weight_negative_share": (both < 0).float().mean(),
-        "offline_above_positive_share": (torch.stack(offline_by_direction(offline)) > positive).float().mean(),
+        "offline_above_positive_share": (torch.stack(offline) > positive).float().mean(),
     }
     return LossValue(online_term + offline_term + derived_term, figures)
 
@@ -99,17 +136,20 @@ def online_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
     ]
 
 
-def offline_by_direction(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
-    return [offline.image_to_caption, offline.caption_to_image]
+def offline_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
+    """S(i, t_off) and S(i_off, t)."""
+    return [_offline(pairs).image_to_caption, _offline(pairs).caption_to_image]
 
 
-def derived_pairs(offline: OfflineSimilarities) -> list[Float[Tensor, " batch"]]:
+def derived_pairs(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
+    """S(i_off, t_off) and S(i_own, t_own)."""
+    offline = _offline(pairs)
     if offline.offline_pair is None or offline.companion_pair is None:
         raise ValueError("a quintuplet loss needs the similarities of the offline pair and of its companions")
     return [offline.offline_pair, offline.companion_pair]
 
 
-def offline_of(pairs: Similarities) -> OfflineSimilarities:
+def _offline(pairs: Similarities) -> OfflineSimilarities:
     if pairs.offline is None:
         raise ValueError("this loss needs offline negatives, but the batch was drawn without a negative table")
     return pairs.offline

@@ -22,7 +22,6 @@ teacher ranked these, and nothing has screened them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -34,11 +33,7 @@ Loss = Callable[..., LossValue]
 
 def with_companions(loss: Loss) -> Loss:
     """Make a loss one on batches of triples: all P0, then all P1, then all P2, in the order of the drawn pairs."""
-
-    def of_triples(pairs: Similarities, **numbers: Any) -> LossValue:
-        return loss(turn_triples(pairs), **numbers)
-
-    return of_triples
+    return lambda pairs, **numbers: loss(turn_triples(pairs), **numbers)
 
 
 def turn_triples(pairs: Similarities) -> Similarities:

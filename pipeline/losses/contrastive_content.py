@@ -17,12 +17,12 @@ from torch import Tensor
 
 from aoq.models.base import FragmentAttention
 from aoq.models.normalise import l2_normalise
-from aoq.pipeline.losses.hinge import hinge
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
 
 
 @dataclass(frozen=True)
 class ContentSimilarities:
-    """Similarities of one query q a pair; the masks are True where there is such a similarity."""
+    """Similarities of one query q a pair; `NO_NEGATIVE` stands in for those that are not defined."""
 
     attended: Float[Tensor, " pairs"]
     """Sim(q, a)"""
@@ -30,28 +30,24 @@ class ContentSimilarities:
     """Sim(q, a~), where a~ weighs keys by 1 - w"""
     swapped: Float[Tensor, " pairs"]
     """Sim(q^, a), where q^ is another query of the same item"""
-    has_rest: Bool[Tensor, " pairs"]
-    has_swapped: Bool[Tensor, " pairs"]
 
 
 def content_resourcing(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
     """What q attends to is closer to q than the rest is, CCR, eq. (6): sum of [m - Sim(q, a) + Sim(q, a~)]_+.
 
-    >>> yes, similarities = torch.tensor([True]), [torch.tensor([value]) for value in (0.5, 0.4, 0.7)]
-    >>> content_resourcing(ContentSimilarities(*similarities, yes, yes), margin=0.2)
+    >>> content_resourcing(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.2)
     tensor(0.1000)
     """
-    return hinge(pairs.attended, pairs.rest, margin=margin).masked_fill(~pairs.has_rest, 0).sum()
+    return hinge(pairs.attended, pairs.rest, margin=margin).sum()
 
 
 def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
     """What q attends to is closer to q than to another query, CCS, eq. (7): sum of [m - Sim(q, a) + Sim(q^, a)]_+.
 
-    >>> yes, similarities = torch.tensor([True]), [torch.tensor([value]) for value in (0.5, 0.4, 0.7)]
-    >>> content_swapping(ContentSimilarities(*similarities, yes, yes), margin=0.0)
+    >>> content_swapping(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.0)
     tensor(0.2000)
     """
-    return hinge(pairs.attended, pairs.swapped, margin=margin).masked_fill(~pairs.has_swapped, 0).sum()
+    return hinge(pairs.attended, pairs.swapped, margin=margin).sum()
 
 
 def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
@@ -61,19 +57,16 @@ def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, 
     drawn = pick(attending, uniform[0])
     other = pick(eligible.scatter(1, drawn.unsqueeze(1), False), uniform[1])
     pairs = torch.arange(len(drawn), device=drawn.device)
-    query, swapped, weights = (
-        attention.queries[pairs, drawn],
-        attention.queries[pairs, other],
-        attention.weights[pairs, drawn],
+    query, weights = attention.queries[pairs, drawn], attention.weights[pairs, drawn]
+    attended, rest = (
+        torch.einsum("pk,pkd->pd", some, attention.keys)
+        for some in (weights, reversed_weights(weights, attention.key_mask))
     )
-    attended = attend(weights, attention.keys)
-    is_there = attending.any(1)
+    missing = ~attending.any(1)
     return ContentSimilarities(
         cosine(query, attended),
-        cosine(query, attend(reversed_weights(weights, attention.key_mask), attention.keys)),
-        cosine(swapped, attended),
-        is_there & (attention.key_mask.sum(1) > 1),
-        is_there & (eligible.sum(1) > 1),
+        cosine(query, rest).masked_fill(missing | (attention.key_mask.sum(1) < 2), NO_NEGATIVE),
+        cosine(attention.queries[pairs, other], attended).masked_fill(missing | (eligible.sum(1) < 2), NO_NEGATIVE),
     )
 
 
@@ -97,10 +90,6 @@ def reversed_weights(
     rest = (1 - weights).masked_fill(~mask, 0)
     total = rest.sum(1, keepdim=True)
     return rest / total.masked_fill(mask.sum(1, keepdim=True) < 2, torch.inf)
-
-
-def attend(weights: Float[Tensor, "pairs keys"], keys: Float[Tensor, "pairs keys D"]) -> Float[Tensor, "pairs D"]:
-    return torch.einsum("pk,pkd->pd", weights, keys)
 
 
 def cosine(one: Float[Tensor, "pairs D"], other: Float[Tensor, "pairs D"]) -> Float[Tensor, " pairs"]:

@@ -112,14 +112,10 @@ def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " b
 
 
 def refined_labels(
-    probabilities: Float[Tensor, " batch"], predicted: Float[Tensor, " batch"]
-) -> Float[Tensor, " batch"]:
-    """The label of a pair that is clean with this probability: w + (1 - w) P."""
+    probabilities: Float[Tensor, " batch"] | Float[Tensor, "batch 1"], predicted: Float[Tensor, " batch"]
+) -> Float[Tensor, "*rows batch"]:
+    """The label of a pair that is clean with this probability: w + (1 - w) P.
+
+    The released code of NCR broadcasts: with probabilities (B, 1), entry (i, j) mixes pair i's w with pair j's P.
+    """
     return probabilities + (1 - probabilities) * predicted
-
-
-def broadcast_labels(
-    probabilities: Float[Tensor, " batch"], predicted: Float[Tensor, " batch"]
-) -> Float[Tensor, "batch batch"]:
-    """What the released code of NCR makes of the same formula: entry (i, j) mixes pair i's w with pair j's P."""
-    return probabilities[:, None] + (1 - probabilities[:, None]) * predicted[None, :]

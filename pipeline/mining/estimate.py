@@ -18,6 +18,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.search.vectors import check_vectors
 
+LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 WARM_UP = 64
 """Rows of either side that are mined before the clock starts: code is compiled then."""
@@ -53,26 +54,18 @@ def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> E
     piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest()[0]
     _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
     seconds, table_bytes = _mine(piece, timed)
-    listed = _entries(problem) / _entries(piece)
-    scaled = {}
-    if backend.costs is not None:
-        costs, measured = backend.costs(problem), backend.costs(piece)
-        rows = len(problem.images) + len(problem.captions)
-        scaled["looking the vectors through"] = (
-            _reading_seconds(images, captions) * rows / (len(images) + len(captions))
-        )
-        scaled |= {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
-        scaled["writing the table"] = seconds["writing the table"] * listed
+    seconds = {LOOKING: _reading_seconds(images, captions), **seconds}
+    costs, measured = _costs(problem, backend), _costs(piece, backend)
     return Estimate(
-        shape_of(problem),
+        _shape(problem),
         backend.name,
         why,
         sum(backend.costs(problem).values()) if backend.costs else None,
-        scaled,
+        {step: seconds[step] * cost / measured[step] for step, cost in costs.items()} if backend.costs else {},
         problem.memory,
         4 * problem.images.shape[1] * (len(problem.images) + len(problem.captions)),
         int(backend.work_bytes(problem)),
-        int(table_bytes * listed),
+        int(table_bytes * (costs[WRITING] / measured[WRITING])),
     )
 
 
@@ -88,7 +81,7 @@ def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vector
     return (next(empty), next(empty)), (one, other)
 
 
-def shape_of(problem: Problem) -> dict[str, int]:
+def _shape(problem: Problem) -> dict[str, int]:
     images, captions, dimensions = len(problem.images), *problem.captions.shape
     most = problem.size("i2t").wanted - problem.h_captions
     depths = {"h_captions": problem.h_captions, "h_images": problem.h_images}
@@ -110,7 +103,7 @@ def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Proble
 
 def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
     """Seconds of each step and of writing the table, and the table's bytes."""
-    names = [*(backend.costs(problem) if backend.costs else ()), "writing the table"]
+    _, *names = _costs(problem, backend)
     ends, times = np.cumsum([len(step) for step in backend.plan(problem)]), [time.perf_counter()]
 
     def progress(done: int, total: int) -> None:
@@ -133,5 +126,9 @@ def _reading_seconds(*sides: np.ndarray) -> float:
     return time.perf_counter() - started
 
 
-def _entries(problem: Problem) -> float:
-    return float(sum(size.anchors * size.h for size in map(problem.size, DIRECTIONS)))
+def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
+    """What the time of each step grows with: vectors, the search's operations, the lists' entries."""
+    operations = backend.costs(problem) if backend.costs else {}
+    vectors = float(len(problem.images) + len(problem.captions))
+    entries = float(sum(size.anchors * size.h for size in map(problem.size, DIRECTIONS)))
+    return {LOOKING: vectors, **operations, WRITING: entries}

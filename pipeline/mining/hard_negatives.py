@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float32, Integer
 from numpy.typing import ArrayLike
 
-from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Problem, blocks
+from aoq.pipeline.search.runners import search_problem
 from aoq.pipeline.search.vectors import UNIT
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -94,8 +94,7 @@ def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
     parts = blocks(len(array), BLOCK)  # float64 is twice as large
-    lengths = (np.linalg.norm(array[start:stop].astype(np.float64), axis=1) for start, stop in parts)
-    norms = np.concatenate(list(lengths))
+    norms = np.concatenate([np.linalg.norm(array[start:stop].astype(np.float64), axis=1) for start, stop in parts])
     for wrong, what in ((~np.isfinite(norms), "is not finite"), ((norms == 0) & (metric == "cosine"), "is zero")):
         if wrong.any():
             raise ValueError(f"the vector in row {int(wrong.argmax())} of {name} {what}; repair it or leave it out.")

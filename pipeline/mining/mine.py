@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aoq.pipeline.digests import digest
+from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import RECALL_FLOOR, Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.search.units import Backend, Progress
-from aoq.pipeline.tables.files import MANIFEST
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -26,25 +28,25 @@ def mine(
     run: Runner = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> None:
-    """Write the table to the folder `output`; finished units in `work` are kept and used.
+    """Write the table to the folder `output`; finished units of the same search in `work` are kept and used.
 
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
     """
-    if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
-        shutil.rmtree(work, ignore_errors=True)
-        return
     if len(problem.directions) < len(DIRECTIONS):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    store = Folder(work)
-    found = run_search(problem, search, store, recall_floor=recall_floor, run=run, progress=progress)
+    backend = choose_backend(search) if isinstance(search, str) else search
+    store = Folder(work, digest([backend.name, provenance, problem.sha256]))
+    store.clear_unfinished()
+    found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     made = {
         direction: (
             {"h": problem[direction].h, "search": found.search, **found.guarantees[direction]},
-            map(store.read, found.lists[direction]),
+            map(from_arrow, found.lists[direction]),
         )
         for direction in DIRECTIONS
     }
+    shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
     write_table(output, provenance, made, problem.positives)
     shutil.rmtree(work)

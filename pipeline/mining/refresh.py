@@ -13,16 +13,14 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int32
 
-from aoq.pipeline.search.approximate import near_heads
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, Problem, blocks
+from aoq.pipeline.search.proposals import near_heads
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
-from aoq.pipeline.tables.files import read_lists
+from aoq.pipeline.tables.files import read_lists, read_manifest
 from aoq.pipeline.tables.statistics import common_by_depth
-
-BLOCK = 4096
 
 
 def refresh(earlier: Path, below: float) -> Backend:
@@ -48,7 +46,8 @@ def fraction_staying(
 
 
 def _steps(earlier: Path, below: float, problem: Problem) -> Steps:
-    listed = {direction: read_lists(earlier / f"{direction}.parquet").negative_ids for direction in DIRECTIONS}
+    manifest = read_manifest(earlier)
+    listed = {direction: read_lists(earlier, direction, manifest).negative_ids for direction in DIRECTIONS}
     return [
         [
             Unit(

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Int64
 
 from aoq.models.base import Code, MatchingModel
 from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import encode_captions, encode_images
 from aoq.pipeline.mining import shortlist as sizes
 from aoq.pipeline.mining.shortlist import Block, Shortlist
@@ -28,9 +29,8 @@ from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Unit
-from aoq.pipeline.tables.files import MANIFEST
 from aoq.pipeline.tables.pairs import listed_keys, positives_of
-from aoq.pipeline.tables.writing import Made, as_tables, write_table
+from aoq.pipeline.tables.writing import Made, write_table
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ class Rescoring:
     """In eval mode, on `device`."""
     pairs: PairData
     shortlist: Shortlist
-    h_captions: int
-    h_images: int
+    h: Mapping[Direction, int]
     checked_anchors: int
     device: torch.device
     _images: tuple[Block, Code] | None = field(default=None, repr=False)
@@ -58,9 +57,6 @@ class Rescoring:
             self._images = None
             self._images = block, encode_images(self.model, self.pairs, self.device, np.arange(*block))
         return self._images[1]
-
-    def h(self, direction: Direction) -> int:
-        return self.h_captions if direction == "i2t" else self.h_images
 
     def checked(self, direction: Direction) -> Int64[np.ndarray, " anchors"]:
         """The anchors that are searched in full, rising."""
@@ -76,32 +72,34 @@ def rerank(
     output: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write the table to the folder `output`; finished units in `work` are kept and used."""
-    if (output / MANIFEST).is_file():  # written last: an earlier run was cut short between the table and the clean-up
-        shutil.rmtree(work, ignore_errors=True)
-        return
+    """Write the table to the folder `output`; finished units of the same lists in `work` are kept and used."""
     job.model.eval()
     work.mkdir(parents=True, exist_ok=True)
-    store, units = Folder(work), rescoring_units(job)
+    store = Folder(work, digest([provenance, dict(job.h), job.checked_anchors]))
+    units = rescoring_units(job)
     for done, unit in enumerate(units, start=1):
         unit.do(job, store)
         progress(done, len(units))
     made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
+    shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
     write_table(output, provenance, made, job.shortlist.positives)
     shutil.rmtree(work)
 
 
 def _made(job: Rescoring, direction: Direction, store: Store) -> Made:
-    recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h(direction)
+    recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]
     said = "%s: of the teacher's own top %d the lists have %.1f %% (%d anchors searched in full)"
     logger.info(said, direction, h, 100 * recall, anchors)
     about = {"h": h, "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6), "recall_anchors": anchors}
-    return about, as_tables(_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
+    return about, (_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
 
 
 def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
     """The fraction of a checked anchor's true top h that its list has, on average over the checked anchors."""
-    best, anchors = _best_scores(job, direction, store), job.checked(direction)
+    anchors = job.checked(direction)
+    parts = [store.read(name)["score"].to_numpy() for name in store.names(f"search-{direction}-")]
+    best = -np.sort(-np.concatenate([part.reshape(len(anchors), -1) for part in parts], axis=1), axis=1)
+    best = best[:, : job.h[direction]]  # -inf where an anchor has fewer negatives
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
     found = [
@@ -125,16 +123,8 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Stor
     own = positives_of(direction, shortlist.positives, len(shortlist[direction])).rows(np.arange(*block))
     owners = np.repeat(np.arange(*block), np.diff(own.offsets))
     pairs = listed_keys(direction, owners, own.ids, len(shortlist.images))
-    ids, rescored = (column[:, : job.h(direction)] for column in in_table_order(ids, rescored))
+    ids, rescored = (column[:, : job.h[direction]] for column in in_table_order(ids, rescored))
     return NegativeLists(ids, rescored, own.lowest(scores[np.searchsorted(keys, pairs)]))
-
-
-def _best_scores(job: Rescoring, direction: Direction, store: Store) -> Float32[np.ndarray, "checked most"]:
-    """Each checked anchor's h best scores among all its negatives, falling; -inf where it has fewer."""
-    searched = [store.read(_searched_name(direction, block)) for block in _search_blocks(job, direction)]
-    rows = len(job.checked(direction))
-    found = np.concatenate([part["score"].to_numpy().reshape(rows, -1) for part in searched], axis=1)
-    return -np.sort(-found, axis=1)[:, : job.h(direction)]
 
 
 def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
@@ -145,9 +135,9 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
         for captions in job.shortlist.blocks("t2i")
     ]
     searched = [
-        Unit((_searched_name(direction, block),), partial(_search, direction, block))
+        Unit((f"search-{direction}-{block[0]:09d}",), partial(_search, direction, block))
         for direction in DIRECTIONS
-        for block in _search_blocks(job, direction)
+        for block in blocks(len(job.shortlist[OTHER[direction]]), sizes.SEARCH_BLOCK)
     ]
     return scored + searched
 
@@ -188,17 +178,9 @@ def _search(direction: Direction, block: Block, job: Rescoring, store: Store) ->
         scores[:, columns] = job.model.similarity(codes, tile_codes).float().cpu().numpy()
     scores[job.shortlist.image_of[captions] == images[:, None]] = -np.inf
     mine = scores if direction == "i2t" else scores.T
-    best = -np.sort(-mine, axis=1)[:, : job.h(direction)]
+    best = -np.sort(-mine, axis=1)[:, : job.h[direction]]
     return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]
-
-
-def _search_blocks(job: Rescoring, direction: Direction) -> list[Block]:
-    return blocks(len(job.shortlist[OTHER[direction]]), sizes.SEARCH_BLOCK)
 
 
 def _scored_name(images: Block, captions: Block) -> str:
     return f"pairs-{images[0]:09d}-{captions[0]:09d}"
-
-
-def _searched_name(direction: Direction, block: Block) -> str:
-    return f"search-{direction}-{block[0]:09d}"

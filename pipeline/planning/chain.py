@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aoq.pipeline.artifact import Artifact, digest
-from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.mining import Mining
+from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
+from aoq.pipeline.digests import digest
 
 LONGEST_NAME = 200
 """Characters in the name of a folder: file systems take 255 bytes."""

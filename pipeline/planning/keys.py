@@ -9,16 +9,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from aoq.pipeline.artifact import Artifact, file_sha256
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import Noise
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import online_version
-from aoq.pipeline.config.mining import Mining
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.config.training import SecondRound, Training
+from aoq.pipeline.config.tables import Mining
+from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
+from aoq.pipeline.digests import file_sha256
 
 VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
@@ -39,24 +40,20 @@ class Recipes:
 
     def data(self, experiment: Experiment) -> tuple[Path, dict[str, Artifact]]:
         """The folder that is read, and the stages that make the data: a generated world, and the dataset."""
-        data = experiment.dataset
+        data, stages = experiment.dataset, {}
+        folder, splits = self.data_root / str(data.folder), {"train": data.train, "dev": data.dev}
         if data.demo is not None:
-            world = self.artifact("world", values(data.demo))
-            return world.path, {"world": world, "dataset": self._dataset(experiment, world.path, world)}
-        folder = self.data_root / str(data.folder)
-        return folder, {"dataset": self._dataset(experiment, folder)}
-
-    def _dataset(self, experiment: Experiment, folder: Path, *world: Artifact) -> Artifact:
-        data = experiment.dataset
+            stages["world"] = self.artifact("world", values(data.demo))
+            folder = stages["world"].path
+        else:
+            splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
         vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
         if data.vocabulary is not None:
             vocabulary = {"sha256": self._sha256("[dataset] vocabulary", data.vocabulary)}
-        splits = {"train": data.train, "dev": data.dev}
-        if not world:
-            splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
         cut = {} if data.train_images is None else {"train_images": data.train_images}
         ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}
-        return self.artifact("dataset", ingredients, *world)
+        stages["dataset"] = self.artifact("dataset", ingredients, *stages.values())
+        return folder, stages
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
         """The noise's part of the key: none where no pair is moved."""
@@ -69,8 +66,7 @@ class Recipes:
     def mined(self, experiment: Experiment, mining: Mining, dataset: Artifact) -> dict[str, Artifact]:
         """A first round, trained or imported, its embeddings, and their table: whichever exact search found it."""
         if experiment.first_round is not None:
-            training = {**_trained(experiment), "training": schedule(experiment.first_round)}
-            first_round = self.artifact("first_round", training, dataset)
+            first_round = self.trained(experiment, experiment.first_round, dataset)
         else:
             first_round = self.imported(experiment, "teacher_weights", str(experiment.teacher_weights), dataset)
         embeddings = self.artifact("embeddings", {}, first_round)
@@ -83,14 +79,11 @@ class Recipes:
         ingredients = {**_model(experiment), "weights_sha256": self._sha256(option, file)}
         return self.artifact("first_round", ingredients, dataset)
 
-    def control(self, experiment: Experiment, dataset: Artifact) -> Artifact:
-        return self.without_table(experiment, control_training(experiment.student), dataset)
-
-    def without_table(self, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
-        """The student trained on in-batch negatives alone."""
+    def trained(self, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
+        """A training on in-batch negatives alone: of a teacher, a control, or a student without a table."""
         return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
-    def co_taught(self, experiment: Experiment, section: BaseModel, dataset: Artifact) -> Artifact:
+    def co_taught(self, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
         ingredients = {**_trained(experiment), "co_teaching": values(section)}
         return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 

@@ -6,16 +6,18 @@ Imports nothing heavy: the whole chain is planned before anything runs. `keys` s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.combinations import Ensemble, Fusing, Refresh, Rerank, Reranking
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override
+from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
+from aoq.pipeline.mining.shortlist import TILES
 from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, split_member, table_depths
-from aoq.pipeline.planning.combinations import ensemble, fused, refreshed, reranked
-from aoq.pipeline.planning.keys import Recipes
+from aoq.pipeline.planning.keys import Recipes, control_training
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -32,13 +34,11 @@ class _Planner:
 
     def chain(self, experiment: Experiment | Combination) -> Chain:
         if isinstance(experiment, Ensemble):
-            scored = [self.member("member", name, "second_round") for name in experiment.ensemble.members]
-            return ensemble(self.recipes, experiment, *scored)
+            return self.ensemble(experiment)
         if isinstance(experiment, Reranking):
             return self.reranked(experiment.name, experiment.rerank)
         if isinstance(experiment, Fusing):
-            tables = [self.member("member", name, "hard_negatives") for name in experiment.fusion.members]
-            return fused(self.recipes, experiment.name, experiment.fusion, *tables)
+            return self.fused(experiment.name, experiment.fusion)
         return self.trained(experiment)
 
     def member(self, what: str, name: str, stage: str) -> Member:
@@ -51,33 +51,29 @@ class _Planner:
             raise ValueError(f"{what} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")
         return Member(name, replace(self, asked=asked).chain(experiment), stage)
 
-    def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
-        shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
-        teacher = self.member("teacher", rerank.teacher, "second_round")
-        return reranked(self.recipes, name, rerank, shortlist, teacher, section=section)
-
     def trained(self, experiment: Experiment) -> Chain:
         """The data, what trains on them, and the evaluation of what was trained."""
-        recipes, teacher = self.recipes, None
+        recipes, teacher = self.recipes, self.teacher(experiment)
         folder, stages = recipes.data(experiment)
-        dataset = stages["dataset"]
+        chain = Chain(experiment, recipes.data_root, folder, stages, teacher)  # and what `stages` gets below
+        dataset, start = stages["dataset"], None
+        if experiment.mining is not None and teacher is None:
+            stages |= recipes.mined(experiment, experiment.mining, dataset)
+        if experiment.weights is None:
+            stages["control"] = recipes.trained(experiment, control_training(experiment.student), dataset)
         if experiment.weights is not None:
-            stages["second_round"] = recipes.imported(experiment, "weights", experiment.weights, dataset)
+            student = recipes.imported(experiment, "weights", experiment.weights, dataset)
         elif experiment.co_teaching is not None:
-            stages["control"] = recipes.control(experiment, dataset)
-            stages["second_round"] = recipes.co_taught(experiment, experiment.co_teaching, dataset)
+            student = recipes.co_taught(experiment, experiment.co_teaching, dataset)
+        elif experiment.student.loss.draws_offline:
+            table, start = _table(recipes, chain, stages), _start(chain)
+            student = recipes.student(experiment, dataset, table, *([start] if start else []))
+        elif experiment.student.loss.name != "online":
+            student = recipes.trained(experiment, experiment.student, dataset)
         else:
-            teacher = self.teacher(experiment)
-            if experiment.mining is not None and teacher is None:
-                stages |= recipes.mined(experiment, experiment.mining, dataset)
-            stages["control"] = stages["second_round"] = recipes.control(experiment, dataset)
-            if experiment.student.loss.name != "online":  # which is the control's; with a table it is planned below
-                stages["second_round"] = recipes.without_table(experiment, experiment.student, dataset)
-        chain = Chain(experiment, recipes.data_root, folder, stages, teacher)
-        if chain.trains_on_table:
-            chain = _with_student(recipes, chain)
-        evaluation = recipes.evaluation(experiment, folder, chain["second_round"])
-        return replace(chain, stages={**chain.stages, "evaluation": evaluation})
+            student = stages["control"]
+        stages |= {"second_round": student, "evaluation": recipes.evaluation(experiment, folder, student)}
+        return replace(chain, start=start)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
         """The chain whose table the student trains on, if not that of a first round of its own."""
@@ -88,41 +84,102 @@ class _Planner:
         return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
-        """The table of the student with one refresh less: searched anew, or reordered where it compares fragments."""
+        """The table of the student with one refresh less: searched anew, for all anchors or those whose lists drifted,
+        or reordered where it compares fragments."""
         name, override = split_member(self.asked[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
-        if experiment.model.makes_embeddings:
-            return refreshed(self.recipes, title, refresh, self.member("student", before, "second_round"))
-        rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
-        return self.reranked(title, rerank, "[refresh]")
+        if not experiment.model.makes_embeddings:
+            rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
+            return self.reranked(title, rerank, "[refresh]")
+        student = self.member("student", before, "second_round")
+        ingredients = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True)
+        upstream = [student.artifact]
+        if refresh.drifted_below is not None:
+            upstream.append(student.chain["hard_negatives"])
+            keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
+            Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
+        table = self.recipes.table("refresh", ingredients, *upstream)
+        return _combined(title, {"hard_negatives": table}, student.chain, (student,), table=refresh)
+
+    def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
+        """The shortlist's candidates in the order of the teacher's scores, as `section` asks for them."""
+        shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
+        teacher = self.member("teacher", rerank.teacher, "second_round")
+        if "second_round" not in teacher.chain.stages:
+            raise ValueError(
+                f"{section} {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
+                "pairs; name an experiment with [second_round] or imported `weights`."
+            )
+        check_same_data(name, teacher.chain, shortlist.chain)
+        there, kept = table_depths(shortlist.chain), Depths.of(rerank)
+        scored = Depths(rerank.depth_captions or there.captions, rerank.depth_images or there.images)
+        where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
+        kept.check_within(there, where, keeps)
+        scored.check_within(there, where, keeps, option="depth")
+        checked = {"checked_anchors": rerank.checked_anchors, "tiles": TILES}
+        ingredients = {**kept.named("h"), **scored.named("depth"), **checked}
+        table = self.recipes.table("rerank", ingredients, shortlist.artifact, teacher.artifact)
+        return _combined(name, {"hard_negatives": table}, teacher.chain, (shortlist, teacher), table=rerank)
+
+    def fused(self, name: str, fusion: Fusion) -> Chain:
+        """One table of the lists of several."""
+        members = [self.member("member", member, "hard_negatives") for member in fusion.members]
+        first = members[0].chain.owner("hard_negatives")
+        seen: dict[str, str] = {}
+        for member in members:
+            check_same_data(name, first, member.chain)
+            if (other := seen.setdefault(member.artifact.key, member.asked)) != member.asked:
+                both = f"{other!r} and {member.asked!r}"
+                raise ValueError(f"fusion {name!r}: {both} have the same table; give it a larger weight instead.")
+        depths = [table_depths(member.chain) for member in members]
+        there = Depths(sum(each.captions for each in depths), sum(each.images for each in depths))
+        Depths.of(fusion).check_within(there, f"fusion {name!r}:", "all members together keep", "lower it")
+        ingredients, tables = fusion.model_dump(mode="json", exclude={"members"}), [each.artifact for each in members]
+        table = self.recipes.table("fusion", ingredients, *tables)
+        return _combined(name, {"hard_negatives": table}, first, members, table=fusion)
+
+    def ensemble(self, asked: Ensemble) -> Chain:
+        """The evaluation of several experiments together; they must see the same captions the same way."""
+        members = [self.member("member", member, "second_round") for member in asked.ensemble.members]
+        first, *others = (member.chain for member in members)
+        for other in others:
+            mine, theirs = first["dataset"].ingredients, other["dataset"].ingredients
+            for part, what in (("splits", "data"), ("vocabulary", "vocabularies")):
+                if mine[part] != theirs[part]:
+                    raise ValueError(
+                        f"ensemble {asked.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                        f"different {what} ([dataset] gives {mine[part]} and {theirs[part]}); similarities can only "
+                        "be averaged between models of one."
+                    )
+        experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
+        mean, scored = asked.ensemble.model_dump(mode="json", include={"weights"}), [each.artifact for each in members]
+        made = {"evaluation": self.recipes.evaluation(experiment, first.folder, *scored, **mean)}
+        data = replace(first, experiment=experiment)
+        return _combined(asked.name, made, data, members, weights=asked.ensemble.weights)
 
 
-def _with_student(recipes: Recipes, chain: Chain) -> Chain:
-    """The chain with a second round on its table's negatives, and a screen of the table before it, if there is one."""
+def _table(recipes: Recipes, chain: Chain, stages: dict[str, Artifact]) -> Artifact:
+    """The table that the student draws from, or the screen of it, which is then one of the stages."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     screen, sampling, there = experiment.screen, experiment.sampling, table_depths(chain)
     check_same_data(experiment.name, chain, owner)
     drawn = Depths(sampling.h_captions or there.captions, sampling.h_images or there.images)
     drawn.check_within(there, "[sampling]", "the table keeps")
-    stages = {stage: artifact for stage, artifact in chain.stages.items() if stage != "second_round"}
-    table = owner["hard_negatives"]
-    if screen is not None:
-        if screen.needs_vectors and "embeddings" not in owner.stages:
-            raise ValueError(
-                "[screen] caption_similarity and image_similarity ask for the vectors of a first round, and "
-                f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
-            )
-        stages["screen"] = table = recipes.screen(screen, table)
-    start = _start(chain, owner)
-    upstream = [chain["dataset"], table, *([start] if start else [])]
-    stages["second_round"] = recipes.student(experiment, *upstream)
-    return replace(chain, stages=stages, start=start)
+    if screen is None:
+        return owner["hard_negatives"]
+    if screen.needs_vectors and "embeddings" not in owner.stages:
+        raise ValueError(
+            "[screen] caption_similarity and image_similarity ask for the vectors of a first round, and "
+            f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
+        )
+    stages["screen"] = recipes.screen(screen, owner["hard_negatives"])
+    return stages["screen"]
 
 
-def _start(chain: Chain, owner: Chain) -> Artifact | None:
+def _start(chain: Chain) -> Artifact | None:
     """The training whose weights a fine-tuned student starts from, if it does not start afresh."""
-    experiment = chain.experiment
+    experiment, owner = chain.experiment, chain.owner("hard_negatives")
     if experiment.student.start != "teacher":
         return chain["control"] if experiment.student.start == "control" else None
     if experiment.refresh is not None and experiment.refresh.rounds:
@@ -141,3 +198,10 @@ def _start(chain: Chain, owner: Chain) -> Artifact | None:
             f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
         )
     return owner["first_round"]
+
+
+def _combined(name: str, made: dict[str, Artifact], data: Chain, members: Sequence[Member], **how: Any) -> Chain:
+    """A chain of what is made of the members, and of what makes the data of `data`."""
+    experiment = data.experiment.model_copy(update={"name": name})
+    stages = {stage: data.stages[stage] for stage in ("world", "dataset") if stage in data.stages}
+    return Chain(experiment, data.data_root, data.folder, stages | made, members=tuple(members), **how)

@@ -1,25 +1,34 @@
-"""The world and the dataset: what everything else reads."""
+"""The world and the dataset, and what other stages read of them: splits with their tokens, and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int32, Int64
 
-from aoq.pipeline.artifact import Build, digest, file_sha256
-from aoq.pipeline.config.dataset import Noise
+from aoq.models import MODELS
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Build
+from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.folder import Split, open_split, present_files, split_fingerprint
+from aoq.pipeline.data.files import open_features, read_pairs
+from aoq.pipeline.data.folder import Split, first_images, split_fingerprint, split_paths
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
+from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import Verify, planned_file
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.produce.inputs import NOISE, open_true_train_split
+from aoq.pipeline.planning.opening import open_checked, take_in_files
 
 MOST_PROBLEMS = 5
+NOISE = "noise.npy"
+"""The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
 
 
 def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
@@ -34,30 +43,31 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
     used = sorted({config.train, config.dev, *config.vocabulary_splits})
+    folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_files(chain, name).items()}
     problems = [problem for problem in check_folder(folder, used) if problem.severity == "error"]
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:MOST_PROBLEMS])
         more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
-    train, dev = open_true_train_split(chain), open_split(folder, config.dev)
-    vocabulary = _vocabulary(chain, {config.train: train, config.dev: dev})
+    train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
+    vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
     vocabulary.save(build.directory / "vocabulary.json")
-    for role, split in (("train", train), ("dev", dev)):
+    for role, split in splits.items():
         TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
-    fingerprint = split_fingerprint(folder, config.train)
+    trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
-        fingerprint = digest([fingerprint, config.train_images])
+        trained_on = digest([trained_on, config.train_images])
     if config.noise is not None and config.noise.moves_pairs:
-        pairing = _pairing(chain, config.noise, train.image_of)
+        true, noise, file = train.image_of, config.noise, config.noise.file
+        pairing = draw_noise(true, noise) if file is None else read_noise(_planned(chain, file, "noise"), true)
         np.save(build.directory / NOISE, pairing)
-        fingerprint = digest([fingerprint, file_sha256(build.directory / NOISE)])
-        build.notes["wrong_pairs"] = int((pairing != train.image_of).sum())
+        trained_on = digest([trained_on, known_sha256(build.directory / NOISE)])
+        build.notes["wrong_pairs"] = int((pairing != true).sum())
     build.notes |= {
-        "fingerprint": {"train": fingerprint, "dev": split_fingerprint(folder, config.dev)},
-        "folder_sha256": {p.name: file_sha256(p) for name in used for p in present_files(folder, name).values()},
+        "fingerprint": {"train": trained_on, "dev": split_fingerprint(folder, config.dev)},
+        "folder_sha256": folder_sha256,
         "counts": {
-            role: {"images": split.image_count, "captions": split.caption_count}
-            for role, split in (("train", train), ("dev", dev))
+            role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
         },
         "vocabulary_size": len(vocabulary),
         "feature_size": int(train.features.shape[2]),
@@ -68,11 +78,72 @@ def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary:
     """The file that is named, or the words of the splits that are; `known` ones are open."""
     config = chain.experiment.dataset
     if config.vocabulary is not None:
-        return Vocabulary.load(chain.data_root / config.vocabulary)
-    chosen = [known.get(name) or open_split(chain.folder, name) for name in config.vocabulary_splits]
+        return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
+    chosen = [known.get(name) or open_checked(chain, name) for name in config.vocabulary_splits]
     return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
 
 
-def _pairing(chain: Chain, noise: Noise, image_of: Int32[np.ndarray, " captions"]) -> Int64[np.ndarray, " captions"]:
-    """The pairs that training sees; training data of other pairs have another fingerprint."""
-    return draw_noise(image_of, noise) if noise.file is None else read_noise(chain.data_root / noise.file, image_of)
+def _planned(chain: Chain, file: str, ingredient: str) -> Path:
+    """A file that the dataset's key was made of."""
+    return planned_file(chain.data_root, file, chain["dataset"].ingredients[ingredient]["sha256"])
+
+
+def open_true_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
+    """The images of the training split that the experiment trains on, with their true captions."""
+    dataset = chain.experiment.dataset
+    split = open_checked(chain, dataset.train, verify)
+    return split if dataset.train_images is None else first_images(split, dataset.train_images)
+
+
+def open_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
+    """The training split as training sees it: with the pairing that [dataset.noise] made of it, if there is any."""
+    split, noise = open_true_train_split(chain, verify), chain["dataset"].opened() / NOISE
+    return replace(split, image_of=read_pairs(noise, split.caption_count)) if noise.is_file() else split
+
+
+def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
+    """The train or dev split with the captions that the dataset stage tokenised."""
+    config = chain.experiment.dataset
+    split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)
+    tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
+    return PairData(split, tokens, config.max_regions)
+
+
+def open_named_pairs(chain: Chain, name: str, verify: Verify = "sampled") -> PairData:
+    """Any split of the folder, tokenised with the chain's own vocabulary."""
+    return tokenised(chain, open_checked(chain, name, verify))
+
+
+def tokenised(chain: Chain, split: Split) -> PairData:
+    """The split as the chain's models read it."""
+    vocabulary = Vocabulary.load(chain["dataset"].opened() / "vocabulary.json")
+    return PairData(split, TokenisedCaptions.build(split.captions, vocabulary), chain.experiment.dataset.max_regions)
+
+
+def fingerprint(chain: Chain) -> str:
+    return str(chain["dataset"].manifest()["fingerprint"]["train"])
+
+
+def model_options(chain: Chain) -> dict[str, Any]:
+    """What builds the experiment's model: its section, and the sizes that follow from the data."""
+    dataset, section = chain["dataset"].manifest(), chain.experiment.model
+    sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
+    if not MODELS[section.name].takes_masks:
+        regions = open_features(split_paths(chain.folder, chain.experiment.dataset.train)["ims.npy"]).shape[1]
+        sizes["regions"] = min(regions, chain.experiment.dataset.max_regions or regions)
+    return {**section.model_dump(exclude={"name"}), **sizes}
+
+
+def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
+    """Raise if the split lacks what the model needs, before anything is trained."""
+    split, name = pairs.split, model.__name__
+    if model.needs_boxes and split.boxes is None:
+        raise ValueError(
+            f"{name} needs to know where regions lie, and split {split.name!r} has no {split.name}_boxes.npy; write "
+            "one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
+        )
+    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.max_regions].all():
+        raise ValueError(
+            f"{name} normalises each region slot over the batch and takes no masked regions, but {split.name}_mask.npy "
+            "masks some; set [dataset] max_regions to what every image has, or choose another model."
+        )

@@ -8,13 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from aoq.pipeline.artifact import Build
+from aoq.pipeline.data.annotations import annotation_files
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.phrases import annotation_path, find_phrases
 from aoq.pipeline.embedding import reserved_file, similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.annotated import measure_annotations
-from aoq.pipeline.evaluation.attended import find_phrases, measure_attention
+from aoq.pipeline.evaluation.attended import measure_attention
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.produce.inputs import open_named_pairs
+from aoq.pipeline.planning.opening import open_checked, take_in_files
+from aoq.pipeline.produce.data import tokenised
 from aoq.pipeline.training.checkpoint import load_model
 
 
@@ -27,26 +32,40 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
     parts.mkdir()
+    split = _open(chain, build, engine)
+    image_of = split.image_of
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
-        pairs = open_named_pairs(member, chain.folder, options.split)
-        image_of, place = pairs.split.image_of, parts / str(len(scores))
-        files = sorted(member["second_round"].path.glob("*.safetensors"))  # two where they were co-taught
+        pairs, place = tokenised(member, split), parts / str(len(scores))
+        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two where they were co-taught
         models = [load_model(path).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, Path(f"{place}.{n}.npy")) for n, model in enumerate(models)]
         scores.append(_mean(scored, None, Path(f"{place}.npy")))
         metrics.append(evaluate_similarity(scores[-1], image_of, folds=options.folds))
     similarity = _mean(scores, chain.weights, parts / "mean.npy")
     build.notes["metrics"] = evaluate_similarity(similarity, image_of, folds=options.folds)
-    build.notes |= measure_annotations(similarity, pairs.split, chain.folder, folds=options.folds)
+    build.notes |= measure_annotations(similarity, split, chain.folder, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
     if not chain.members and len(models) == 1 and models[0].attends:
-        phrases = find_phrases(chain.folder, pairs.split)
+        phrases = find_phrases(chain.folder, split)
         curve = measure_attention(models[0], pairs, phrases, device) if phrases is not None else None
         build.notes |= {"attention": curve} if curve else {}
     np.save(build.directory / "similarity.npy", similarity)
     shutil.rmtree(parts)
+
+
+def _open(chain: Chain, build: Build, engine: Engine) -> Split:
+    """The evaluation split, with all that is known of it; what no dataset stage has hashed is hashed here."""
+    name, made, folder = chain.experiment.evaluation.split, chain["evaluation"].ingredients, chain.folder
+    below = chain.experiment.dataset.folder
+    if made.get("content") is not None:
+        build.notes["folder_sha256"] = take_in_files(chain, name)
+    if (phrases := annotation_path(folder, name)) is not None and "phrases" in made:
+        planned_file(chain.data_root, f"{below}/{phrases.name}", made["phrases"])
+    for kind, path in annotation_files(folder, name).items() if "annotations" in made else ():
+        planned_file(chain.data_root, f"{below}/{path.name}", made["annotations"].get(kind, ""))
+    return open_checked(chain, name, engine.verify)
 
 
 def _mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, file: Path) -> np.ndarray:

@@ -9,18 +9,20 @@ from typing import Any
 
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.artifact import Build
-from aoq.pipeline.config.combinations import Fusion, Refresh, Rerank
+from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
-from aoq.pipeline.embedding import EmbeddingStore, write_embeddings
+from aoq.pipeline.digests import known_sha256
+from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, write_embeddings
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain, Depths
-from aoq.pipeline.produce.inputs import check_inputs, fingerprint, open_pairs, open_train_split
+from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
@@ -37,16 +39,20 @@ logger = logging.getLogger(__name__)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
-    _embed(chain, "first_round", build.directory, engine)
+    """The vectors, with the hash of the weights that made them."""
+    build.notes["weights_sha256"] = _embed(chain, "first_round", build.directory, engine)
+    finish_embeddings(build.directory)
 
 
-def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> None:
-    """Write the vectors that the stage's model makes of the training split."""
+def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> str:
+    """Write the vectors that the stage's model makes of the training split; the sha256 of its weights."""
     device = engine.torch_device()
-    model = load_model(chain[stage].path / "model.safetensors").to(device)
+    weights = _weights(chain, stage)
+    model = load_model(weights).to(device)
     assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
     with show_progress("embeddings") as report:
-        write_embeddings(model, open_pairs(chain, "train"), folder, device, report)
+        write_embeddings(model, open_pairs(chain, "train", engine.verify), folder, device, report)
+    return known_sha256(weights)
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
@@ -54,20 +60,22 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
-        _fuse(chain, chain.table, build)
+        _fuse(chain, chain.table, build, engine)
     elif isinstance(chain.table, Refresh):
         _refresh(chain, chain.table, build, engine)
     else:
         mining = chain.experiment.mining
         assert mining is not None  # the planner gave the chain this stage
-        provenance = _provenance(chain, build, _teacher(chain, "first_round"))
+        vectors = chain["embeddings"].opened()
+        weights = chain["embeddings"].manifest().get("weights_sha256") or known_sha256(_weights(chain, "first_round"))
+        provenance = _provenance(chain, build, _teacher(chain, weights))
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
-        _mine(chain, chain["embeddings"].path, Depths.of(mining), build, engine, provenance=provenance, **how)
+        _mine(chain, vectors, Depths.of(mining), build, engine, provenance=provenance, **how)
 
 
 def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     engine.torch_device()
-    run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain)
+    run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
     memory = engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
@@ -83,15 +91,12 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
     """Search the student's own vectors; they do not stay."""
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
-    if not vectors.is_dir():
-        begun = build.directory / "vectors.begun"
-        begun.mkdir(exist_ok=True)
-        _embed(student, "second_round", begun, engine)
-        begun.rename(vectors)
-    provenance = _provenance(chain, build, _teacher(student, "second_round"))
+    vectors.mkdir(exist_ok=True)
+    weights_sha256 = _embed(student, "second_round", vectors, engine)
+    provenance = _provenance(chain, build, _teacher(student, weights_sha256))
     search: str | Backend = "auto"
     if options.drifted_below is not None:
-        earlier = student["hard_negatives"].path / "table"
+        earlier = student["hard_negatives"].opened() / "table"
         kept = {"tables": table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))}
         provenance["kept"] = {**kept, "drifted_below": options.drifted_below}
         search = refresh(earlier, options.drifted_below)
@@ -102,20 +107,21 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     device = engine.torch_device()
     shortlist, teacher = (member.chain for member in chain.members)
-    pairs = open_pairs(teacher, "train")
-    model = load_model(teacher["second_round"].path / "model.safetensors")
+    pairs, weights = open_pairs(teacher, "train", engine.verify), _weights(teacher, "second_round")
+    model = load_model(weights)
     check_inputs(type(model), pairs)
-    folder = shortlist["hard_negatives"].path / "table"
-    tables = table_hashes(read_manifest(folder, dataset=fingerprint(chain)))
-    captions = read_lists(folder / "i2t.parquet").negative_ids[:, : options.depth_captions].copy()
-    images = read_lists(folder / "t2i.parquet").negative_ids[:, : options.depth_images].copy()
+    folder = shortlist["hard_negatives"].opened() / "table"
+    manifest = read_manifest(folder, dataset=fingerprint(chain))
+    captions = read_lists(folder, "i2t", manifest).negative_ids[:, : options.depth_captions].copy()
+    images = read_lists(folder, "t2i", manifest).negative_ids[:, : options.depth_images].copy()
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
-    about = {"experiment": options.shortlist, "depths": depths, "tables": tables}
-    provenance = _provenance(chain, build, _teacher(teacher, "second_round"), shortlist=about)
-    listed, kept = Shortlist(captions, images, pairs.split.image_of), Depths.of(options)
+    about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
+    provenance = _provenance(chain, build, _teacher(teacher, known_sha256(weights)), shortlist=about)
+    listed = Shortlist(captions, images, pairs.split.image_of)
+    kept: dict[Direction, int] = {"i2t": options.h_captions, "t2i": options.h_images}
     with show_progress("rescoring") as report:
         rerank(
-            Rescoring(model.to(device), pairs, listed, *kept, options.checked_anchors, device),
+            Rescoring(model.to(device), pairs, listed, kept, options.checked_anchors, device),
             provenance=provenance,
             work=build.directory / "shards",
             output=build.directory / "table",
@@ -123,9 +129,9 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
         )
 
 
-def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
+def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     build.clear()
-    folders = [member.artifact.path / "table" for member in chain.members]
+    folders = [member.artifact.opened() / "table" for member in chain.members]
     made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
     members = [
         {"experiment": member.asked, "teacher": about["teacher"], "tables": table_hashes(about)}
@@ -139,13 +145,17 @@ def _fuse(chain: Chain, options: Fusion, build: Build) -> None:
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        positives=paired(open_train_split(chain).image_of),
+        positives=paired(open_train_split(chain, engine.verify).image_of),
         output=build.directory / "table",
     )
 
 
-def _teacher(chain: Chain, stage: str) -> dict[str, Any]:
-    weights = chain[stage].manifest()["files"]["model.safetensors"]["sha256"]
+def _weights(chain: Chain, stage: str) -> Path:
+    return chain[stage].opened() / "model.safetensors"
+
+
+def _teacher(chain: Chain, weights: str) -> dict[str, Any]:
+    """Whose scores a table has; `weights` is the sha256 of those that were loaded."""
     return {"experiment": chain.experiment.name, "model": chain.experiment.model.name, "weights_sha256": weights}
 
 
@@ -160,17 +170,24 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     screen = chain.experiment.screen
     assert screen is not None  # the planner gave the chain this stage
-    split, root = open_train_split(chain), chain.data_root
-    images, captions, file = split.image_count, split.caption_count, screen.pair_probabilities
-    store = EmbeddingStore.open(chain["embeddings"].path) if screen.needs_vectors else None
+    split, root, made = open_train_split(chain, engine.verify), chain.data_root, chain["screen"].ingredients
+    images, captions = split.image_count, split.caption_count
+    files = {
+        option: planned_file(root, name, made[option])
+        for option in ("positives", "pair_probabilities")
+        if (name := getattr(screen, option)) is not None
+    }
+    store = EmbeddingStore.open(chain["embeddings"].opened()) if screen.needs_vectors else None
     knowledge = Knowledge(
         split.captions,
         images=None if store is None else store.images,
         captions=None if store is None else store.captions,
-        matches=None if screen.positives is None else read_matches(root / screen.positives, images, captions),
-        pair_probabilities=None if file is None else read_clean_pairs(root / file, captions),
+        matches=read_matches(files["positives"], images, captions) if "positives" in files else None,
+        pair_probabilities=(
+            read_clean_pairs(files["pair_probabilities"], captions) if "pair_probabilities" in files else None
+        ),
     )
-    view = judge(read_table(chain["hard_negatives"].path / "table", dataset=fingerprint(chain)), screen, knowledge)
+    view = judge(read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")
     build.notes["directions"] = view.manifest["directions"]
     for direction, counts in view.manifest["directions"].items():

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.data.folder import Split, open_split
-from aoq.pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
-from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, summarise
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.evaluation.retrieval import (
+    Ranks,
+    cross_retrieval_ranks,
+    folded_ranks,
+    open_similarity,
+    rank_histogram,
+    summarise,
+)
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.planning.chain import Chain, same_queries, table_owner
+from aoq.pipeline.planning.chain import Chain, same_queries
+from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
@@ -54,10 +62,9 @@ class Run:
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
     runs: list[Run] = []
     for name, chain in named:
-        split = open_split(chain.folder, chain.experiment.evaluation.split)
-        scored = _score(chain, split)
+        split = open_checked(chain, chain.experiment.evaluation.split)
+        scored, comparison = _score(chain, split), None
         first = runs[0] if runs else None
-        comparison = None
         if scored and first and first.scored and same_queries(first.chain, chain):
             rng = np.random.default_rng(SEED)
             comparison = compare_runs(scored.ranks, first.scored.ranks, split.image_of, rng=rng)
@@ -69,16 +76,11 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     evaluation = chain["evaluation"]
     if not evaluation.exists():
         return None
-    similarity = np.load(evaluation.path / "similarity.npy", mmap_mode="r")
+    similarity = open_similarity(evaluation.opened() / "similarity.npy", split.image_count, split.caption_count)
     ranks = folded_ranks(similarity, split.image_of, folds=chain.experiment.evaluation.folds)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
-    histogram = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
-    return Scored(similarity, ranks, summarise(ranks), intervals, histogram, evaluation.manifest())
-
-
-def best_of(runs: Sequence[Run], metric: str) -> float | None:
-    values = [run.scored.metrics[metric] for run in runs if run.scored]
-    return max(values) if values else None
+    cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
+    return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
 
 
 def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
@@ -89,26 +91,20 @@ def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
 def training_lines(run: Run) -> list[dict[str, Any]]:
     """The log of the run's training, finished or not."""
     artifact = run.chain["second_round"]
-    for folder in (artifact.path, artifact.work):
-        if (folder / "metrics.jsonl").is_file():
-            return read_metrics(folder / "metrics.jsonl")
-    return []
+    log = (artifact.opened() if artifact.exists() else artifact.work) / "metrics.jsonl"
+    return read_metrics(log) if log.is_file() else []
 
 
-def collect_stages(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
     """Every artefact that a run rests on, once, with the runs that share it; and controls, where they were made."""
-    found: dict[str, tuple[list[str], Artifact]] = {}
+    found: dict[Path, tuple[Artifact, list[str]]] = {}
     for run in runs:
-        stages = run.chain.stages.items()
-        made = [artifact for stage, artifact in stages if artifact.exists() or stage == "evaluation"]
+        made = [artifact for stage, artifact in run.chain.stages.items() if artifact.exists() or stage == "evaluation"]
         for artifact in (each for one in made for each in _lineage(one)):
-            names = found.setdefault(f"{artifact.stage}/{artifact.key}", ([], artifact))[0]
+            _, names = found.setdefault(artifact.path, (artifact, []))
             if run.name not in names:
                 names.append(run.name)
-    return [
-        {"runs": names, "artifact": artifact, "manifest": artifact.manifest() if artifact.exists() else None}
-        for names, artifact in found.values()
-    ]
+    return list(found.values())
 
 
 def _lineage(artifact: Artifact) -> Iterator[Artifact]:
@@ -116,15 +112,3 @@ def _lineage(artifact: Artifact) -> Iterator[Artifact]:
     for upstream in artifact.upstream:
         yield from _lineage(upstream)
     yield artifact
-
-
-def collect_tables(runs: Sequence[Run]) -> list[tuple[list[str], Chain, dict[str, Any] | None]]:
-    """The negative tables that runs train on, each once: the runs, the table's owner, what the runs' screen takes."""
-    users: dict[str, tuple[list[str], Chain, dict[str, Any] | None]] = {}
-    for run in runs:
-        owner = table_owner(run.chain)
-        if owner and run.chain.trains_on_table and (made := owner["hard_negatives"]).exists():
-            screen = run.chain.stages.get("screen")
-            taken = screen.manifest()["directions"] if screen and screen.exists() else None
-            users.setdefault(made.key + (screen.key if screen else ""), ([], owner, taken))[0].append(run.name)
-    return list(users.values())

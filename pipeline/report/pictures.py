@@ -2,88 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attended import word_attention
+from aoq.pipeline.planning.chain import Chain, table_owner
 from aoq.pipeline.report.collect import Run
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.report.plots import hardness
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.inspection import inspect_anchor
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.statistics import describe
+from aoq.pipeline.tables.table import read_table
 
+OpenTrain = Callable[[Chain], Split]
+"""Opens the training split of an experiment."""
+OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
+"""Opens what an experiment trained, with its evaluation split."""
+TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
+ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 FAR = 50
 """Runs do not differ more on a query that one of them answers further down."""
 
 
-def listed_anchors(
-    table: NegativeTable, split: Split, thumbs: Thumbnails, direction: Direction, *, count: int, top: int
-) -> Iterator[dict[str, Any]]:
-    """Anchors of a table with their positives and hardest negatives, and pictures of the images that occur, by row."""
-    rng = np.random.default_rng(0)
-    anchors = np.sort(rng.choice(len(table[direction]), min(count, len(table[direction])), replace=False))
-    for anchor in anchors.tolist():
-        inspection = inspect_anchor(table, split, direction, anchor, top, None)
-        image = anchor if direction == "i2t" else int(split.image_of[anchor])
-        rows = {image} | ({negative.row for negative in inspection.negatives} if direction == "t2i" else set())
-        yield {"inspection": inspection, "pictures": {row: thumbs[row] for row in rows}, "image": image}
+def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
+    """The negative tables that runs train on, each once for each screen of it, with the runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        owner, screen = table_owner(run.chain), run.chain.stages.get("screen")
+        if owner and run.chain.trains_on_table and (made := owner["hard_negatives"]).exists():
+            key = made.key + (screen.key if screen else "")
+            if key not in found:
+                found[key] = {"runs": [], **_table(owner, screen, open_train(owner))}
+            found[key]["runs"].append(run.name)
+    return list(found.values())
 
 
-def examples(
-    runs: Sequence[Run], thumbs: Thumbnails, direction: Direction, *, count: int, top: int
-) -> Iterator[dict[str, Any]]:
-    """Queries on which the runs differ most, then others, the first of a seeded shuffle; with each run's answers."""
+def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any]:
+    """Both directions of a table: what it is, its scores, and some of its lists; and what the screen takes of it."""
+    table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
+    directions: dict[Direction, dict[str, Any]] = {}
+    for direction, title in TITLES.items():
+        lists = table[direction]
+        anchors = np.random.default_rng(0).choice(len(lists), min(ANCHORS, len(lists)), replace=False)
+        directions[direction] = {
+            "title": title,
+            "about": describe(lists, len(table[OTHER[direction]])),
+            "plot": hardness(f"Scores, {title}, {name}", lists.scores.ravel(), lists.positive_score),
+            "listed": [inspect_anchor(table, split, direction, row, TOP, None) for row in np.sort(anchors).tolist()],
+        }
+    suspected = screen.manifest()["directions"] if screen and screen.exists() else None
+    return {"owner": name, "suspected": suspected, "thumbs": Thumbnails(owner.folder, split), "directions": directions}
+
+
+def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """What the first runs that answered the same queries find: at most two, side by side."""
+    scored = [run for run in runs if run.scored and (run is runs[0] or run.against_first)][:2]
+    if not scored:
+        return None
+    split, queries = scored[0].split, {direction: list(_queries(scored, direction)) for direction in DIRECTIONS}
+    return {"split": split, "thumbs": Thumbnails(scored[0].chain.folder, split), "queries": queries}
+
+
+def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Queries on which the runs differ most, then others, the first of a seeded shuffle.
+
+    Each is a row, with every run's answers: their rows, scores, and whether they are right.
+    """
     split, is_image = runs[0].split, direction == "i2t"
     scored = {run.name: run.scored for run in runs if run.scored}
     ranks = [each.ranks.i2t if is_image else each.ranks.t2i for each in scored.values()]
     order = np.random.default_rng(0).permutation(len(ranks[0]))
     apart = np.ptp(np.minimum(ranks, FAR), axis=0)
-    order = order[np.argsort(-apart[order], kind="stable")]
-    for query in np.concatenate([order[: count // 2], np.sort(order[count // 2 :])[: count - count // 2]]).tolist():
-        is_right = split.image_of == query if is_image else np.arange(split.image_count) == split.image_of[query]
+    order, half = order[np.argsort(-apart[order], kind="stable")], QUERIES // 2
+    for query in [*order[:half].tolist(), *np.sort(order[half:])[: QUERIES - half].tolist()]:
+        right = split.captions_of[query] if is_image else split.image_of[query : query + 1]
         answers = {}
         for name, each in scored.items():
             scores = np.asarray(each.similarity[query] if is_image else each.similarity[:, query])
-            answers[name] = [
-                {
-                    "text": split.captions[row] if is_image else "",
-                    "picture": None if is_image else thumbs[row],
-                    "score": float(scores[row]),
-                    "right": bool(is_right[row]),
-                }
-                for row in np.argsort(-scores, kind="stable")[:top].tolist()
-            ]
-        text, picture = ("", thumbs[query]) if is_image else (split.captions[query], None)
-        yield {"text": text, "picture": picture, "answers": answers}
+            first = np.argsort(-scores, kind="stable")[:ANSWERS]
+            answers[name] = list(zip(first.tolist(), scores[first].tolist(), np.isin(first, right), strict=True))
+        yield query, answers
 
 
-def attended_captions(
-    name: str, model: MatchingModel, pairs: PairData, thumbs: Thumbnails, *, count: int
-) -> list[dict[str, Any]]:
+def attended(runs: Sequence[Run], open_model: OpenModel) -> Iterator[dict[str, Any]]:
     """Captions over their images: how much each word attends to each box, from 0 to 1.
 
-    None where there are no boxes, no pictures, or words that do not attend.
+    None of a run whose words do not attend, or whose regions have no boxes; nor of images without a picture.
     """
-    split = pairs.split
-    if not model.attends or split.boxes is None or split.boxes.shape[2] != 4:
-        return []
-    rows = np.sort(np.random.default_rng(1).choice(split.caption_count, min(count, split.caption_count), replace=False))
-    found = []
-    with torch.inference_mode():
-        model.eval()
-        for row, weights in word_attention(model, pairs, rows, torch.device("cpu")):
-            image = int(split.image_of[row])
-            words, picture = tokenise(split.captions[row]), thumbs[image]
-            if picture is not None:
-                used = weights[: len(words)]
-                boxes = np.asarray(split.boxes[image, : used.shape[1]], dtype=np.float64).round(4).tolist()
-                shares = (used / used.max(axis=1, keepdims=True).clip(min=1e-12)).round(3).tolist()
-                found.append({"run": name, "picture": picture, "boxes": boxes, "words": words, "weights": shares})
-    return found
+    for run in runs:
+        split = run.split
+        attends = run.trains and run.scored and run.chain.experiment.model.attends
+        if not attends or split.boxes is None or split.boxes.shape[2] != 4:
+            continue
+        (model, pairs), thumbs = open_model(run.chain), Thumbnails(run.chain.folder, split)
+        count = min(CAPTIONS, split.caption_count)
+        rows = np.sort(np.random.default_rng(1).choice(split.caption_count, count, replace=False))
+        with torch.inference_mode():
+            for row, weights in word_attention(model.eval(), pairs, rows, torch.device("cpu")):
+                image = int(split.image_of[row])
+                words, picture = tokenise(split.captions[row]), thumbs[image]
+                if picture is not None:
+                    used = weights[: len(words)]
+                    boxes = np.asarray(split.boxes[image, : used.shape[1]], dtype=np.float64).round(4).tolist()
+                    shares = (used / used.max(axis=1, keepdims=True).clip(min=1e-12)).round(3).tolist()
+                    yield {"run": run.name, "picture": picture, "boxes": boxes, "words": words, "weights": shares}

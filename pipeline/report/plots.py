@@ -7,16 +7,15 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from aoq.pipeline.evaluation.cross_retrieval import EDGES
-from aoq.pipeline.extras import import_extra
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from aoq.pipeline.evaluation.retrieval import EDGES
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
 """Okabe and Ito's, which people tell apart whatever colours they see."""
@@ -25,107 +24,90 @@ INK, RULE = "#123456", "#abcdef"
 FEW = 40
 """Points of a line that are marked."""
 WIDE = 30
+MOST_SCORES = 200_000
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "aoq",
     "font.family": "sans-serif",
     "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": RULE,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), RULE),
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": RULE,
     "grid.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
     "text.parse_math": False,
 }
+Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+"""The x and y values of each run."""
 
 
-def colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
-
-
-def curves(
-    title: str,
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    colours: Mapping[str, str],
-    x: str,
-    y: str,
-    *,
-    is_loss: bool = False,
-) -> str:
-    """One line a run: x and y values; losses that fall by much on a logarithmic axis."""
+@matplotlib.rc_context(STYLE)
+def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str, *, is_loss: bool = False) -> str:
+    """One line a run; losses that fall by much on a logarithmic axis."""
+    figure, axes = _figure()
+    for name, (xs, ys) in lines.items():
+        axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
+    axes.set(xlabel=x, ylabel=y)
     values = [value for _, ys in lines.values() for value in ys]
-    is_wide = is_loss and 0 < WIDE * min(values) < max(values)
-
-    def draw(axes: Axes) -> None:
-        for name, (xs, ys) in lines.items():
-            axes.plot(
-                xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3
-            )
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        if is_wide:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-
-    return _svg(title, draw)
+    if is_loss and 0 < WIDE * min(values) < max(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    return _svg(title, figure)
 
 
+@matplotlib.rc_context(STYLE)
 def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colours: Mapping[str, str]) -> str:
     """Cross-retrieval ranks: grouped bars, in percent of the pairs."""
     names = [f"{low}" if low + 1 == high else f"{low}–{high - 1}" for low, high in pairwise(EDGES)]
     names.append(f"{EDGES[-1]}+")
-
-    def draw(axes: Axes) -> None:
-        width = 0.8 / len(counts)
-        for place, (name, found) in enumerate(counts.items()):
-            x = np.arange(len(names)) + (place - (len(counts) - 1) / 2) * width
-            axes.bar(x, 100 * found / found.sum(), width, label=name, color=colours[name])
-        axes.set_xticks(range(len(names)), names)
-        axes.set_xlabel("cross-retrieval rank")
-        axes.set_ylabel("pairs, %")
-
-    return _svg("Cross-retrieval ranks", draw)
+    figure, axes = _figure()
+    width = 0.8 / len(counts)
+    for place, (name, found) in enumerate(counts.items()):
+        x = np.arange(len(names)) + (place - (len(counts) - 1) / 2) * width
+        axes.bar(x, 100 * found / found.sum(), width, label=name, color=colours[name])
+    axes.set_xticks(range(len(names)), names)
+    axes.set(xlabel="cross-retrieval rank", ylabel="pairs, %")
+    return _svg("Cross-retrieval ranks", figure)
 
 
+@matplotlib.rc_context(STYLE)
 def hardness(
     title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]
 ) -> str | None:
     """The scores of listed negatives beside those of anchors' lowest-scoring positives; None of a table without any."""
-    both = np.concatenate([negatives, positives])
+    shown = [("negatives listed", COLOURS[1], _some(negatives)), ("positives", COLOURS[0], _some(positives))]
+    both = np.concatenate([scores for *_, scores in shown])
     if not len(both):
         return None
-    bins = np.linspace(float(both.min()), float(both.max()) or 1.0, 60)
-
-    def draw(axes: Axes) -> None:
-        for values, name, shade in ((negatives, "negatives listed", COLOURS[1]), (positives, "positives", COLOURS[0])):
-            if len(values):
-                axes.hist(values, bins.tolist(), density=True, alpha=0.6, label=name, color=shade)
-        axes.set_xlabel("the teacher's score")
-        axes.set_yticks([])
-
-    return _svg(title, draw)
+    bins = np.linspace(float(both.min()), float(both.max()) or 1.0, 60).tolist()
+    figure, axes = _figure()
+    for name, shade, scores in shown:
+        if len(scores):
+            axes.hist(scores, bins, density=True, alpha=0.6, label=name, color=shade)
+    axes.set(xlabel="the teacher's score", yticks=[])
+    return _svg(title, figure)
 
 
-def _svg(title: str, draw: Any) -> str:
+def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
+    """Enough of them for a picture."""
+    finite = scores[np.isfinite(scores)]
+    return finite[:: max(1, len(finite) // MOST_SCORES)]
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.4, 3.1), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _svg(title: str, figure: Figure) -> str:
     """An <svg> that takes its colours from the page, and its title for those who hear it."""
-    matplotlib = import_extra("matplotlib", "report", "a report")
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        draw(axes)
-        if len(axes.get_legend_handles_labels()[1]) > 1:
-            axes.legend(fontsize=9)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    (axes,), file = figure.axes, io.StringIO()
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(fontsize=9)
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = file.getvalue()
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace(RULE, "var(--rule)")
     prefix = re.sub(r"\W+", "-", title)

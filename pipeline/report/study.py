@@ -11,13 +11,14 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.planning.chain import split_member
-from aoq.pipeline.planning.study import Cell
+from aoq.pipeline.planning.comparisons import Cell
+from aoq.pipeline.terminal import visible
 from aoq.pipeline.training.metrics import read_metrics
 
 Row = dict[str, Any]
 NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
 NAMES |= {"attention_precision": "att. P", "attention_recall": "att. R", "attention_f1": "att. F1"}
-MINUS = str.maketrans("-", "−")
+MINUS, ESCAPED = str.maketrans("-", "−"), str.maketrans({"|": r"\|"})
 
 
 def read_cell(cell: Cell) -> Row:
@@ -42,10 +43,10 @@ def read_cell(cell: Cell) -> Row:
 
 def _speed(training: Artifact, loss: str) -> Row:
     """Median steps a second on the loss itself, or of all if warm-up never ended; the seconds of all steps."""
-    lines = [line for line in read_metrics(training.path / "metrics.jsonl") if "steps_per_second" in line]
+    lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
     steps = np.diff([0, *(line["step"] for line in lines)])
     seconds = sum(taken / line["steps_per_second"] for taken, line in zip(steps, lines, strict=True))
-    own = [line["steps_per_second"] for line in lines if line["loss_name"] == loss]
+    own = [line["steps_per_second"] for line in lines if line.get("loss_name") == loss]
     speeds = own or [line["steps_per_second"] for line in lines]
     return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(seconds, 1)}
 
@@ -56,11 +57,14 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
     A column is one of the study's; `<column>_gain` is the mean of the differences of equal seeds. What is not there yet
     has no part in it.
     """
+    found: dict[tuple[str, str], dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["arm"]), {})[row["seed"]] = row
     summary = []
     for model in study.models:
-        baseline = _by_seed(rows, model, study.baseline)
+        baseline = found.get((model, study.baseline), {})
         for arm in study.arms_of(model):
-            if not (runs := _by_seed(rows, model, arm)):
+            if not (runs := found.get((model, arm))):
                 continue
             line: Row = {"model": model, "arm": arm, "says": study.says(arm), "seeds": len(runs)}
             paired = [(run, baseline[seed]) for seed, run in runs.items() if seed in baseline and arm != study.baseline]
@@ -74,10 +78,6 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
     return summary
 
 
-def _by_seed(rows: Sequence[Row], model: str, arm: str) -> dict[int, Row]:
-    return {row["seed"]: row for row in rows if (row["model"], row["arm"]) == (model, arm)}
-
-
 def _spread(name: str, values: Sequence[float]) -> Row:
     """Mean and sample standard deviation, None where there are too few."""
     return {
@@ -89,29 +89,21 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The model's block: a header, and of each line means, ± deviations for rsum, gain, interval, speed and time."""
     columns = [NAMES.get(column, column) for column in study.columns]
-    header = ["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]
-    return [header, *(_cells(study, line) for line in summary if line["model"] == model)]
+    table = [["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]]
+    for line in summary:
+        if line["model"] == model:
+            means = [_mean(line[column], line["rsum_sd"] if column == "rsum" else None) for column in study.columns]
+            gain = _mean(line["rsum_gain"], line["rsum_gain_sd"], "+")
+            if line.get("rsum_gain_low") is not None:
+                gain += f" [{line['rsum_gain_low']:+.1f}, {line['rsum_gain_high']:+.1f}]"
+            speed, minutes = f"{line['steps_per_second']:.2f}", f"{line['training_seconds'] / 60:.1f}"
+            table.append([line["says"], str(line["seeds"]), *means, gain.translate(MINUS), speed, minutes])
+    return table
 
 
-def _cells(study: Study, line: Mapping[str, Any]) -> list[str]:
-    means = ["" if line[column] is None else f"{line[column]:.1f}" for column in study.columns]
-    if "rsum" in study.columns:
-        means[study.columns.index("rsum")] += _deviation(line["rsum_sd"])
-    speed, minutes = f"{line['steps_per_second']:.2f}", f"{line['training_seconds'] / 60:.1f}"
-    return [line["says"], str(line["seeds"]), *means, _gain(line), speed, minutes]
-
-
-def _gain(line: Mapping[str, Any]) -> str:
-    if line.get("rsum_gain") is None:
-        return ""
-    gain = f"{line['rsum_gain']:+.1f}{_deviation(line['rsum_gain_sd'])}"
-    if line.get("rsum_gain_low") is not None:
-        gain += f" [{line['rsum_gain_low']:+.1f}, {line['rsum_gain_high']:+.1f}]"
-    return gain.translate(MINUS)
-
-
-def _deviation(value: float | None) -> str:
-    return "" if value is None else f" ± {value:.1f}"
+def _mean(mean: float | None, deviation: float | None, sign: str = "") -> str:
+    spread = "" if deviation is None else f" ± {deviation:.1f}"
+    return "" if mean is None else f"{mean:{sign}.1f}{spread}"
 
 
 def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
@@ -120,14 +112,10 @@ def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
     for model, experiment in study.models.items():
         header, *rows = table_of(study, model, summary)
         lines = (header, ["---", *["---:"] * (len(header) - 1)], *rows)
-        table = [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
+        table = [f"| {' | '.join(cell.translate(ESCAPED) for cell in line)} |" for line in lines]
         parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))
     parts.append(
         "Means over seeds, ± their standard deviation; differences are of equal seeds, in brackets the 95 % interval "
         "of a bootstrap over seeds and queries. Minutes are those of the training steps.\n"
     )
-    return "\n".join(parts)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    return visible("\n".join(parts))

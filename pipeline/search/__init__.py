@@ -1,1 +1,1 @@
-"""Search backends, one a file: each plans a job as steps of units (`aoq.pipeline.search.backends` names them)."""
+"""Search backends: each plans a job as steps of units (`aoq.pipeline.search.backends` names them)."""

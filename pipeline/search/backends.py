@@ -1,12 +1,11 @@
-"""Who searches. A backend is one file, and one line here; exact lists are the same whoever found them."""
+"""Who searches. A backend is one line here; exact lists are the same whoever found them."""
 
 from __future__ import annotations
 
 import logging
 
-from aoq.pipeline.search.approximate import FACTORY, faiss_index
 from aoq.pipeline.search.brute_force import gpus
-from aoq.pipeline.search.flat import FAISS_FLAT
+from aoq.pipeline.search.by_faiss import FACTORY, FAISS_FLAT, faiss_index
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.products.choice import fastest_precision
 from aoq.pipeline.search.units import Backend

@@ -34,10 +34,7 @@ def load_faiss() -> Any:
 
 def gpus() -> int:
     """How many GPUs FAISS sees."""
-    if not has_faiss():
-        return 0
-    faiss = load_faiss()
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+    return int(load_faiss().get_num_gpus()) if has_faiss() else 0
 
 
 def search(

@@ -36,6 +36,8 @@ def exact_heads(side: Side) -> Heads:
             found.put(rows, heads(side.rows(rows), _proposals(side, rows, depth)))
         pending = pending[~found.certified[pending]]
         if len(pending):
+            if depth == len(side.candidates):
+                raise ValueError(f"{len(pending)} anchors have products that float32 does not hold; mend the vectors.")
             logger.info("%d anchors have near-ties at rank %d; searching them %d deep", len(pending), h, 4 * depth)
         depth *= 4
     return found

@@ -11,50 +11,60 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32
 
 from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
 from aoq.pipeline.search.lists import lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, Size, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
 from aoq.pipeline.search.products.choice import Product, near_product
-from aoq.pipeline.search.proposals import Proposals, heads
+from aoq.pipeline.search.proposals import heads
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.threads import in_parallel
-from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper, group
+from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
 from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
 
 EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
 FEWEST_SAMPLED = 1024
 DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and that anchor is searched a second time
-GIVEN_UP = -1
 KEPT_BYTES = 12  # of a pair that waits for the merge: caption, image, near score
 
 
 def one_pass_steps(problem: Problem) -> Steps:
-    product = near_product(problem)
-    images, captions = blocks(len(problem.images), TILE_IMAGES), []
+    product, captions = near_product(problem), []
     if "t2i" in problem.directions:
         most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem.size("t2i").wanted))
         captions = blocks(len(problem.captions), most)
-    limits = [
-        Unit((_limits_name(direction, product),), partial(_limits, direction, product))
-        for direction in problem.directions
+    scans = [
+        Unit(tuple(_scanned_name(d, *rows, product) for d in problem.directions), partial(_scan, *rows, product))
+        for rows in blocks(len(problem.images), TILE_IMAGES)
     ]
-    scans = [Unit(_scanned_names(*rows, product, problem), partial(_scan, *rows, product)) for rows in images]
-    return [limits, scans, [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions]]
+    return [
+        [Unit((_limits_name(d, product),), partial(_limits, d, product)) for d in problem.directions],
+        scans,
+        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
+    ]
 
 
-def sampled_limits(side: Side, product: Product, seed: int = 0) -> Float32[np.ndarray, " anchors"]:
+def _limits_name(direction: Direction, product: Product) -> str:
+    """Near scores of one precision prove nothing about those of another: a run may go on on another machine."""
+    return f"limits-{product.precision}-{direction}"
+
+
+def _scanned_name(direction: Direction, start: int, stop: int, product: Product) -> str:
+    return unit_name("i2t" if direction == "i2t" else f"kept-{product.precision}", start, stop)
+
+
+def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
+    side = problem[direction]
     count = len(side.candidates)
     size, rank = sample_and_rank(count, side.wanted)
-    sampled = np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
+    sampled = np.sort(np.random.default_rng(0).choice(count, size, replace=False))
     sample = product.prepare(side.candidates[sampled])
     limits = np.empty(len(side.anchors), dtype=np.float32)
     for start, stop in blocks(len(limits), max(1, TILE_IMAGES * TILE_CAPTIONS // size)):
         scores = product(product.prepare(side.anchors[start:stop]), sample)
         in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
-    return limits
+    return [pa.table({"limit": limits})]
 
 
 def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
@@ -69,24 +79,6 @@ def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, limits: np.n
     limits[start:stop] = np.partition(scores[start:stop], place, axis=1)[:, place]
 
 
-def _limits_name(direction: Direction, product: Product) -> str:
-    """Near scores of one precision prove nothing about those of another: a run may go on on another machine."""
-    return f"limits-{product.precision}-{direction}"
-
-
-def _scanned_names(start: int, stop: int, product: Product, problem: Problem) -> tuple[str, ...]:
-    names = {"i2t": unit_name("i2t", start, stop), "t2i": _kept_name(start, stop, product)}
-    return tuple(names[direction] for direction in problem.directions)
-
-
-def _kept_name(start: int, stop: int, product: Product) -> str:
-    return unit_name(f"kept-{product.precision}", start, stop)
-
-
-def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    return [pa.table({"limit": sampled_limits(problem[direction], product)})]
-
-
 def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some images, and what all captions keep of these images."""
     side = problem["i2t"].rows(np.arange(start, stop))
@@ -95,64 +87,54 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, store: Stor
         limits[direction] = store.read(_limits_name(direction, product))["limit"].to_numpy()
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
     captions = Keeper(limits["t2i"], TOO_MANY * problem.size("t2i").wanted)
-    block, keeper = product.prepare(side.anchors), TileKeeper(images, captions)
+    block, keeper = product.prepare(side.anchors), TileKeeper(images, captions, TILE_CAPTIONS)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
-        product.scan(block, product.prepare(problem.captions[first:last]), first, keeper)
+        keeper.take(product.scan(block, product.prepare(problem.captions[first:last])), first, last)
     made = []
     if "i2t" in problem.directions:
-        made.append(lists_table(side, certify(heads(side, images.proposals(product.error)), side), start))
+        made.append(_lists(side, images, product, start))
     if "t2i" in problem.directions:
         made.append(_kept(captions, start))
     return made
 
 
 def _kept(captions: Keeper, first_image: int) -> pa.Table:
-    """The pairs that captions keep of a block of images; a caption that keeps too many is marked as given up."""
+    """The pairs that captions keep of a block of images; those of a caption that keeps too many score infinitely."""
     offsets, images, scores = captions.kept()
-    given_up = np.flatnonzero(np.isinf(captions.limits)).astype(np.int32)
-    kept = {
-        "caption": np.concatenate(
-            [np.repeat(np.arange(len(captions.limits), dtype=np.int32), np.diff(offsets)), given_up]
-        ),
-        "image": np.concatenate([images + np.int32(first_image), np.full(len(given_up), GIVEN_UP, np.int32)]),
-        "score": np.concatenate([scores, np.full(len(given_up), np.inf, np.float32)]),
-    }
-    order = np.argsort(kept["caption"], kind="stable")
-    return pa.table({name: values[order] for name, values in kept.items()})
+    caption = np.repeat(np.arange(len(captions.limits), dtype=np.int32), np.diff(offsets))
+    scores[np.isinf(captions.limits)[caption]] = np.inf
+    return pa.table({"caption": caption, "image": images + np.int32(first_image), "score": scores})
 
 
 def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """The lists of some captions, from what they kept of every block of images."""
-    side = problem["t2i"].rows(np.arange(start, stop))
-    kept = [_kept_name(*rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
-    parts = [store.read(name, within=("caption", start, stop)) for name in kept]
+    names = [_scanned_name("t2i", *rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
+    parts = [store.read(name, within=("caption", start, stop)) for name in names]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    limits = store.read(_limits_name("t2i", product))["limit"].to_numpy()[start:stop].copy()
-    limits[caption[image == GIVEN_UP] - start] = np.inf
-    there = image != GIVEN_UP
-    offsets, images, near = group(caption[there] - np.int32(start), stop - start, image[there], score[there])
-    proposals = Proposals(offsets, images, near, limits.astype(np.float64) + product.error, product.error)
-    return [lists_table(side, certify(heads(side, proposals), side), start)]
+    there, caption = np.isfinite(score), caption - np.int32(start)
+    keeper = Keeper(store.read(_limits_name("t2i", product))["limit"].to_numpy()[start:stop], len(problem.images))
+    keeper.limits[caption[~there]] = np.inf
+    keeper.add(caption[there], image[there], score[there])
+    return [_lists(problem["t2i"].rows(np.arange(start, stop)), keeper, product, start)]
+
+
+def _lists(side: Side, keeper: Keeper, product: Product, first_anchor: int) -> pa.Table:
+    return lists_table(side, certify(heads(side, keeper.proposals(product.error)), side), first_anchor)
 
 
 def _costs(problem: Problem) -> Mapping[str, float]:
-    sizes = {direction: problem.size(direction) for direction in problem.directions}
-    sampled = sum(size.anchors * sample_and_rank(size.candidates, size.wanted)[0] for size in sizes.values())
+    sizes = map(problem.size, problem.directions)
     pairs = {
-        "limits from samples": float(sampled),
-        "tiles and lists of images": float(len(problem.images) * len(problem.captions)),
-        "lists of captions": _kept_pairs(sizes["t2i"]) if "t2i" in sizes else 0.0,
+        "limits from samples": sum(size.anchors * sample_and_rank(size.candidates, size.wanted)[0] for size in sizes),
+        "tiles and lists of images": len(problem.images) * len(problem.captions),
+        "lists of captions": _kept_pairs(problem),
     }
     return {step: 2.0 * problem.images.shape[1] * count for step, count in pairs.items()}
 
 
-def _work_bytes(problem: Problem) -> float:
-    kept = _kept_pairs(problem.size("t2i")) if "t2i" in problem.directions else 0
-    return list_bytes(problem) + KEPT_BYTES * kept
-
-
-def _kept_pairs(size: Size) -> float:
-    """How many pairs are expected above the anchors' limits."""
+def _kept_pairs(problem: Problem) -> float:
+    """How many pairs are expected above the captions' limits."""
+    size = problem.size("t2i")
     sampled, rank = sample_and_rank(size.candidates, size.wanted)
     return size.anchors * size.candidates * rank / sampled
 
@@ -162,5 +144,5 @@ ONE_PASS = Backend(
     "exact, both directions from one pass over tiles of similarities",
     one_pass_steps,
     costs=_costs,
-    work_bytes=_work_bytes,
+    work_bytes=lambda problem: list_bytes(problem) + KEPT_BYTES * _kept_pairs(problem),
 )

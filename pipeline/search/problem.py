@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
-LARGEST_SCORE = 1e37
-"""A tenth of float32's largest number, for sums on the way."""
+NORMS = 1e-12, 1e12
+"""What a side's largest norm may be: between these no square or product on the way leaves float32 or counts for
+nothing in it. A side of zeros may be, too."""
 
 
 @dataclass(frozen=True)
@@ -137,29 +139,27 @@ class Problem:
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
-        anchors, candidates, h = self._sides(direction)
-        return Side(anchors, candidates, self._own[direction], h, self.longest, self.memory)
+        return Side(*self._sides[direction], self.longest, self.memory)
 
     def size(self, direction: Direction) -> Size:
         """Count one direction without reading a vector."""
-        anchors, candidates, h = self._sides(direction)
-        return Size(len(anchors), len(candidates), h, h + self._own[direction].most)
-
-    def _sides(self, direction: Direction) -> tuple[np.ndarray, np.ndarray, int]:
-        if direction == "t2i":
-            return self.captions, self.images, self.h_images
-        return self.images, self.captions, self.h_captions
+        anchors, candidates, own, h = self._sides[direction]
+        return Size(len(anchors), len(candidates), h, h + own.most)
 
     @cached_property
-    def _own(self) -> Mapping[Direction, Positives]:
+    def _sides(self) -> Mapping[Direction, tuple[np.ndarray, np.ndarray, Positives, int]]:
         images, captions = self.positives.T
         i2t = Positives.of_pairs(images, captions, len(self.images))
-        return {"i2t": i2t, "t2i": Positives.of_pairs(captions, images, len(self.captions))}
+        t2i = Positives.of_pairs(captions, images, len(self.captions))
+        return {
+            "i2t": (self.images, self.captions, i2t, self.h_captions),
+            "t2i": (self.captions, self.images, t2i, self.h_images),
+        }
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """Those that are searched."""
-        return tuple(direction for direction in DIRECTIONS if self._sides(direction)[2] > 0)
+        return tuple(direction for direction in DIRECTIONS if self._sides[direction][3] > 0)
 
     @property
     def image_of(self) -> Int32[np.ndarray, " captions"]:
@@ -174,6 +174,15 @@ class Problem:
         return found
 
     @cached_property
+    def sha256(self) -> str:
+        """The hash of all vectors, pairs and depths."""
+        found = sha256(repr((self.images.shape, self.captions.shape, self.h_captions, self.h_images)).encode())
+        for rows in (self.positives, self.images, self.captions):
+            for start, stop in blocks(len(rows), BLOCK):
+                found.update(np.ascontiguousarray(rows[start:stop]).data)
+        return found.hexdigest()
+
+    @cached_property
     def norms(self) -> tuple[float, float]:
         """The largest norm of an image, and of a caption."""
         return _longest(self.images, "images"), _longest(self.captions, "captions")
@@ -181,13 +190,14 @@ class Problem:
     @property
     def longest(self) -> float:
         """No image's norm times a caption's is more; refused where scores could leave float32."""
-        longest = math.prod(self.norms)
-        if longest > LARGEST_SCORE:
-            raise ValueError(
-                f"an image has norm {self.norms[0]:.3g} and a caption {self.norms[1]:.3g}: dot products do not fit "
-                "into float32; divide the vectors by a common factor, or by their norms."
-            )
-        return longest
+        for norm, name in zip(self.norms, ("images", "captions"), strict=True):
+            if norm and not NORMS[0] <= norm <= NORMS[1]:
+                raise ValueError(
+                    f"the largest norm of the {name} is {norm:.3g}, and dot products do not fit into float32 unless it "
+                    f"is from {NORMS[0]:g} to {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
+                    "list, or by their norms."
+                )
+        return math.prod(self.norms)
 
 
 def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer
 from numba import njit
 
-from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.problem import Side, offsets_of
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 
@@ -56,18 +56,25 @@ def heads(side: Side, proposals: Proposals) -> Heads:
 
     A row with fewer than h negatives proposed is filled with -1 and not certified.
     """
-    positives, h = side.positives, side.h
-    kept = np.empty(len(proposals.ids), dtype=np.bool_)
-    rest = np.empty(len(side.anchors))
-    rows = len(side.anchors)
-    given = (proposals.offsets, proposals.ids, proposals.scores, positives.offsets, positives.ids)
-    in_parallel(_choose, rows, *given, h, 2 * proposals.error + LAST_BITS * side.longest, kept, rest)
+    rows, h = len(side.anchors), side.h
+    kept, rest = np.empty(len(proposals.ids), dtype=np.bool_), np.empty(rows)
+    proposed = proposals.offsets, proposals.ids, proposals.scores
+    own, slack = (side.positives.offsets, side.positives.ids), 2 * proposals.error + LAST_BITS * side.longest
+    in_parallel(_choose, rows, proposed, own, h, slack, kept, rest)
     counts = np.concatenate([[0], np.cumsum(kept)])[proposals.offsets]
     ids = proposals.ids[kept]
     scores = exact_scores(side.anchors, side.candidates, counts, ids)
     best, best_scores = np.full((rows, h), -1, np.int32), np.full((rows, h), -np.inf, np.float32)
     in_parallel(_sort, rows, counts, ids, scores.view(np.uint32), best, best_scores.view(np.uint32))
     return Heads(best, best_scores, _rounded_up(np.maximum(rest + proposals.error, proposals.unproposed)))
+
+
+def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
+    """Exact scores and order of what was found, -1 where nothing was; no bound on what was not."""
+    found = ids >= 0
+    none_better = np.zeros(found.sum(), dtype=np.float32)  # an index may compress: of what it found, all is scored
+    unproposed = np.full(len(ids), np.inf)
+    return heads(side, Proposals(offsets_of(found.sum(1)), ids[found], none_better, unproposed, error=0.0))
 
 
 def _rounded_up(bounds: Float64[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
@@ -77,20 +84,10 @@ def _rounded_up(bounds: Float64[np.ndarray, " anchors"]) -> Float32[np.ndarray, 
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _choose(
-    start: int,
-    stop: int,
-    offsets: Any,
-    ids: Any,
-    scores: Any,
-    positive_offsets: Any,
-    positive_ids: Any,
-    h: int,
-    slack: float,
-    kept: Any,
-    rest: Any,
-) -> None:
+def _choose(start: int, stop: int, proposed: Any, positives: Any, h: int, slack: float, kept: Any, rest: Any) -> None:
     """Keep the negatives within `slack` of the h-th best near score; `rest` is the best of those not kept."""
+    offsets, ids, scores = proposed
+    positive_offsets, positive_ids = positives
     for row in range(start, stop):
         first, last = offsets[row], offsets[row + 1]
         own = positive_ids[positive_offsets[row] : positive_offsets[row + 1]]

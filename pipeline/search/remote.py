@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path, PurePosixPath
-from uuid import uuid4
 
 import pyarrow as pa
-from filelock import FileLock
 from pyarrow import fs
 
-from aoq.pipeline.artifact import digest, write_atomically
-
-BLOCK = 2**22
+from aoq.pipeline.digests import digest, file_sha256
+from aoq.pipeline.scratch import scratch_beside, writing_in
 
 
 def is_address(given: str) -> bool:
@@ -26,15 +22,20 @@ def fetch(address: str, cache: Path) -> Path:
     pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for.
     """
     system, place, info = _find(address)
-    cache.mkdir(parents=True, exist_ok=True)
+    with writing_in(cache):
+        cache.mkdir(parents=True, exist_ok=True)
     seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
-    with FileLock(seen.with_suffix(".lock")):
+    with scratch_beside(seen, wait=True) as folder:
         if seen.is_file():
             copy = cache / seen.read_text()
             if copy.is_file() and copy.stat().st_size == info.size:
                 return copy
-        copy = _copy(system, place, cache)
-        write_atomically(seen, copy.name.encode())
+        fetched = folder / "fetched"
+        fs.copy_files(place, str(fetched), system, fs.LocalFileSystem())
+        copy = cache / f"{file_sha256(fetched)}{PurePosixPath(place).suffix}"
+        os.replace(fetched, copy)
+        (folder / "seen").write_text(copy.name)
+        os.replace(folder / "seen", seen)
     return copy
 
 
@@ -56,17 +57,3 @@ def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
     if info.type != fs.FileType.File:
         raise FileNotFoundError(f"there is no file at {address}; is the address right, and may you read it?")
     return system, place, info
-
-
-def _copy(system: fs.FileSystem, place: str, cache: Path) -> Path:
-    temporary, content = cache / f".{uuid4().hex}.tmp", hashlib.sha256()
-    try:
-        with system.open_input_stream(place) as source, temporary.open("wb") as target:
-            while block := source.read(BLOCK):
-                content.update(block)
-                target.write(block)
-        copy = cache / f"{content.hexdigest()}{PurePosixPath(place).suffix}"
-        os.replace(temporary, copy)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return copy

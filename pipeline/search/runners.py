@@ -1,17 +1,20 @@
-"""Run a search: its units into a store, by this process or by the workers of a Ray cluster."""
+"""Run a search: its units into a store or into memory, by this process or by the workers of a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.store import Memory, Store
 from aoq.pipeline.search.units import Backend, Progress, Steps
 
 RECALL_FLOOR = 0.95
@@ -19,15 +22,18 @@ RECALL_FLOOR = 0.95
 Runner = Callable[[Steps, Problem, Store, Progress], None]
 
 
+Lists = TypeVar("Lists")
+
+
 @dataclass(frozen=True)
-class Found:
-    """What a search left in a store."""
+class Found(Generic[Lists]):
+    """The lists of every direction that was searched, and what they are worth."""
 
     search: str
     """The backend's name."""
-    lists: Mapping[Direction, Sequence[str]]
-    """The tables of each direction (`lists_table`), from the first anchor on."""
+    lists: Mapping[Direction, Lists]
     guarantees: Mapping[Direction, Mapping[str, Any]]
+    """`guarantee`: exact or approximate; of approximate lists also `recall`, measured on `recall_anchors` anchors."""
 
 
 def run_in_process(steps: Steps, problem: Problem, store: Store, progress: Progress) -> None:
@@ -48,11 +54,12 @@ def run_search(
     recall_floor: float = RECALL_FLOOR,
     run: Runner = run_in_process,
     progress: Progress = lambda done, total: None,
-) -> Found:
+) -> Found[Iterator[pa.Table]]:
     """Search all directions of a problem; units that are done in the store are kept.
 
-    `search` is a backend or its name (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than
-    `recall_floor` of the true ones are in them.
+    The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
+    (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are
+    in them.
     """
     backend = choose_backend(search) if isinstance(search, str) else search
     steps = backend.plan(problem)
@@ -65,8 +72,21 @@ def run_search(
                 f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
             )
     outputs = [name for step in steps for unit in step for name in unit.outputs]
-    lists = {d: [name for name in outputs if name.startswith(f"{d}-")] for d in problem.directions}
+    lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
     return Found(backend.name, lists, guarantees)
+
+
+def search_problem(
+    problem: Problem, *, search: str | Backend = "auto", recall_floor: float = RECALL_FLOOR
+) -> Found[NegativeLists]:
+    """Find the lists that `aoq.pipeline.mining.mine` would write into a table, and write no file.
+
+    What waits between two steps of the search is held in memory too: of the one pass, 12 bytes for each of the about
+    `3 * h_images` pairs that a caption keeps.
+    """
+    found = run_search(problem, search, Memory(), recall_floor=recall_floor)
+    lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in found.lists.items()}
+    return Found(found.search, lists, found.guarantees)
 
 
 def choose_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,42 +24,37 @@ Range = tuple[str, int, int]
 """The rows whose value in a column, which rises, is from a start to before a stop."""
 
 
-@runtime_checkable
-class Store(Protocol):
-    """Tables by name."""
-
-    def has(self, name: str) -> bool:
-        """Whether the table is there, whole and undamaged."""
-
-    def read(self, name: str, within: Range | None = None) -> pa.Table: ...
-
-    def write(self, name: str, table: pa.Table) -> None: ...
-
-    def names(self, prefix: str) -> list[str]: ...
+CHECKSUM_BYTES = sha256().digest_size
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Parquet files with page checksums; each appears whole or not at all."""
+    """Parquet files with a checksum of their content, their name and what they are `of`; each appears whole or not at
+    all, and is read only as it was written, in the same place of the same work."""
 
     path: Path
+    of: str = ""
 
     def has(self, name: str) -> bool:
+        """Whether the table is there, whole and undamaged."""
         path = self._file(name)
         if not path.is_file():
             return False
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                for group in range(file.num_row_groups):
-                    file.read_row_group(group)
-        except (OSError, pa.ArrowException) as error:
-            logger.warning("%s is damaged (%s); mining it again", path, error)
+        if not self._is_whole(name):
+            logger.warning("%s is damaged or of another search; making it again", path)
             return False
         return True
 
     def read(self, name: str, within: Range | None = None) -> pa.Table:
+        path = self._file(name)
+        if not path.is_file() or not self._is_whole(name):
+            raise ValueError(
+                f"{path} was lost or damaged after it was written; run again: it is made again, and the others kept."
+            )
         filters = [(within[0], ">=", within[1]), (within[0], "<", within[2])] if within else None
-        return pq.read_table(self._file(name), filters=filters, page_checksum_verification=True)
+        with pa.memory_map(str(path)) as file:
+            content = file.read_buffer().slice(0, file.size() - CHECKSUM_BYTES)
+        return pq.read_table(pa.BufferReader(content), filters=filters)
 
     def write(self, name: str, table: pa.Table) -> None:
         temporary = self.path / f"{name}.tmp-{platform.node()}-{os.getpid()}"
@@ -65,23 +63,53 @@ class Folder:
             temporary,
             compression="none",  # they do not live long
             use_dictionary=False,
-            write_page_checksum=True,
             row_group_size=GROUP_ROWS,
         )
+        with temporary.open("r+b") as file:
+            checksum = _checksum(file, self.of, name)
+            file.write(checksum)
         os.replace(temporary, self._file(name))
 
+    def clear_unfinished(self) -> None:
+        """Delete what killed processes had begun to write."""
+        for path in self.path.glob("*.tmp-*"):
+            path.unlink(missing_ok=True)
+
     def names(self, prefix: str) -> list[str]:
-        return sorted(path.stem for path in self.path.glob(f"{prefix}*.parquet"))
+        """Those that are whole, in order."""
+        found = sorted(path.stem for path in self.path.glob(f"{prefix}*.unit"))
+        return [name for name in found if self._is_whole(name)]
 
     def _file(self, name: str) -> Path:
-        return self.path / f"{name}.parquet"
+        return self.path / f"{name}.unit"
+
+    def _is_whole(self, name: str) -> bool:
+        """Hashed once, and again where the file has changed."""
+        found = self._file(name).stat()
+        return _is_whole(self, name, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
 
+@lru_cache(maxsize=2**16)
+def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
+    with folder._file(name).open("rb") as file:
+        size = max(0, stamp[1] - CHECKSUM_BYTES)
+        return _checksum(file, folder.of, name, size) == file.read()
+
+
+def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> bytes:
+    """Hash the file's first bytes, by default all, and stand behind them."""
+    found, left = sha256(f"{of}\0{name}\0".encode()), math.inf if size is None else size
+    while block := file.read(int(min(left, 2**20))):
+        found.update(block)
+        left -= len(block)
+    return found.digest()
+
+
+@dataclass(eq=False)
 class Memory:
     """Tables that are gone with the process."""
 
-    def __init__(self) -> None:
-        self._tables: dict[str, pa.Table] = {}
+    _tables: dict[str, pa.Table] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         return name in self._tables
@@ -99,3 +127,6 @@ class Memory:
 
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self._tables if name.startswith(prefix))
+
+
+Store = Folder | Memory

@@ -28,6 +28,5 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     ranges = list(pairwise(edges))
     with ThreadPoolExecutor(threads) as pool:
-        for part in [pool.submit(function, start, stop, *arguments) for start, stop in ranges]:
-            part.result()
+        list(pool.map(lambda rows: function(*rows, *arguments), ranges))  # which raises what a part raised
     return ranges

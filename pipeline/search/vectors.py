@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Float32, Shaped
 from safetensors import safe_open
 
+from aoq.pipeline.columns import open_parquet
+from aoq.pipeline.reading import open_array, reading
 from aoq.pipeline.search.problem import BLOCK, blocks
 
 UNIT = 1e-3
@@ -29,12 +30,11 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarr
     if not count or not dimensions:
         raise ValueError(f"{given} is empty: {count} vectors of {dimensions} dimensions.")
     if path.suffix == ".npy" and not normalise:
-        mapped = np.load(path, mmap_mode="c")
-        if mapped.dtype == np.float32:
+        mapped = open_array(path, "c")
+        if mapped.dtype == np.float32 and mapped.flags.c_contiguous:
             return mapped
-    if not copy.is_file():
-        _write(copy, given, count, dimensions, parts, normalise)
-    return np.load(copy, mmap_mode="c")
+    _write(copy, given, count, dimensions, parts, normalise)
+    return open_array(copy, "c")
 
 
 def vectors_file(given: str) -> Path:
@@ -70,47 +70,41 @@ Blocks = Iterator[Shaped[np.ndarray, "rows D"]]
 def _npy(path: Path, part: str) -> tuple[int, int, Blocks]:
     if part:
         raise ValueError(f"{path} holds one array without a name; leave out ::{part}.")
-    try:
-        array = np.load(path, mmap_mode="r")
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as numbers ({error}).") from None
+    array = open_array(path)
     _require_matrix(path, array.shape, np.issubdtype(array.dtype, np.floating), str(array.dtype))
     return *array.shape, (array[start:stop] for start, stop in blocks(len(array), BLOCK))
 
 
 def _safetensors(path: Path, part: str) -> tuple[int, int, Blocks]:
-    try:
+    with reading(path, "a safetensors file"):
         file = safe_open(path, framework="np")
-    except Exception as error:  # safetensors has an error class of its own
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}).") from None
-    tensor = file.get_slice(_choose(path, part, list(file.keys()), "tensors"))
+        kinds = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+    tensor = kinds[_choose(path, part, list(kinds), "tensors")]
     shape, dtype = tensor.get_shape(), tensor.get_dtype()
     _require_matrix(path, shape, dtype in ("F16", "F32", "F64"), dtype)
     return *shape, (tensor[start:stop] for start, stop in blocks(shape[0], BLOCK))
 
 
 def _parquet(path: Path, part: str) -> tuple[int, int, Blocks]:
-    try:
-        file = pq.ParquetFile(path)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} is damaged or no Parquet file ({error}).") from None
-    lists = [field for field in file.schema_arrow if hasattr(field.type, "value_type")]
-    name = _choose(
-        path, part, [field.name for field in lists if pa.types.is_floating(field.type.value_type)], "columns"
-    )
+    with open_parquet(path) as file:
+        schema, count = file.file.schema_arrow, len(file)
+    lists = [field for field in schema if hasattr(field.type, "value_type")]
+    names = [field.name for field in lists if pa.types.is_floating(field.type.value_type)]
+    name = _choose(path, part, names, "columns")
 
     def matrices() -> Blocks:
-        for batch in file.iter_batches(BLOCK, columns=[name]):
-            yield _matrix(path, name, batch.column(0))
+        with open_parquet(path) as file:
+            for batch in file.batches(BLOCK, [name]):
+                yield _matrix(path, name, batch.column(0).combine_chunks())
 
     first = next(matrices(), np.empty((0, 0)))
-    return file.metadata.num_rows, first.shape[1], matrices()
+    return count, first.shape[1], matrices()
 
 
 def _matrix(path: Path, name: str, column: Any) -> Shaped[np.ndarray, "rows D"]:
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False) if hasattr(column, "value_lengths") else []
-    dimensions = column.type.list_size if pa.types.is_fixed_size_list(column.type) else int(lengths[0])
-    if column.null_count or column.flatten().null_count or not np.all(np.asarray(lengths) == dimensions):
+    lengths = column.value_lengths()
+    dimensions = lengths[0].as_py()
+    if column.null_count or column.flatten().null_count or len(lengths.unique()) > 1:
         raise ValueError(f"{path}: the lists of column {name!r} are not all of {dimensions} numbers.")
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
 

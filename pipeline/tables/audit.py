@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Int64
 
+from aoq.pipeline.columns import read_parquet
+from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
-from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, POSITIVES, content_sha256, read_beside, said_of
+from aoq.pipeline.tables.files import (
+    CERTIFICATES,
+    MANIFEST,
+    POSITIVES,
+    REMEDY,
+    content_sha256,
+    pairs_sha256,
+    read_manifest,
+    read_unverified,
+    read_unverified_positives,
+    said_of,
+)
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
-from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.tables.table import NegativeTable
 
 SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
+Keys = Int64[np.ndarray, "anchors h"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
 
     What cannot be read at all is a ValueError or an OSError.
     """
-    table = given if isinstance(given, NegativeTable) else read_table(given)
+    table = given if isinstance(given, NegativeTable) else _as_it_stands(Path(given))
     findings: list[Finding] = []
     if not isinstance(given, NegativeTable):
         folder = Path(given)
@@ -57,12 +70,19 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     for direction in mined:
         findings += _lists(direction, table)
     if all(table[direction].negative_ids.max() < len(table[OTHER[direction]]) for direction in mined):
-        listed = {direction: _Listed(table, direction) for direction in mined}
+        listed = {direction: _keys(table, direction) for direction in mined}
         if table.positives is not None:
             findings += _positives(table, table.positives, listed)
         if len(mined) == len(DIRECTIONS):
             findings += _agreement(table, listed)
     return findings
+
+
+def _as_it_stands(folder: Path) -> NegativeTable:
+    """Read a table that may not be what its manifest says."""
+    manifest = read_manifest(folder)
+    i2t, t2i = (read_unverified(folder / f"{direction}.parquet") for direction in DIRECTIONS)
+    return NegativeTable(i2t, t2i, manifest, read_unverified_positives(folder))
 
 
 def _scores(table: NegativeTable, direction: Direction) -> str:
@@ -97,7 +117,8 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
 def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[Finding]:
     """The footer, the manifest and the content tell of one table."""
     name, lists, about = f"{direction}.parquet", table[direction], table.manifest["directions"][direction]
-    footer = json.loads((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"))
+    with reading(folder / name, "a table's file"):
+        footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
     shared = {key: value for key, value in table.manifest.items() if key != "directions"}
     for key, value in {**shared, **{key: about[key] for key in ("direction", "h", "search", "guarantee")}}.items():
         if footer.get(key) != value:
@@ -113,7 +134,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
     """Check that every last score of an exact table clears the bound of all that was not scored exactly."""
     name = f"{direction}.certificates.parquet"
-    rows = read_beside(folder / name, CERTIFICATES)
+    rows = read_parquet(folder / name, CERTIFICATES, remedy=REMEDY)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield Finding(name, "its anchors are not those of the table")
         return
@@ -123,32 +144,25 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
     yield from _found(name, "not certified: the last score does not clear the bound", uncertain)
 
 
-class _Listed:
-    """All listed pairs of a direction: the anchor, one number for the pair, the score."""
-
-    def __init__(self, table: NegativeTable, direction: Direction) -> None:
-        lists = table[direction]
-        self.anchors, places = np.nonzero(lists.negative_ids >= 0)
-        ids = lists.negative_ids[self.anchors, places]
-        self.keys: Int64[np.ndarray, " pairs"] = listed_keys(direction, self.anchors, ids, len(table.t2i))
-        self.scores: Float32[np.ndarray, " pairs"] = lists.scores[self.anchors, places]
-        self._file, self._count = f"{direction}.parquet", len(lists)
-
-    def found(self, message: str, wrong: Bool[np.ndarray, " pairs"]) -> list[Finding]:
-        return _found(self._file, message, np.bincount(self.anchors[wrong], minlength=self._count) > 0)
+def _keys(table: NegativeTable, direction: Direction) -> Keys:
+    """One number for each listed pair, -1 for padding."""
+    ids = table[direction].negative_ids
+    return np.where(ids < 0, -1, listed_keys(direction, np.arange(len(ids))[:, None], ids, len(table.t2i)))
 
 
-def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, _Listed]) -> Iterator[Finding]:
+def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[Finding]:
+    if table.manifest.get("positives_sha256") not in (None, pairs_sha256(positives)):
+        yield Finding(POSITIVES, "its pairs are not those whose sha256 the manifest gives")
     outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
         yield from _found(POSITIVES, "pairs with rows that the table has not", outside)
         return
     own = np.sort(pair_keys(positives[:, 0], positives[:, 1], len(table.t2i)))
-    for pairs in listed.values():
-        yield from pairs.found("an own positive among the negatives", is_among(pairs.keys, own))
+    for direction, keys in listed.items():
+        yield from _found(f"{direction}.parquet", "an own positive among the negatives", is_among(keys, own))
 
 
-def _agreement(table: NegativeTable, listed: dict[Direction, _Listed]) -> Iterator[Finding]:
+def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
     """What one direction says of a pair, the other says too, if its list goes that far.
 
     Not asked where scores came from elsewhere; fused scores are the list's own.
@@ -156,20 +170,17 @@ def _agreement(table: NegativeTable, listed: dict[Direction, _Listed]) -> Iterat
     guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in DIRECTIONS]
     if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
         return
-    for direction, pairs in listed.items():
-        theirs, other = listed[OTHER[direction]], table[OTHER[direction]]
-        if not len(pairs.keys) or not len(theirs.keys):
-            continue
-        order = np.argsort(theirs.keys)
-        place = order[np.minimum(np.searchsorted(theirs.keys, pairs.keys, sorter=order), len(order) - 1)]
-        there = theirs.keys[place] == pairs.keys
-        unlike: Bool[np.ndarray, " pairs"] = there & (theirs.scores[place] != pairs.scores)
-        yield from pairs.found("a score that the other direction gives otherwise", unlike)
+    for direction, keys in listed.items():
+        lists, other, theirs = table[direction], table[OTHER[direction]], listed[OTHER[direction]].ravel()
+        order = np.argsort(theirs)
+        place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
+        there, real = theirs[place] == keys, keys >= 0
+        unlike = there & real & (other.scores.ravel()[place] != lists.scores)
+        yield from _found(f"{direction}.parquet", "a score that the other direction gives otherwise", unlike)
         if all(guarantee == "exact" for guarantee in guarantees):
-            image, caption = np.divmod(pairs.keys, len(table.t2i))
-            last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[caption if direction == "i2t" else image]
-            lacking = ~there & (pairs.scores > last)
-            yield from pairs.found("a pair that the other direction should list, and it does not", lacking)
+            last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[lists.negative_ids]
+            lacking, message = real & ~there & (lists.scores > last), "a pair that the other direction should list"
+            yield from _found(f"{direction}.parquet", f"{message}, and it does not", lacking)
 
 
 def _found(file: str, message: str, wrong: Any) -> list[Finding]:

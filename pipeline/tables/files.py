@@ -9,26 +9,29 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
 
 Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
-manifest say whose scores they are, on which data.
+manifest say whose scores they are, on which data; the manifest gives the sha256 of each direction's lists, and of the
+positives, which are checked whenever they are read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import Required, TypedDict
 
-from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
+from aoq.pipeline.reading import read_json
+from aoq.pipeline.search.lists import NegativeLists, from_arrow
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.pairs import Pairs
 
 FORMAT_VERSION = 1
@@ -36,18 +39,28 @@ MANIFEST = "manifest.json"
 POSITIVES = "positives.parquet"
 CERTIFICATES = pa.schema({"anchor_id": pa.int32(), "last_score": pa.float32(), "bound": pa.float32()})
 PAIRS = pa.schema({"caption_id": pa.int32(), "image_id": pa.int32()})
+LISTS = pa.schema(
+    {
+        "anchor_id": pa.int32(),
+        "negative_ids": pa.list_(pa.int32()),
+        "scores": pa.list_(pa.float32()),
+        "positive_score": pa.float32(),
+        "sources": pa.list_(pa.uint8()),
+    }
+)
+REMEDY = "delete the artefact and mine again"
 
 
 class ContentHash:
     """SHA-256 of the SHA-256s of ids, scores, positive scores (and sources), little-endian: whatever the layout."""
 
     def __init__(self) -> None:
-        self._columns = [sha256() for _ in range(3)]
+        self._columns: list[Any] = []
 
     def add(self, lists: NegativeLists) -> None:
         columns = [lists.negative_ids, lists.scores, lists.positive_score]
         columns += [] if lists.sources is None else [lists.sources]
-        self._columns += [sha256() for _ in columns[len(self._columns) :]]
+        self._columns = self._columns or [sha256() for _ in columns]
         for column, values in zip(self._columns, columns, strict=True):
             column.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
 
@@ -62,18 +75,14 @@ def content_sha256(lists: NegativeLists) -> str:
     return content.hexdigest()
 
 
-def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources: bool = False) -> pq.ParquetWriter:
+def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
     """Write with page checksums, as a flipped byte reads as another id, and no dictionary, as numbers hardly repeat."""
-    empty = NegativeLists(
-        np.empty((0, h), np.int32),
-        np.empty((0, h), np.float32),
-        np.empty(0, np.float32),
-        np.empty((0, h), np.uint8) if sources else None,
-    )
-    schema = to_arrow(empty).schema.with_metadata({"aoq": json.dumps(footer, sort_keys=True)})
+    ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
+    columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
+    columns |= {"sources": sources} if "sources" in footer else {}
     return pq.ParquetWriter(
         path,
-        schema,
+        pa.schema(columns, metadata={"aoq": json.dumps(footer, sort_keys=True)}),
         compression="zstd",
         use_dictionary=False,
         use_byte_stream_split=["scores.list.element"],
@@ -81,98 +90,142 @@ def list_writer(path: Path | BytesIO, h: int, footer: Mapping[str, Any], sources
     )
 
 
-def read_lists(path: Path) -> NegativeLists:
-    """Read one direction, every page checked."""
-    with open_lists(path) as file, readable_errors(path):
-        table = file.read()
-    return numbered(path, table, 0)
+def read_lists(folder: Path, direction: Direction, manifest: Mapping[str, Any]) -> NegativeLists:
+    """Read one direction; refused where its lists are not those of the manifest."""
+    (lists,) = _verified(folder, direction, manifest, [read_unverified(folder / f"{direction}.parquet")])
+    return lists
 
 
-def read_chunks(path: Path, rows: int) -> Iterator[NegativeLists]:
-    """Read one direction up to `rows` lists at a time."""
-    first = 0
-    with open_lists(path) as file, readable_errors(path):
-        for batch in file.iter_batches(rows):
-            yield numbered(path, pa.Table.from_batches([batch]), first)
-            first += len(batch)
+def read_chunks(folder: Path, direction: Direction, manifest: Mapping[str, Any], rows: int) -> Iterator[NegativeLists]:
+    """Read one direction up to `rows` lists at a time; refused in the end where they are not those of the manifest."""
+
+    def chunks() -> Iterator[NegativeLists]:
+        first = 0
+        with open_lists(folder / f"{direction}.parquet") as file:
+            for batch in file.batches(rows):
+                yield numbered(file.path, batch, first)
+                first += len(batch)
+
+    return _verified(folder, direction, manifest, chunks())
+
+
+def read_unverified(path: Path) -> NegativeLists:
+    """Read one direction, whatever its manifest says of it."""
+    with open_lists(path) as file:
+        return numbered(path, file.read(), 0)
+
+
+def _verified(
+    folder: Path, direction: Direction, manifest: Mapping[str, Any], parts: Iterable[NegativeLists]
+) -> Iterator[NegativeLists]:
+    path, content = folder / f"{direction}.parquet", ContentHash()
+    candidates, _ = count_lists(folder / f"{OTHER[direction]}.parquet")
+    for lists in parts:
+        ids = lists.negative_ids
+        if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
+            raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {REMEDY}.")
+        content.add(lists)
+        yield lists
+    said = said_of(manifest, direction).get("sha256")
+    if said not in (None, content.hexdigest()):  # None: a table from before there were hashes
+        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {REMEDY}.")
 
 
 def count_lists(path: Path) -> tuple[int, int]:
     """How many lists one direction has, and how long they are at most."""
     with open_lists(path) as file:
-        return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
-
-
-def group_rows(file: pq.ParquetFile) -> list[int]:
-    """How many rows each row group has."""
-    return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        return len(file), file.file.schema_arrow.field("scores").type.list_size
 
 
 @contextmanager
-def readable_errors(path: Path, remedy: str = "delete the artefact and mine again") -> Iterator[None]:
-    """One sentence for whatever is wrong with a file that is there."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist; it belongs to every table, so {remedy}.") from None
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is damaged or not a Parquet file ({error}); {remedy}.") from None
-
-
-def open_lists(path: Path) -> pq.ParquetFile:
+def open_lists(path: Path) -> Iterator[Parquet]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
         )
-    with readable_errors(path):
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    schema = file.schema_arrow
-    expected = ["anchor_id", "negative_ids", "scores", "positive_score"]
-    if schema.names[:4] != expected or not pa.types.is_fixed_size_list(schema.field("scores").type):
-        raise ValueError(f"{path} has columns {schema.names}, a negative table has {expected}.")
-    return file
+    with open_parquet(path, LISTS, optional=["sources"], nullable=["scores"], remedy=REMEDY) as file:
+        schema = file.file.schema_arrow
+        lengths = {schema.field(name).type.list_size for name in ("negative_ids", "scores")}
+        if len(lengths) > 1 or 0 in lengths:
+            raise ValueError(f"{path} has lists of {sorted(lengths)} in one row; {REMEDY}.")
+        yield file
 
 
 def numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
-    anchors = table.column("anchor_id").to_numpy()
-    if not np.array_equal(anchors, np.arange(first, first + len(anchors))):
-        raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
+    require_numbers(path, table, first)
     return from_arrow(table)
 
 
-def write_positives(folder: Path, positives: Pairs) -> None:
-    """The pairs that are no negatives, by caption, then by image."""
+def require_numbers(path: Path, table: pa.Table, first: int) -> None:
+    """Refuse rows that are not anchors `first`, `first` + 1, ..."""
+    if not np.array_equal(table["anchor_id"].to_numpy(), np.arange(first, first + len(table))):
+        raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
+
+
+def write_positives(folder: Path, positives: Pairs) -> str:
+    """Write the pairs that are no negatives, by caption, then by image; their sha256."""
     images, captions = positives[np.lexsort(positives.T)].T
     pairs = pa.table({"caption_id": captions, "image_id": images}, schema=PAIRS)
     pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
+    return pairs_sha256(np.stack([images, captions], axis=1))
 
 
-def read_positives(folder: Path) -> Pairs:
-    """The true pairs, rows (image, caption)."""
-    rows = read_beside(folder / POSITIVES, PAIRS)
+def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
+    """The true pairs, rows (image, caption); refused where they are not those of the manifest."""
+    pairs = read_unverified_positives(folder)
+    sizes = [count_lists(folder / f"{direction}.parquet")[0] for direction in DIRECTIONS]
+    if ((pairs < 0) | (pairs >= sizes)).any():
+        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; {REMEDY}.")
+    if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: a table from before
+        raise ValueError(
+            f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {REMEDY}."
+        )
+    return pairs
+
+
+def read_unverified_positives(folder: Path) -> Pairs:
+    rows = read_parquet(folder / POSITIVES, PAIRS, remedy=REMEDY)
     return np.stack([rows["image_id"].to_numpy(), rows["caption_id"].to_numpy()], axis=1)
 
 
-def read_beside(path: Path, schema: pa.Schema) -> pa.Table:
-    """A file that stands beside the lists, every page checked."""
-    with readable_errors(path, "mine again"):
-        return pq.read_table(path, page_checksum_verification=True).select(schema.names).cast(schema)
+def pairs_sha256(pairs: Pairs) -> str:
+    """The hash of the file's rows (image, caption), little-endian, whatever the file's layout."""
+    return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()
+
+
+class About(TypedDict, total=False):
+    """What a manifest says of one direction, as far as programs read it."""
+
+    h: int
+    anchors: int
+    sha256: str
+    search: str
+    guarantee: str
+    scores: Literal["exact", "source", "none"]
+    sources: list[str]
+
+
+class Manifest(TypedDict, total=False):
+    """What a table's manifest says, as far as programs read it."""
+
+    format_version: Required[int]
+    dataset: str
+    positives_sha256: str
+    directions: dict[Direction, About]
 
 
 def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
     """What the table says of itself; refused as `read_table` does."""
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is damaged ({error}); delete the artefact and mine again.") from None
-    found = manifest.get("format_version")
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
+    manifest = cast(dict[str, Any], read_json(path, Manifest, remedy=REMEDY))
+    found = manifest["format_version"]
     if found != FORMAT_VERSION:
         raise ValueError(f"{folder} has format version {found}, this version reads {FORMAT_VERSION}; mine again.")
-    if dataset is not None and manifest["dataset"] != dataset:
+    if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:
         raise ValueError(
-            f"{folder} was mined on other training data (fingerprint {manifest['dataset'][:12]}, this experiment's is "
+            f"{folder} was mined on other training data (fingerprint {mined[:12]}, this experiment's is "
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest

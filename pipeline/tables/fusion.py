@@ -13,23 +13,25 @@ positive scores under `score`, and NaN under `rank`, since no list ranks its pos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 from jaxtyping import Float32, Float64
 
-from aoq.pipeline.search.lists import NegativeLists, from_arrow
+from aoq.pipeline.columns import read_parquet
+from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.files import LISTS, read_chunks, read_manifest
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
-from aoq.pipeline.tables.writing import as_tables, row_groups, write_table
+from aoq.pipeline.tables.writing import write_table
 
 RANK_CONSTANT = 60
 ID_COUNT = 2**32
+ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,6 @@ class Values:
     listed: Float64[np.ndarray, "anchors h"]
     unlisted: Float64[np.ndarray, " anchors"]
     positive: Float64[np.ndarray, " anchors"]
-
-
-Measure = Callable[[NegativeLists], Values]
 
 
 def by_rank(lists: NegativeLists) -> Values:
@@ -63,7 +62,7 @@ def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Va
 
 
 def fuse(
-    members: Sequence[NegativeLists], measures: Sequence[Measure], weights: Sequence[float], h: int
+    members: Sequence[NegativeLists], measured: Sequence[Values], weights: Sequence[float], h: int
 ) -> NegativeLists:
     """The h best pairs of the same anchors in all members: score falling, then id rising."""
     entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
@@ -74,8 +73,8 @@ def fuse(
     anchors, ids = np.divmod(pairs, ID_COUNT)
     total, sources = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.uint8)
     positive = np.zeros(len(members[0]))
-    for bit, (lists, measure, weight) in enumerate(zip(members, measures, weights, strict=True)):
-        values, place = measure(lists), np.searchsorted(pairs, keys[bit])
+    for bit, (values, weight) in enumerate(zip(measured, weights, strict=True)):
+        place = np.searchsorted(pairs, keys[bit])
         counted = values.unlisted[anchors]
         counted[place] = values.listed[entries[bit]]
         total += weight * counted
@@ -105,22 +104,22 @@ def fuse_tables(
     """Write the fused table of those in `folders` to the folder `output`, a row group at a time."""
     given = np.array(weights or [1.0] * len(folders))
     used = (given if method == "rank" else given / given.sum()).tolist()
-    measures: list[Measure] = [by_rank] * len(folders)
-    if method == "score":
-        measures = [partial(by_score, _positive_pairs(folder)) for folder in folders]
+    ordered = [_positive_pairs(folder) for folder in folders] if method == "score" else None
 
     def fused(direction: Direction, h: int) -> Iterator[NegativeLists]:
-        for members in zip(*(_groups(folder / f"{direction}.parquet") for folder in folders), strict=True):
-            yield fuse(members, measures, used, h)
+        parts = (read_chunks(folder, direction, read_manifest(folder), ROWS) for folder in folders)
+        for members in zip(*parts, strict=True):
+            values = map(by_rank, members) if ordered is None else map(by_score, ordered, members)
+            yield fuse(members, list(values), used, h)
 
     about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
-    made = {direction: ({"h": h, **about}, as_tables(fused(direction, h))) for direction, h in depths.items()}
+    made = {direction: ({"h": h, **about}, fused(direction, h)) for direction, h in depths.items()}
     write_table(output, provenance, made, positives)
 
 
 def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:
-    scores = pq.read_table(folder / "t2i.parquet", columns=["positive_score"], page_checksum_verification=True)
-    found = scores["positive_score"].to_numpy()
+    columns = pa.schema([LISTS.field("positive_score")])
+    found = read_parquet(folder / "t2i.parquet", columns)["positive_score"].to_numpy()
     found = np.sort(found[np.isfinite(found)])
     if not len(found):
         raise ValueError(
@@ -128,8 +127,3 @@ def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:
             'measured by; fuse by method = "rank".'
         )
     return found
-
-
-def _groups(path: Path) -> Iterator[NegativeLists]:
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        yield from map(from_arrow, row_groups(file.read_row_group(group) for group in range(file.num_row_groups)))

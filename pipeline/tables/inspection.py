@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64, UInt8, UInt16
+from jaxtyping import Int32, Int64
 
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.files import said_of
 from aoq.pipeline.tables.screens.rules import bit, rules_of
-from aoq.pipeline.tables.screens.view import View
+from aoq.pipeline.tables.screens.view import Judged, View
 from aoq.pipeline.tables.table import NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -45,9 +45,9 @@ class Negative:
     """"same text" or "near-duplicate" of a positive caption: probably no negative at all; else empty."""
     sources: list[str]
     """The members of a fused table that list it."""
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...]
     """The rules of the view that it meets."""
-    suspicion: float = 0.0
+    suspicion: float
     """0 to 1, the view's."""
 
 
@@ -66,22 +66,18 @@ class Inspection:
 
 @dataclass(frozen=True)
 class AnchorList:
-    """An anchor's list as its table has it, and as a view sees it."""
+    """An anchor's list as its table has it, and as a view sees it if there is one: a row of each."""
 
     direction: Direction
     anchor: int
-    negative_ids: Int32[np.ndarray, " h"]
-    scores: Float32[np.ndarray, " h"]
-    positive_score: float
-    """NaN where there is none."""
-    flags: UInt16[np.ndarray, " h"]
-    suspicion: Float32[np.ndarray, " h"]
-    sources: UInt8[np.ndarray, " h"] | None = None
-    members: Sequence[str] = ()
-    """A fused table's; bit m of `sources` stands for member m."""
+    lists: NegativeLists
+    judged: Judged | None
+    members: Sequence[str]
+    """A fused table's; bit m of the list's `sources` stands for member m."""
 
-    def __len__(self) -> int:
-        return len(self.negative_ids)
+    @property
+    def negative_ids(self) -> Int32[np.ndarray, " h"]:
+        return self.lists.negative_ids[0]
 
 
 def inspect_anchor(
@@ -98,26 +94,14 @@ def inspect_anchor(
 
     `only` is a rule that they meet, or "left": those without flags.
     """
-    lists = table[direction]
-    listed = AnchorList(
-        direction,
-        anchor,
-        lists.negative_ids[anchor],
-        lists.scores[anchor],
-        float(lists.positive_score[anchor]),
-        np.zeros(lists.h, np.uint16) if view is None else view[direction].flags[anchor],
-        np.zeros(lists.h, np.float32) if view is None else view[direction].suspicion[anchor],
-        None if lists.sources is None else lists.sources[anchor],
-        members_of(table.manifest, direction),
-    )
-    places = np.flatnonzero((listed.negative_ids >= 0) & _chosen(listed.flags, only))[:top]
-    return inspect_list(listed, split, places, store)
-
-
-def members_of(manifest: Mapping[str, Any], direction: Direction) -> Sequence[str]:
-    """The tables that a fused table joins; none for any other."""
-    sources: Sequence[str] = said_of(manifest, direction).get("sources", [])
-    return sources
+    row = slice(anchor, anchor + 1)
+    judged = None if view is None else view[direction][row]
+    members = said_of(table.manifest, direction).get("sources", ())
+    listed = AnchorList(direction, anchor, table[direction][row], judged, members)
+    chosen = listed.negative_ids >= 0
+    if only and judged is not None:
+        chosen &= judged.flags[0] == 0 if only == "left" else judged.flags[0] & bit(only) > 0
+    return inspect_list(listed, split, np.flatnonzero(chosen)[:top], store)
 
 
 def inspect_list(
@@ -134,53 +118,43 @@ def inspect_list(
         anchor,
         split.ids[image],
         split.captions[anchor] if direction == "t2i" else "",
-        len(listed),
-        None if np.isnan(listed.positive_score) else listed.positive_score,
-        _positives(positives, split, direction, anchor, listed.scores, store),
+        listed.lists.h,
+        None if np.isnan(positive_score := float(listed.lists.positive_score[0])) else positive_score,
+        _positives(positives, listed, split, store),
         [_negative(listed, split, place, ours) for place in places.tolist()],
     )
 
 
 def _negative(listed: AnchorList, split: Split, place: int, ours: Sequence[Sequence[str]]) -> Negative:
-    row, score = int(listed.negative_ids[place]), float(listed.scores[place])
-    is_caption = listed.direction == "i2t"
+    lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
+    row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
     texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
-    bits = 0 if listed.sources is None else int(listed.sources[place])
+    bits = 0 if lists.sources is None else int(lists.sources[0, place])
     return Negative(
         place + 1,
         row,
         split.ids[split.image_of[row] if is_caption else row],
         texts[0],
         score,
-        score >= listed.positive_score,
+        score >= float(lists.positive_score[0]),
         _duplicate([tokenise(text) for text in texts], ours),
         [name for bit, name in enumerate(listed.members) if bits >> bit & 1],
-        rules_of(int(listed.flags[place])),
-        round(float(listed.suspicion[place]), 4),
+        () if judged is None else rules_of(int(judged.flags[0, place])),
+        0.0 if judged is None else round(float(judged.suspicion[0, place]), 4),
     )
 
 
-def _chosen(flags: UInt16[np.ndarray, " h"], only: str) -> Bool[np.ndarray, " h"]:
-    if not only:
-        return np.ones(len(flags), dtype=np.bool_)
-    return flags == 0 if only == "left" else flags & bit(only) > 0
-
-
-def _positives(
-    rows: np.ndarray, split: Split, direction: Direction, anchor: int, scores: np.ndarray, store: EmbeddingStore | None
-) -> list[Positive]:
+def _positives(rows: np.ndarray, listed: AnchorList, split: Split, store: EmbeddingStore | None) -> list[Positive]:
+    is_image, positives = listed.direction == "i2t", []
+    scores: Sequence[float | None] = [None] * len(rows)
     if store is not None:
-        anchors, candidates = (store.images, store.captions) if direction == "i2t" else (store.captions, store.images)
-        one = anchors[anchor : anchor + 1]
-        own: Sequence[float | None] = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
-    else:
-        own = [None] * len(rows)
-    positives = []
-    for row, score in zip(rows.tolist(), own, strict=True):
-        before = None if score is None else int((scores >= score).sum())
-        rank = None if before is None or before == len(scores) else before + 1
-        text = split.captions[row] if direction == "i2t" else split.ids[row]
-        positives.append(Positive(row, text, score, rank))
+        anchors, candidates = (store.images, store.captions) if is_image else (store.captions, store.images)
+        one = anchors[listed.anchor : listed.anchor + 1]
+        scores = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
+    for row, score in zip(rows.tolist(), scores, strict=True):
+        before = listed.lists.h if score is None else int((listed.lists.scores >= score).sum())
+        text = split.captions[row] if is_image else split.ids[row]
+        positives.append(Positive(row, text, score, before + 1 if before < listed.lists.h else None))
     return positives
 
 

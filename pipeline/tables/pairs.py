@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 
@@ -9,6 +11,8 @@ from aoq.pipeline.search.problem import Direction, Positives
 
 Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""
+SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
+"""What the anchors and the candidates of a direction are."""
 
 
 def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
@@ -42,12 +46,12 @@ def listed_keys(
     return pair_keys(sides[0], sides[1], caption_count)
 
 
-def is_among(keys: Int64[np.ndarray, " some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, " some"]:
+def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, "*some"]:
     """Which of the keys are in a rising list.
 
     >>> is_among(np.array([3, 4]), np.array([1, 3])).tolist()
     [True, False]
     """
     if not len(ordered):
-        return np.zeros(len(keys), dtype=np.bool_)
+        return np.zeros(keys.shape, dtype=np.bool_)
     return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys

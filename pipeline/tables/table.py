@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,13 @@ from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
 from aoq.pipeline.tables.files import content_sha256, read_lists, read_manifest, read_positives, said_of, table_hashes
 from aoq.pipeline.tables.pairs import Pairs, positives_of
-from aoq.pipeline.tables.writing import save_lists
+from aoq.pipeline.tables.writing import Made, made_whole, write_table
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.screened import ScreenedTable
+
+SAID = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "scores", "sources")
+"""What a manifest says of a direction's search; what it says of its lists is counted anew."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,12 +63,11 @@ class NegativeTable:
 
     def to_arrow(self, direction: Direction) -> pa.Table:
         """Make a row an anchor, with the columns of the table's files."""
-        lists = to_arrow(self[direction])
-        return lists.drop_columns("bound") if self[direction].bound is not None else lists
+        return to_arrow(replace(self[direction], bound=None))
 
     def to_pandas(self, direction: Direction) -> Any:
         """Make a pandas.DataFrame, a row a negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
-        return data_frame(negatives_of(self[direction]))
+        return data_frame(self[direction])
 
     def screen(
         self,
@@ -89,41 +93,52 @@ class NegativeTable:
         """Write the table, whole or not at all, as the new folder `folder`; `read_table` reads it again.
 
         `provenance` goes into the manifest: `dataset` (a fingerprint), `teacher`, or whatever else is to be told.
-        With `overwrite` a table that is there is replaced.
+        With `overwrite` a table that is there is replaced. Lists are called exact only where their bounds, written
+        beside them as certificates, prove it.
         """
         if self.positives is None:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
+        made: dict[Direction, Made] = {}
         for direction in DIRECTIONS:
-            if not self[direction].h:
+            lists, said = self[direction], said_of(self.manifest, direction)
+            if not lists.h:
                 raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
-        lists = {direction: self[direction] for direction in DIRECTIONS}
-        save_lists(Path(folder), lists, self.positives, {**self.manifest, **provenance}, overwrite=overwrite)
+            said = {"search": "in memory", "guarantee": "exact", **{key: said[key] for key in said if key in SAID}}
+            is_proven = lists.bound is not None and bool((lists.scores[:, -1] > lists.bound).all())
+            if said["guarantee"] == "exact" and not is_proven:
+                said["guarantee"] = "unproven"
+            made[direction] = {"h": lists.h, **said}, [lists]
+        pairs = np.ascontiguousarray(self.positives, dtype="<i4")
+        unnamed = {"dataset": sha256(pairs.tobytes()).hexdigest(), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
+        about = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
+        about = {key: value for key, value in about.items() if key not in ("format_version", "directions")}
+        with made_whole(Path(folder), overwrite=overwrite) as output:
+            write_table(output, about, made, self.positives)
 
 
 def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTable:
-    """Read the table in a folder; with `dataset`, refuse one mined on a training split of another fingerprint."""
+    """Read the table in a folder, whose lists and positives must be those of its manifest.
+
+    With `dataset`, refuse one mined on a training split of another fingerprint.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
-    i2t, t2i = (read_lists(folder / f"{direction}.parquet") for direction in DIRECTIONS)
-    return NegativeTable(i2t, t2i, manifest, read_positives(folder))
+    i2t, t2i = (read_lists(folder, direction, manifest) for direction in DIRECTIONS)
+    return NegativeTable(i2t, t2i, manifest, read_positives(folder, manifest))
 
 
-def negatives_of(lists: NegativeLists) -> dict[str, np.ndarray]:
-    """Columns with a row a negative, list by list."""
+def data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
+    """A pandas.DataFrame with a row a negative, list by list."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        raise ImportError("a data frame needs pandas, which is not installed: `pip install pandas`.") from None
     anchors, places = np.nonzero(lists.negative_ids >= 0)
-    return {
+    columns = {
         "anchor_id": anchors.astype(np.int32),
         "rank": (places + 1).astype(np.int32),
         "negative_id": lists.negative_ids[anchors, places],
         "score": lists.scores[anchors, places],
         "positive_score": lists.positive_score[anchors],
     }
-
-
-def data_frame(columns: Mapping[str, np.ndarray]) -> Any:
-    """The columns as a pandas.DataFrame."""
-    try:
-        pandas = import_module("pandas")
-    except ImportError:
-        raise ImportError("a data frame needs pandas, which is not installed: `pip install pandas`.") from None
-    return pandas.DataFrame(columns)
+    return pandas.DataFrame({**columns, **more})

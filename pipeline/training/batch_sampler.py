@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +13,13 @@ from torch import Tensor
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.draw_weights import draw_weights, drawn_ranks
-from aoq.pipeline.training.sampler import WHOLE, Sampler, draw_groups
+from aoq.pipeline.training.drawable import drawable
+from aoq.pipeline.training.sampler import WHOLE, Sampler
+
+_epoch_order = lru_cache(maxsize=4)(epoch_order)  # every step asks for it
 
 
 class BatchSampler:
@@ -83,20 +86,21 @@ class BatchSampler:
                 f"{len(table.i2t) - 1}."
             )
         self._image_of = owners.astype(np.int32)
-        i2t = _head("i2t", table, screened, h_captions, i2t_weights)
-        t2i = _head("t2i", table, screened, h_images, t2i_weights)
-        self._sampler = Sampler(
-            i2t[0],
-            t2i[0],
-            self._image_of,
-            i2t_weights=i2t[1],
-            t2i_weights=t2i[1],
-            strategy=strategy,
-            resample=resample,
-            windows=windows,
+        asked = (h_captions, i2t_weights), (h_images, t2i_weights)
+        i2t, t2i = (
+            drawable(
+                direction,
+                table[direction],
+                h=h,
+                weights=weights,
+                judged=screened.view[direction] if screened else None,
+                suspected=screened.suspected if screened else "drop",
+            )
+            for direction, (h, weights) in zip(DIRECTIONS, asked, strict=True)
         )
-        alone = np.flatnonzero(np.bincount(self._image_of, minlength=len(i2t[0])) == 0)
-        if len(alone) and np.isin(t2i[0], alone).any():
+        self._sampler = Sampler(i2t, t2i, self._image_of, strategy=strategy, resample=resample, windows=windows)
+        alone = np.flatnonzero(np.bincount(self._image_of, minlength=len(i2t.ids)) == 0)
+        if len(alone) and np.isin(t2i.ids, alone).any():
             raise ValueError(
                 f"{len(alone)} images have no caption, the first is {alone[0]}: as offline negatives they have no "
                 "companion; mine the table without them."
@@ -123,14 +127,20 @@ class BatchSampler:
         if self._begun:  # this runs at the first batch: a DataLoader may ask for iterators that it never uses
             self._epoch, self._step = self._epoch + 1, 0
         self._begun = True
-        epoch, order = self._epoch, self._order(self._epoch)
+        epoch = self._epoch
         for step in range(self._step, self._steps):
             self._step = step + 1
-            yield self._batch(order, epoch, step)
+            yield self.batch(epoch, step)
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Any batch, without moving on."""
-        return self._batch(self._order(epoch), epoch, step)
+        order = _epoch_order(len(self._image_of), seed=self._seed, epoch=epoch)
+        captions, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
+        groups = self._sampler.draw_for(self._offline, captions, rng, epoch).groups
+        pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
+        blocks = pairs.reshape(3, -1, 2)
+        size = blocks.shape[1] // self._world_size
+        return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch: from its start, or from where `load_state_dict` left it."""
@@ -154,17 +164,6 @@ class BatchSampler:
                 f"the state is of other batches: {theirs}, here {ours}; keep the seed, and batch_size * world_size."
             )
         self._epoch, self._step, self._begun = state["epoch"], state["step"], False
-
-    def _order(self, epoch: int) -> Int[np.ndarray, " captions"]:
-        return epoch_order(len(self._image_of), seed=self._seed, epoch=epoch)
-
-    def _batch(self, order: Int[np.ndarray, " captions"], epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
-        captions, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
-        groups = draw_groups(self._sampler, self._offline, captions, rng, epoch).groups
-        pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
-        blocks = pairs.reshape(3, -1, 2)
-        size = blocks.shape[1] // self._world_size
-        return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 
 
 def offline_similarities(
@@ -203,30 +202,11 @@ def _pairing(table: NegativeTable) -> Int32[np.ndarray, " captions"]:
     """The image of each caption, by the table's true pairs."""
     if table.positives is None:
         raise ValueError("the table does not say which pairs are true; give image_of, the image row of each caption.")
-    counts = np.bincount(table.positives[:, 1], minlength=len(table.t2i))
+    own = table.own("t2i")
+    counts = np.diff(own.offsets)
     if len(other := np.flatnonzero(counts != 1)):
         raise ValueError(
             f"caption {other[0]} belongs to {counts[other[0]]} images; a batch is made of captions with one image "
             "each: mine a table of these."
         )
-    image_of = np.empty(len(counts), dtype=np.int32)
-    image_of[table.positives[:, 1]] = table.positives[:, 0]
-    return image_of
-
-
-def _head(
-    direction: Direction,
-    table: NegativeTable,
-    screened: ScreenedTable | None,
-    h: int | None,
-    weights: Float[np.ndarray, "anchors h"] | None,
-) -> tuple[Int[np.ndarray, "anchors drawn"], Float[np.ndarray, "anchors drawn"] | None]:
-    """The ids that are drawn, and their weights."""
-    ids = table[direction].negative_ids
-    if weights is not None and weights.shape != ids.shape:
-        raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {ids.shape}.")
-    ranks = drawn_ranks(direction, ids, h=h)
-    if screened is not None and weights is None:
-        judged, suspected = screened.view[direction], screened.suspected
-        return ids[:, ranks], draw_weights(direction, table[direction], ranks, judged=judged, suspected=suspected)
-    return ids[:, ranks], None if weights is None else weights[:, ranks]
+    return own.ids

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import io
-import json
-import pickle
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import torch
+from pydantic import PositiveInt
 from safetensors.torch import load_file, save
 from torch import Tensor
+from typing_extensions import NotRequired, TypedDict
 
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import canonical_json, write_atomically
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.config.load import validated
+from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.official import FROM_DATA
+from aoq.pipeline.reading import parse_json, reading
+
+CHECKSUM_BYTES = sha256().digest_size
+
+
+class Sizes(TypedDict):
+    """The options of a model that follow from its data; all others are keys of [model]."""
+
+    feature_size: PositiveInt
+    vocabulary_size: PositiveInt
+    regions: NotRequired[PositiveInt]
+
+
+class Description(TypedDict):
+    """What builds the model of some weights: its name and the keywords of its constructor."""
+
+    name: str
+    options: Sizes
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
@@ -30,38 +53,57 @@ def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[s
 
 def load_model(path: Path | str) -> MatchingModel:
     """Load the model that a weights file describes, in eval mode."""
-    description, weights = read_weights(Path(path))
-    model = build_model(description["name"], **description["options"])
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(f"{path}: the weights do not fit the {description['name']!r} they describe: {error}") from None
+    path = Path(path)
+    description, weights = read_weights(path)
+    name, options = description["name"], description["options"]
+    with reading(path, f"weights that fit the {name!r} they describe"):
+        with torch.device("meta"):  # shapes are enough, and cost nothing, whatever sizes the file claims
+            expected = build_model(name, **options).state_dict()
+        names = sorted(expected.keys() ^ weights.keys())
+        if names:
+            raise ValueError(f"{names[0]} is missing there, or has no place")
+        wrong = [key for key, value in weights.items() if value.shape != expected[key].shape]
+        if wrong:
+            shapes = (tuple(of[wrong[0]].shape) for of in (weights, expected))
+            raise ValueError("{} is {}, not {}".format(wrong[0], *shapes))
+    model = build_model(name, **options)
+    model.load_state_dict(weights)
     return model.eval()
 
 
 def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    try:
+    """The description of a model and its weights; its options are ones that [model] takes."""
+    with reading(path, "a safetensors file", "remake or re-import it"):
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
         weights = load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist.") from None
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}); remake or re-import it.") from None
     if "aoq" not in metadata:
         raise ValueError(f"{path} does not say which model it holds; `aoq import-checkpoint` writes files that do.")
-    return json.loads(metadata["aoq"]), weights
+    with reading(path, "a file that describes its model", "remake or re-import it"):
+        description: dict[str, Any] = dict(parse_json(metadata["aoq"], Description))
+        section = ModelSection.kind(description["name"])
+    chosen = {option: value for option, value in description["options"].items() if option not in FROM_DATA}
+    validated(section, path, {**chosen, "name": description["name"]})
+    return description, weights
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Tensors, numbers, strings, lists and dicts only."""
+    """Tensors, numbers, strings, lists and dicts only; the file's last bytes are the sha256 of all before."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    write_atomically(path, buffer.getvalue())
+    content = buffer.getvalue()
+    write_atomically(path, content + sha256(content).digest())
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it to train this round from its start.") from None
+    """What `save_state` wrote, to the bit.
+
+    Raises:
+        ValueError: for any other content.
+    """
+    with reading(path, "a checkpoint"):
+        stored = path.read_bytes()
+        content, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+        if sha256(content).digest() != checksum:
+            raise ValueError("its checksum is another")
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -7,8 +7,14 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from pydantic import NonNegativeInt, PositiveFloat
+from typing_extensions import NotRequired, TypedDict
+
+from aoq.pipeline.reading import parse_json, reading
 
 logger = logging.getLogger(__name__)
 
@@ -16,12 +22,12 @@ logger = logging.getLogger(__name__)
 class MetricsLog:
     """Append-only lines; `position` goes into checkpoints and `rewind` drops what came after one."""
 
-    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
-        self._path = path
-        self._writer = _summary_writer(tensorboard) if tensorboard else None
+    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+        self.path = folder / "metrics.jsonl"
+        self._writer = _summary_writer(folder / "tensorboard") if tensorboard else None
 
     def append(self, step: int, line: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
         if self._writer is not None:
             for name, value in line.items():
@@ -30,19 +36,43 @@ class MetricsLog:
 
     @property
     def position(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def sha256(self, position: int | None = None) -> str:
+        """The hash of what stands before a position, by default of all."""
+        return sha256(self.path.read_bytes()[:position] if self.path.exists() else b"").hexdigest()
 
     def rewind(self, position: int) -> None:
         if self.position > position:
-            os.truncate(self._path, position)
+            os.truncate(self.path, position)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
+class Line(TypedDict):
+    """A window of steps, or a validation, and what is read of it."""
+
+    step: NonNegativeInt
+    loss_name: NotRequired[str]
+    steps_per_second: NotRequired[PositiveFloat]
+    dev_rsum: NotRequired[float | None]
+    dev_i2t_r1: NotRequired[float | None]
+    dev_t2i_r1: NotRequired[float | None]
+    retrieval_loss: NotRequired[float | None]
+    online: NotRequired[float | None]
+    offline: NotRequired[float | None]
+    derived: NotRequired[float | None]
+    weight_mean: NotRequired[float | None]
+    collision_rate: NotRequired[float | None]
+    positive_gap: NotRequired[float | None]
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The whole lines; what follows the last line's end is still being written."""
+    with reading(path, "the log of a training"):
+        return [dict(parse_json(line, Line)) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def _summary_writer(folder: Path) -> Any:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import file_sha256
-from aoq.pipeline.training.checkpoint import load_state, read_weights, save_model, save_state
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.batches import PairData, steps_per_epoch
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
 from aoq.pipeline.training.metrics import MetricsLog, Window
 
 logger = logging.getLogger(__name__)
 
 LOG_STEPS = 50
+CHECKPOINTS = ("last.ckpt", "previous.ckpt")
+"""Two are kept, the later one first: where that is damaged, the other one serves."""
+BEST = "best-"
 Validate = Callable[[Sequence[MatchingModel]], Mapping[str, float]]
 
 
@@ -46,34 +53,49 @@ class State:
     """Steps taken in this epoch (of this network, where there are two)."""
     best_rsum: float = -math.inf
     best_epoch: int = -1
+    best_files: dict[str, str] = field(default_factory=dict)
+    """The sha256 of each file that the best epoch left."""
     metrics_position: int = 0
+    metrics_sha256: str = ""
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-class Resumable(ABC):
-    """Models with their place in a schedule of `epochs`; a subclass says what an epoch is and what else it keeps."""
+def learning_rate(schedule: Training, epoch: int) -> float:
+    return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
 
-    state: State
-    weights: tuple[str, ...] = ("model.safetensors",)
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Resumable(ABC):
+    """Models with their place in a schedule; a subclass says what an epoch is and what else it keeps.
+
+    Models are trained in place, and their best weights (dev rsum) and `metrics.jsonl` written into `run.work`. A killed
+    run continues from its last checkpoint to the same weights. A checkpoint names the best epoch's files and what
+    stands in the log; without these it is a damaged one, and the one before is taken.
+    """
+
+    models: Sequence[MatchingModel]
+    description: Mapping[str, Any]
+    pairs: PairData
+    schedule: Training
+    seed: int
+    run: Run
+    state: State = field(default_factory=State)
+    weights: ClassVar[tuple[str, ...]] = ("model.safetensors",)
     """The file of each model's best weights."""
 
-    def __init__(
-        self,
-        models: Sequence[MatchingModel],
-        description: Mapping[str, Any],
-        epochs: int,
-        learning_rate: float,
-        run: Run,
-    ) -> None:
-        self.models, self.epochs, self.run = [model.to(run.device) for model in models], epochs, run
-        self.optimizers = [torch.optim.Adam(model.parameters(), lr=learning_rate) for model in models]
-        self._description = description
-        self._log = MetricsLog(run.work / "metrics.jsonl", run.work / "tensorboard" if run.tensorboard else None)
+    def __post_init__(self) -> None:
+        self.optimizers = [
+            torch.optim.Adam(model.to(self.run.device).parameters(), lr=self.schedule.learning_rate)
+            for model in self.models
+        ]
+        self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
+        """Of one model on all pairs."""
+        self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
 
     @property
-    @abstractmethod
     def taken(self) -> int:
         """Steps in all."""
+        return self.state.epoch * self.steps + self.state.step
 
     @abstractmethod
     def train_epoch(self) -> None:
@@ -90,21 +112,22 @@ class Resumable(ABC):
     def can_be_best(self) -> bool:
         return True
 
-    def keep_best(self) -> None:
+    def keep_best(self, folder: Path) -> None:
+        """Write what the best epoch so far leaves."""
         for model, name in zip(self.models, self.weights, strict=True):
-            save_model(self.run.work / name, model.state_dict(), self._description)
+            save_model(folder / name, model.state_dict(), self.description)
 
     def train(self, validate: Validate) -> dict[str, Any]:
         """Train to the last epoch, from the last checkpoint if there is one; returns what the manifest should say."""
         self._resume()
         started, state = time.perf_counter(), self.state
-        while state.epoch < self.epochs:
+        while state.epoch < self.schedule.epochs:
             self.train_epoch()
             metrics = dict(validate(self.models))
             state.history.append(metrics)
             if self.can_be_best and metrics["rsum"] > state.best_rsum:
                 state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
-                self.keep_best()
+                state.best_files = self._write_best()
             self.append({f"dev_{name}": value for name, value in metrics.items()})
             logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
             self.end_epoch()
@@ -120,24 +143,34 @@ class Resumable(ABC):
             "threads": torch.get_num_threads(),
         }
 
-    def begin_epoch(self, number: int, learning_rate: float) -> None:
-        """Set the rate of one model, which hears of every epoch once: a resumed one has begun before."""
-        for group in self.optimizers[number].param_groups:
-            group["lr"] = learning_rate
-        if self.state.step == 0:
-            self.models[number].begin_epoch(self.state.epoch, self.epochs)
+    def windows(self, number: int, steps: int, step: Callable[[], Mapping[str, float]]) -> Iterator[Window]:
+        """The rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
 
-    def take_steps(self, steps: int, step: Callable[[], Mapping[str, float]], record: Callable[[Window], None]) -> None:
-        """The rest of the epoch's `steps`, their figures recorded window by window; checkpoints lie between windows."""
+        A model hears of every epoch once: a resumed one has begun before.
+        """
         state, window = self.state, Window()
+        for group in self.optimizers[number].param_groups:
+            group["lr"] = learning_rate(self.schedule, state.epoch)
+        if state.step == 0:
+            self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         while state.step < steps:
             window.add(step())
             state.step += 1
             if self.taken % LOG_STEPS == 0 or state.step == steps:
-                record(window)
+                yield window
                 window = Window()
                 if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                     self.checkpoint()
+
+    def record(self, window: Window, about: Mapping[str, Any], number: int = 0) -> None:
+        """One line of figures of a model's steps; a loss that is not finite is an error."""
+        state, line, epochs = self.state, window.means(), self.schedule.epochs
+        self.check_finite([line["loss"], line.get("noisy_loss", 0.0)])
+        rate, speed = learning_rate(self.schedule, state.epoch), round(window.steps_per_second, 3)
+        self.append({**about, "learning_rate": rate, **line, "steps_per_second": speed})
+        done = (len(self.models) * state.epoch + number) * self.steps + state.step
+        text = f"epoch {state.epoch + 1}/{epochs} {about['loss_name']} loss {line['loss']:.2f}"
+        self.run.progress(done, len(self.models) * epochs * self.steps, text)
 
     def end_epoch(self) -> None:
         self.state.epoch, self.state.step = self.state.epoch + 1, 0
@@ -146,11 +179,7 @@ class Resumable(ABC):
         """A line of the log."""
         self._log.append(self.taken, {"epoch": self.state.epoch, **line})
 
-    def append_window(self, window: Window, about: Mapping[str, Any], learning_rate: float) -> None:
-        speed = round(window.steps_per_second, 3)
-        self.append({**about, "learning_rate": learning_rate, **window.means(), "steps_per_second": speed})
-
-    def check_finite(self, losses: Float[np.ndarray, "*shape"] | float) -> None:
+    def check_finite(self, losses: ArrayLike) -> None:
         if not np.isfinite(losses).all():
             raise ValueError(
                 f"a loss of epoch {self.state.epoch}, step {self.state.step} is not finite; check the features with "
@@ -158,34 +187,91 @@ class Resumable(ABC):
             )
 
     def checkpoint(self) -> None:
-        self.state.metrics_position = self._log.position
+        self.state.metrics_position, self.state.metrics_sha256 = self._log.position, self._log.sha256()
         random = {"cpu": torch.get_rng_state()}
         if self.run.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.run.device)
-        save_state(self.run.work / "last.ckpt", {"state": vars(self.state), **self.kept(), "random": random})
+        last, previous = self._checkpoints
+        if last.exists():
+            os.replace(last, previous)
+        save_state(last, {"state": vars(self.state), **self.kept(), "random": random})
+        self._drop_best(2)
+
+    @property
+    def _checkpoints(self) -> list[Path]:
+        return [self.run.work / name for name in CHECKPOINTS]
+
+    def _best_of(self, epoch: int) -> Path:
+        """The folder of what an epoch leaves while it is the best."""
+        return self.run.work / f"{BEST}{epoch:06d}"
+
+    def _write_best(self) -> dict[str, str]:
+        folder = self._best_of(self.state.best_epoch)
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+        folder.mkdir()
+        self.keep_best(folder)
+        return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+
+    def _drop_best(self, most: int) -> None:
+        """Keep the latest folders up to the best epoch: two checkpoints name two of them at most."""
+        folders = sorted(self.run.work.glob(f"{BEST}*"), reverse=True)
+        known = [folder for folder in folders if folder <= self._best_of(self.state.best_epoch)]
+        for folder in {*folders} - {*known[:most]}:
+            shutil.rmtree(folder)
 
     def _resume(self) -> None:
-        """Stand where the last checkpoint stood, if there is one."""
-        path = self.run.work / "last.ckpt"
-        if path.is_file():
-            content = load_state(path)
+        """Stand where the last whole checkpoint stood, or at the start."""
+        damaged = False
+        for path in self._checkpoints:
+            if not path.exists():
+                continue
+            try:
+                content = load_state(path)
+                state = type(self.state)(**content["state"])
+                if lost := self._lost(state):
+                    raise ValueError(f"{lost} is missing or damaged, and {path} needs it.")
+            except ValueError as error:
+                damaged = True
+                logger.warning("%s Going on without it.", error)
+                path.unlink()
+                continue
             self.restore(content)
             torch.set_rng_state(content["random"]["cpu"])
             if self.run.device.type == "cuda" and "cuda" in content["random"]:
                 torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)
-            self.state = type(self.state)(**content["state"])
-            for name in self.weights if self.state.best_epoch >= 0 else ():
-                read_weights(self.run.work / name)  # raises if the best so far was damaged
-            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+            self.state = state
+            logger.info("resuming at epoch %d, step %d", state.epoch + 1, state.step)
+            break
+        else:
+            if damaged:
+                logger.warning("no checkpoint in %s is whole: the training starts anew", self.run.work)
+        self._drop_best(2)
         self._log.rewind(self.state.metrics_position)
 
+    def _lost(self, state: State) -> Path | None:
+        """A file that is not as a checkpoint of this state names it."""
+        best = self._best_of(state.best_epoch)
+        for name, sha256 in state.best_files.items():
+            if not (best / name).is_file() or file_sha256(best / name) != sha256:
+                return best / name
+        return None if self._log.sha256(state.metrics_position) == state.metrics_sha256 else self._log.path
+
     def _close(self) -> list[str]:
-        """Drop what only a resumed run needs; the sha256 of the final weights tell two trainings apart."""
+        """Leave the best epoch's files and drop what only a resumed run needs.
+
+        The sha256 of the final weights tell two trainings apart.
+        """
         self._log.close()
         found, final = [], self.run.work / "final.safetensors"
         for model in self.models:
-            save_model(final, model.state_dict(), self._description)
+            save_model(final, model.state_dict(), self.description)
             found.append(file_sha256(final))
         final.unlink()
-        (self.run.work / "last.ckpt").unlink(missing_ok=True)
+        if lost := self._lost(self.state):
+            raise ValueError(f"{lost} was damaged after it was written; run again to make it again.")
+        for path in self._checkpoints:
+            path.unlink(missing_ok=True)
+        for name in self.state.best_files:
+            os.replace(self._best_of(self.state.best_epoch) / name, self.run.work / name)
+        self._drop_best(0)
         return found

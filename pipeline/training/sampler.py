@@ -4,69 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int32, Int64
+from jaxtyping import Bool, Float64, Int32
 
-from aoq.pipeline.data.pairs import captions_of
+from aoq.pipeline.search.problem import BLOCK, blocks, own_captions
+from aoq.pipeline.training.drawable import Drawable
 
 WHOLE = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After this many redraws a pair whose offline negatives still correspond goes without derived pairs."""
 
 
+class Group(NamedTuple):
+    """Row numbers of B images and of B captions."""
+
+    images: Int32[np.ndarray, " group"]
+    captions: Int32[np.ndarray, " group"]
+
+
 @dataclass(frozen=True)
 class Draw:
-    """Row numbers for B anchors: pair b is (images[b], captions[b])."""
+    """What a step sees: anchors alone, or with the groups beside them; triples are one group of true pairs.
 
-    images: Int32[np.ndarray, " batch"]
-    captions: Int32[np.ndarray, " batch"]
-    offline_captions: Int32[np.ndarray, " batch"]
-    """An offline negative of each image (t_off)."""
-    offline_images: Int32[np.ndarray, " batch"]
-    """An offline negative of each caption (i_off)."""
-    own_images: Int32[np.ndarray, " batch"]
-    """The image of each offline caption: its companion."""
-    own_captions: Int32[np.ndarray, " batch"]
-    """A caption of each offline image: its companion."""
-    corresponding: Bool[np.ndarray, " batch"]
+    Anchors (i, t) are pairs. Offline negatives (i_off, t_off) are an image for each caption and a caption for each
+    image. Companions (i_own, t_own) are the image of each offline caption and a caption of each offline image.
+    """
+
+    groups: Sequence[Group]
+    corresponding: Bool[np.ndarray, " batch"] | None = None
     """True where the two offline negatives are a true pair; both derived pairs then are too."""
     collision_rate: float = 0.0
     """The fraction of first draws in which they were."""
 
-    @property
-    def groups(self) -> list[Group]:
-        """Anchors, offline negatives, companions: each B images and B captions."""
-        return [
-            (self.images, self.captions),
-            (self.offline_images, self.offline_captions),
-            (self.own_images, self.own_captions),
-        ]
 
-    @property
-    def triples(self) -> Group:
-        """3 B true pairs: those drawn, then (i_own, t_off), then (i_off, t_own)."""
-        images = np.concatenate([self.images, self.own_images, self.offline_images])
-        return images, np.concatenate([self.captions, self.offline_captions, self.own_captions])
-
-
-Group = tuple[Int32[np.ndarray, " group"], Int32[np.ndarray, " group"]]
+Offline = Literal["anchors", "quintuplet", "triples"]
+"""What a loss wants of the table: the anchors' negatives, their companions as well, or triples of true pairs."""
+GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
 Ranks = Float64[np.ndarray, "2 batch"]
 """Where in its list each draw falls, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
 In a list whose negatives have weights, shares of the whole weight take the place of shares of the length.
 """
-
-
-def uniform_ranks(rng: np.random.Generator, batch: int) -> Ranks:
-    """Two independent uniform draws, as in the paper."""
-    return rng.random((2, batch))
-
-
-def coupled_ranks(rng: np.random.Generator, batch: int) -> Ranks:
-    """One uniform draw for both lists, as in the official code (rank n and n // 5)."""
-    return np.repeat(rng.random((1, batch)), 2, axis=0)
 
 
 def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
@@ -79,41 +59,45 @@ def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
 
 
 STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
-    "uniform": uniform_ranks,
-    "coupled": coupled_ranks,
+    "uniform": lambda rng, batch: rng.random((2, batch)),
+    "coupled": lambda rng, batch: np.repeat(rng.random((1, batch)), 2, axis=0),
     "normal": normal_ranks,
-    "weighted": uniform_ranks,
+    "weighted": lambda rng, batch: rng.random((2, batch)),
 }
+"""Two independent draws, as in the paper; or `coupled`, one for both lists, as in the official code (n and n // 5)."""
 
 
 class Sampler:
-    """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption, padded with -1.
+    """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption.
 
-    A negative's weight is how likely it is beside the others of its list (without weights all are alike). `windows`
-    say from which part of the lists draws come, as [start, stop) in shares of their length (of their weight, where
-    there are weights): one for each epoch, the last for all that follow.
+    `windows` say from which part of the lists draws come, as [start, stop) in shares of their length (of their weight,
+    where there are weights): one for each epoch, the last for all that follow.
     """
 
     def __init__(
         self,
-        i2t: Int32[np.ndarray, "images h"],
-        t2i: Int32[np.ndarray, "anchors g"],
+        i2t: Drawable,
+        t2i: Drawable,
         image_of: Int32[np.ndarray, " captions"],
         *,
-        i2t_weights: Float[np.ndarray, "images h"] | None = None,
-        t2i_weights: Float[np.ndarray, "anchors g"] | None = None,
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
     ) -> None:
-        if len(t2i) != len(image_of) or image_of.max() >= len(i2t):
+        images, captions = len(i2t.ids), len(t2i.ids)
+        if captions != len(image_of) or image_of.max() >= images:
             raise ValueError(
-                f"the table has {len(i2t)} images and {len(t2i)} captions, the training split has "
+                f"the table has {images} images and {captions} captions, the training split has "
                 f"{image_of.max() + 1} and {len(image_of)}; it was mined on other data."
             )
-        self._captions = _Lists("i2t", i2t, i2t_weights)
-        self._images = _Lists("t2i", t2i, t2i_weights)
-        self._image_of, self._captions_of = image_of, captions_of(image_of, len(i2t))
+        for direction, lists in (("i2t", i2t), ("t2i", t2i)):
+            if len(empty := lists.empty):
+                raise ValueError(
+                    f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}."
+                )
+        _check_ids(i2t, t2i, image_of)
+        self._i2t, self._t2i = i2t, t2i
+        self._image_of, self._captions_of = image_of, own_captions(image_of, images)
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
@@ -128,78 +112,75 @@ class Sampler:
             return start + self._strategy(rng, batch) * (stop - start)
 
         ranks = ranks_of(len(captions))
-        draw = self.at(captions, ranks, rng.random(len(captions)))
-        rate = float(draw.corresponding.mean())
+        groups = self.at(captions, ranks, rng.random(len(captions)))
+        first = corresponding = _corresponding(groups)
         for _ in range(MOST_REDRAWS if self._resample else 0):
-            if not draw.corresponding.any():
+            if not corresponding.any():
                 break
-            ranks[:, draw.corresponding] = ranks_of(int(draw.corresponding.sum()))
-            draw = self.at(captions, ranks, rng.random(len(captions)))
-        return replace(draw, corresponding=draw.corresponding & self._resample, collision_rate=rate)
-
-    def at(self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> Draw:
-        """The draw at given places: `ranks` in the lists, `choice` in [0, 1) among the offline image's captions."""
-        images = self._image_of[captions]
-        offline_captions = self._captions.at(images, ranks[0])
-        offline_images = self._images.at(captions, ranks[1])
-        first = self._captions_of.offsets[offline_images]
-        count = self._captions_of.offsets[offline_images + 1] - first
-        own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
-        own_images = self._image_of[offline_captions]
-        corresponding = own_images == offline_images
-        return Draw(images, captions, offline_captions, offline_images, own_images, own_captions, corresponding)
-
-
-Offline = Literal["anchors", "quintuplet", "triples"]
-"""What a loss wants of the table: the anchors' negatives, their companions as well, or triples of true pairs."""
-GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A step's pairs in groups of B images and B captions, as `Draw` has them; triples are one group."""
-
-    groups: Sequence[Group]
-    corresponding: Bool[np.ndarray, " batch"] | None = None
-    collision_rate: float = 0.0
-
-
-def draw_groups(
-    sampler: Sampler, offline: Offline, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
-) -> Drawn:
-    """The anchors with what the loss wants of the table; `epoch` counts from the first one that draws.
-
-    Of triples, the first third of the captions is drawn, so that a step has as many pairs as any other.
-    """
-    if offline == "triples":
-        draw = sampler.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
-        return Drawn([draw.triples], collision_rate=draw.collision_rate)
-    draw = sampler.draw(captions, rng, epoch)
-    return Drawn(draw.groups[: GROUPS[offline]], draw.corresponding, draw.collision_rate)
-
-
-class _Lists:
-    """The lists of one direction, every one with something to draw."""
-
-    def __init__(
-        self, direction: str, ids: Int32[np.ndarray, "anchors h"], weights: Float[np.ndarray, "anchors h"] | None
-    ) -> None:
-        drawable = ids >= 0 if weights is None else (ids >= 0) & (weights > 0)
-        if len(empty := np.flatnonzero(~drawable.any(axis=1))):
-            raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
-        self._ids, self._weights = ids, weights
+            ranks[:, corresponding] = ranks_of(int(corresponding.sum()))
+            groups = self.at(captions, ranks, rng.random(len(captions)))
+            corresponding = _corresponding(groups)
+        return Draw(groups, corresponding & self._resample, float(first.mean()))
 
     def at(
-        self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
-    ) -> Int32[np.ndarray, " batch"]:
-        """The negative of each anchor at a rank in [0, 1)."""
-        rows = self._ids[anchors]
-        if self._weights is None:
-            lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
-            places = (ranks * lengths).astype(np.int64)
-        else:
-            sums = np.where(rows >= 0, self._weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
-            places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
-            last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
-            places = np.minimum(places, last)
-        return np.take_along_axis(rows, places[:, None], axis=1)[:, 0]
+        self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]
+    ) -> list[Group]:
+        """The groups at given places: `ranks` in the lists, `choice` in [0, 1) among the offline image's captions."""
+        anchors = Group(self._image_of[captions], captions)
+        offline = Group(self._t2i.at(captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
+        first = self._captions_of.offsets[offline.images]
+        count = self._captions_of.offsets[offline.images + 1] - first
+        own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
+        return [anchors, offline, Group(self._image_of[offline.captions], own_captions)]
+
+    def draw_for(
+        self, offline: Offline, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
+    ) -> Draw:
+        """The anchors with what the loss wants of the table; `epoch` counts from the first one that draws.
+
+        Of triples, (i, t), (i_own, t_off) and (i_off, t_own), the first third of the captions is drawn, so that a step
+        has as many pairs as any other.
+        """
+        if offline != "triples":
+            draw = self.draw(captions, rng, epoch)
+            return replace(draw, groups=draw.groups[: GROUPS[offline]])
+        draw = self.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
+        anchors, negatives, own = draw.groups
+        images = np.concatenate([anchors.images, own.images, negatives.images])
+        triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
+        return Draw([triples], collision_rate=draw.collision_rate)
+
+
+def _check_ids(i2t: Drawable, t2i: Drawable, image_of: Int32[np.ndarray, " captions"]) -> None:
+    """Refuse ids of nothing, and own positives that could be drawn, whatever table or weights they come from."""
+    images = np.arange(len(i2t.ids), dtype=np.int32)
+    for anchor, lists, candidate, own, image_of_candidate in (
+        ("image", i2t, "caption", images, image_of),
+        ("caption", t2i, "image", image_of, images),
+    ):
+        for start, stop in blocks(len(lists.ids), BLOCK):
+            ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
+            broken = (ids < -1) | (ids >= len(image_of_candidate))
+            broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]
+            if broken.any():
+                row, place = np.argwhere(broken)[0]
+                raise ValueError(
+                    f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, and "
+                    f"there are {candidate}s 0 to {len(image_of_candidate) - 1}, with -1 only at a list's end; the "
+                    "table is damaged or was mined on other data, so mine again."
+                )
+            is_own = listed & (image_of_candidate[ids] == own[start:stop, None])
+            if lists.weights is not None:
+                is_own &= lists.weights[start:stop] > 0
+            if is_own.any():
+                row, place = np.argwhere(is_own)[0]
+                raise ValueError(
+                    f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
+                    "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
+                )
+
+
+def _corresponding(groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
+    """Where the offline negatives of both sides are a true pair."""
+    _, offline, companions = groups
+    return companions.images == offline.images

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,20 +14,24 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.pipeline.config.losses import Loss
+from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.losses import LossKind, loss_kind
+from aoq.pipeline.losses import loss_kind
+from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.training.sampler import Drawn, Sampler, draw_groups
+from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
+
+TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
 
 @dataclass(frozen=True)
 class Objective:
     """A loss with its numbers, and whether other captions of an anchor's image count as positives."""
 
-    kind: LossKind
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
+    offline: Literal["none"] | Offline = "none"
     besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
     """A further loss on the codes of the anchors, already weighted."""
     observes: bool = True
@@ -54,7 +59,7 @@ class Batch:
 def make_objective(loss: Loss) -> Objective:
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
     numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
-    return Objective(kind, partial(kind.function, **numbers), loss.mask_positives)
+    return Objective(partial(kind.function, **numbers), loss.mask_positives, kind.offline)
 
 
 def draw_batch(
@@ -64,20 +69,20 @@ def draw_batch(
     captions: Int32[np.ndarray, " batch"],
     rng: np.random.Generator,
     epoch: int,
-) -> Drawn:
+) -> Draw:
     """What a step sees of the split and of the table; `epoch` counts from the first one that draws."""
-    if sampler is None or objective.kind.offline == "none":
-        return Drawn([(pairs.split.image_of[captions], captions)])
-    return draw_groups(sampler, objective.kind.offline, captions, rng, epoch)
+    if sampler is None or objective.offline == "none":
+        return Draw([Group(pairs.split.image_of[captions], captions)])
+    return sampler.draw_for(objective.offline, captions, rng, epoch)
 
 
-def read_batch(pairs: PairData, drawn: Drawn) -> Batch:
-    images = pairs.images(np.concatenate([images for images, _ in drawn.groups]))
+def read_batch(pairs: PairData, draw: Draw) -> Batch:
+    images, captions = (np.concatenate(rows) for rows in zip(*draw.groups, strict=True))
     return Batch(
-        replace(images, groups=len(drawn.groups)),
-        pairs.captions(np.concatenate([captions for _, captions in drawn.groups])),
-        torch.from_numpy(drawn.groups[0][0].astype(np.int64)),
-        None if drawn.corresponding is None else torch.from_numpy(drawn.corresponding),
+        replace(pairs.images(images), groups=len(draw.groups)),
+        pairs.captions(captions),
+        torch.from_numpy(draw.groups[0].images.astype(np.int64)),
+        None if draw.corresponding is None else torch.from_numpy(draw.corresponding),
     )
 
 
@@ -95,16 +100,32 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
     value = objective.loss(Similarities(matrix, is_positive, offline))
-    gap = (matrix.diagonal().mean() - matrix.mean()).detach()
-    value = LossValue(value.total, {**value.figures, "positive_gap": gap})
+    figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
     auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
     if objective.besides is not None:
         further = objective.besides(model, images[:size], captions[:size])
-        value = LossValue(value.total, {**value.figures, **further.figures})
+        figures |= further.figures
         auxiliary = further.total if auxiliary is None else auxiliary + further.total
     if objective.observes:
         model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
-    return value, auxiliary
+    return LossValue(value.total, figures), auxiliary
+
+
+def constrain(
+    model: MatchingModel, images: Code, captions: Code, *, constraints: Constraints, rng: np.random.Generator
+) -> LossValue:
+    """The weighted sum of the terms over matched pairs and directions; the figures `ccr` and `ccs` are not weighted."""
+    total = images.vectors.new_zeros(())
+    figures = dict.fromkeys(constraints.names, total)
+    for attention in model.fragment_attention(images, captions):
+        uniform = torch.from_numpy(rng.random((2, len(images)))).to(total.device)
+        similarities = content_similarities(attention, uniform)
+        for name in constraints.names:
+            term, numbers = TERMS[name], getattr(constraints, name)
+            value = term(similarities, margin=numbers.margin)
+            total = total + numbers.weight * value
+            figures[name] = figures[name] + value.detach()
+    return LossValue(total, figures)
 
 
 def _offline_similarities(model: MatchingModel, images: Code, captions: Code, batch: Batch) -> OfflineSimilarities:
@@ -114,8 +135,7 @@ def _offline_similarities(model: MatchingModel, images: Code, captions: Code, ba
     anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
     wanted = wanted[: 2 if groups == 2 else 4]
-    image_rows = torch.cat([rows for rows, _ in wanted])
-    caption_rows = torch.cat([rows for _, rows in wanted])
+    image_rows, caption_rows = (torch.cat(rows) for rows in zip(*wanted, strict=True))
     similarities = model.pair_similarity(images[image_rows], captions[caption_rows]).split(size)
     anchored, derived = similarities[:2], similarities[2:]
     if batch.corresponding is not None:
@@ -126,32 +146,26 @@ def _offline_similarities(model: MatchingModel, images: Code, captions: Code, ba
 def take_step(
     model: MatchingModel,
     optimizer: torch.optim.Optimizer,
-    parameters: Sequence[Tensor],
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
 ) -> dict[str, float]:
     """Forward, backward, clip, step; the figures of the batch."""
+    model.train()
     value, auxiliary = forward(model, batch, objective)
     total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, parameters, gradient_clip)
-    figures = {
-        "loss": total.detach(),
-        "retrieval_loss": value.total.detach(),
-        **value.figures,
-        "gradient_norm": norm,
-    }
+    norm = descend(total, optimizer, gradient_clip)
+    figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
-        figures["auxiliary_loss"] = auxiliary.detach()
-    return {name: float(figure) for name, figure in figures.items()}
+        figures["auxiliary_loss"] = auxiliary
+    return {name: float(figure.detach()) for name, figure in figures.items()}
 
 
-def descend(
-    total: Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradient_clip: float
-) -> Float[Tensor, ""]:
+def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float) -> Float[Tensor, ""]:
     """Backward, clip, step; the gradient's norm before it was clipped."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
+    (group,) = optimizer.param_groups
+    norm = torch.nn.utils.clip_grad_norm_(group["params"], gradient_clip)
     optimizer.step()
     return norm

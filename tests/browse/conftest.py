@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from aoq.pipeline.browse.app import create_app, open_port, server_on
+from aoq.pipeline.browse.app import create_app, open_server
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
@@ -22,6 +22,7 @@ IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
 EMOJI = "Ein Hund 🐕 läuft Straße"
 HEBREW = "כלב רץ על הדשא"
+HIDDEN = "a \u202edog\x1b[31m\x00"
 EXPERIMENT = """
 dataset.folder = "one"
 model = {name = "vsepp", embedding_size = 16, word_size = 8}
@@ -38,10 +39,10 @@ def write_world(root: Path) -> None:
     for split, images in (("train", IMAGES), ("dev", 12)):
         path = root / "one" / f"{split}_caps.txt"
         captions = path.read_text().splitlines()
-        captions[:3] = [HOSTILE, EMOJI, HEBREW]
+        captions[:4] = [HOSTILE, EMOJI, HEBREW, HIDDEN]
         path.write_text("\n".join(captions) + "\n", encoding="utf-8")
         ids = [f"{split}{n}.png" for n in range(images)]
-        ids[4:7] = ["../secret.png", "../../../etc/passwd", "x" * 300]
+        ids[4:8] = ["../secret.png", "../../../etc/passwd", "x" * 300, "train\u202e7\x07"]
         (root / "one" / f"{split}_ids.txt").write_text("".join(f"{name}\n" for name in ids))
         (root / "one" / f"{split}_labels.json").unlink()  # so that nothing is drawn
     (root / "one" / "thumbs").mkdir()
@@ -125,12 +126,9 @@ def browse(pages_of, source):
 def served(source, tmp_path):
     """The address of a real server."""
     split = source.train.split
-    with open_port(0) as listening:
-        port = listening.getsockname()[1]
-        app = create_app(source, Matches(tmp_path / "matches.csv", split.image_count, split.caption_count), port)
-        server = server_on(listening, app)
+    server = open_server(source, Matches(tmp_path / "matches.csv", split.image_count, split.caption_count), 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{port}"
+    yield f"http://127.0.0.1:{server.port}"
     server.shutdown()
     thread.join()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 
 import pytest
+
+from aoq.pipeline.browse import app
 
 
 def test_every_answer_forbids_what_pages_do_not_need(browse, source):
@@ -23,6 +27,13 @@ def test_other_names_are_refused(browse, host):
     for address in ("/", "/static/style.css"):
         with browse.client.get(address, base_url=f"http://{host}") as answer:
             assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["", "a b", "[::1", "x\x00", "a/b", "evil.example@127.0.0.1:8765", "x" * 64, "a..b"])
+def test_names_that_are_none_are_refused(browse, host):
+    answer = browse.client.get("/", environ_overrides={"HTTP_HOST": host, "SERVER_NAME": "", "SERVER_PORT": "8765"})
+    assert answer.status_code in (400, 403)
+    assert "Back to the start" in answer.text
 
 
 def test_both_own_names_are_served(browse):
@@ -44,6 +55,10 @@ def test_both_own_names_are_served(browse):
         ({"back": "https://evil.example/"}, 400, "of this server only"),
         ({"back": "//evil.example/"}, 400, "of this server only"),
         ({"back": "/\\evil.example/"}, 400, "of this server only"),
+        ({"back": "/\t/evil.example/"}, 400, "of this server only"),
+        ({"back": "\t//evil.example/"}, 400, "of this server only"),
+        ({"back": "/x\r\nSet-Cookie: a=1"}, 400, "of this server only"),
+        ({"back": "/\u2028"}, 400, "of this server only"),
     ],
 )
 def test_marks_that_make_no_sense_write_nothing(browse, changes, code, message):
@@ -71,3 +86,28 @@ def test_a_mark_shows_wherever_the_pair_does(browse, source):
     assert re.search(r'aria-pressed="true"', browse.text("/image/7"))
     browse.mark(7, caption, match="no")
     assert "✓ true match" not in browse.text("/image/7")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(app, "LONGEST", 1.0)
+    monkeypatch.setattr(app._Handler, "timeout", 0.3)
+
+
+@pytest.mark.parametrize("pause", [0.1, 60])
+def test_silent_and_slow_clients_are_let_go(impatient, served, pause):
+    host, port = served.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=0.1) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        started = sent = time.monotonic()
+        with pytest.raises(ConnectionError):  # noqa: PT012  (asked until it is ended)
+            while time.monotonic() - started < 30:
+                if time.monotonic() - sent > pause:
+                    client.sendall(b"x")
+                    sent = time.monotonic()
+                try:
+                    if client.recv(1 << 16) == b"":
+                        raise ConnectionResetError
+                except TimeoutError:
+                    continue
+    assert time.monotonic() - started < 10

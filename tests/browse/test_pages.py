@@ -18,7 +18,8 @@ from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.tables.writing import as_tables, write_table
+from aoq.pipeline.tables.writing import write_table
+from aoq.pipeline.terminal import is_hidden, visible
 
 
 def entries(page):
@@ -56,7 +57,7 @@ def test_a_list_is_that_of_the_table(browse, source, tables, world, direction):
     shown = [entry for page in pages for entry in entries(browse.text(f"/{kind}/{anchor}{page}"))]
     assert len(shown) == len(expected.negatives)
     for negative, (text, links) in zip(expected.negatives, shown, strict=True):
-        assert text.startswith(f"{negative.rank} {negative.text} {negative.score:.4f}")
+        assert text.startswith(f"{negative.rank} {visible(negative.text)} {negative.score:.4f}")
         assert ("above a positive" in text) == negative.above_positive
         assert all(flag in text for flag in (*negative.flags, negative.duplicate))
         assert f"/{other}/{negative.row}?table=0" in links
@@ -154,6 +155,16 @@ def test_wrong_addresses_say_what_there_is(browse, address, code, message):
     assert "<b>" not in answer.text
 
 
+def test_what_is_hidden_is_shown(browse):
+    for address in ("/", "/image/0", "/caption/3", "/caption/3/listed", "/image/7", "/queries", "/query/image/0"):
+        page = browse.text(address)
+        assert "\\u202e" in page
+        assert not any(map(is_hidden, page)), address
+    assert r"“<bdi>\u202e\x1b[31m</bdi>”" in browse.text("/search?q=%E2%80%AE%1B%5B31m")
+    assert r"kind=\x1b" not in browse.get("/image/0?show=%1B").text
+    assert not any(map(is_hidden, browse.get("/image/0?show=%1B").text))
+
+
 def test_pictures_are_read_from_thumbs_alone(browse, source):
     key = source.train.key
     there = browse.get(f"/picture/{key}/0")
@@ -240,13 +251,13 @@ def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tm
         for lists in (table.i2t, table.t2i)
     ]
     made = {
-        direction: ({"direction": direction, "h": lists.h}, as_tables([lists]))
+        direction: ({"direction": direction, "h": lists.h}, [lists])
         for direction, lists in zip(("i2t", "t2i"), blank, strict=True)
     }
     write_table(tmp_path / "table", {"dataset": "", "teacher": None}, made, paired(source.train.split.image_of))
     manifest = read_manifest(tmp_path / "table")
     files = {name: ListFile(tmp_path / "table", name, manifest, None) for name in ("i2t", "t2i")}
-    imported = replace(source.tables[1], manifest=manifest, lists=files, store=None)
+    imported = replace(source.tables[1], teacher="", lists=files, store=None)
     browse = pages_of(replace(source, tables=(imported,)))
     shown = entries(browse.text("/image/7"))
     assert len(shown) == 30
@@ -264,7 +275,7 @@ def test_a_damaged_table_is_said(source, pages_of, folders, tmp_path):
     content = bytearray((copy / "i2t.parquet").read_bytes())
     content[400:440] = bytes(40)
     (copy / "i2t.parquet").write_bytes(content)
-    files = {name: ListFile(copy, name, source.tables[1].manifest, None) for name in ("i2t", "t2i")}
+    files = {name: ListFile(copy, name, read_manifest(copy), None) for name in ("i2t", "t2i")}
     browse = pages_of(replace(source, tables=(replace(source.tables[1], lists=files),)))
     for address in ("/image/7", "/caption/7/listed"):
         answer = browse.get(address)

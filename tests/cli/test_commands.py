@@ -12,6 +12,8 @@ import pytest
 from aoq.pipeline.cli.artifacts import _delete
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.manifest import seal
+from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.tables.table import read_table
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -99,6 +101,13 @@ def test_explain_names_the_difference_to_the_nearest(aoq):
     assert "has stages" in wrong.stderr
 
 
+def test_work_that_was_cut_before_its_last_rename_is_no_artefact(aoq, mined, tmp_path):
+    root = shutil.copytree(mined, tmp_path / "copy", symlinks=True)
+    made = only(root, "hard_negatives")
+    made.rename(made.with_name(f".{made.name}.work"))
+    assert "no other hard_negatives is" in aoq("explain", TINY, "hard_negatives", root=root).stdout
+
+
 def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
     assert "artefacts are whole" in aoq("verify", TINY).stdout
     copy = tmp_path / "copy"
@@ -106,11 +115,26 @@ def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
     table = only(copy, "hard_negatives") / "table" / "i2t.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"x")
     manifest = only(copy, "embeddings") / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"started"', '"begun"'))
+    said = json.loads(manifest.read_text())
+    said["files"]["images.npy"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(said))
     found = aoq("verify", TINY, root=copy)
     assert found.exit_code == 1
     assert "i2t.parquet was changed" in found.stderr
-    assert "made from another copy of embeddings" in found.stderr
+    assert "it was changed after it was written" in found.stderr
+    manifest.write_text(json.dumps({**said, "seal": seal(said)}))
+    assert "made from another copy of embeddings" in aoq("verify", TINY, root=copy).stderr
+    manifest.write_text(json.dumps({name: value for name, value in said.items() if name not in ("seal", "inputs")}))
+    assert "made from another copy of embeddings" in aoq("verify", TINY, root=copy).stderr
+
+
+def test_an_artefact_made_again_alike_is_whole_with_what_was_made_from_it(aoq, mined, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(mined, copy, symlinks=True)
+    manifest = only(copy, "embeddings") / "MANIFEST.json"
+    said = json.loads(manifest.read_text()) | {"seconds": 99.0}
+    manifest.write_text(json.dumps(said | {"seal": seal(said)}))
+    assert "artefacts are whole" in aoq("verify", TINY, root=copy).stdout
 
 
 def test_results_shows_what_is_made(aoq):
@@ -136,6 +160,20 @@ def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):
     assert "nothing to free" in aoq("gc", root=root).stdout
     aoq("gc", "--delete", "--unfinished", root=root)
     assert not unfinished.exists()
+
+
+def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = tmp_path / ".table.work"
+    with scratch_beside(tmp_path / "table") as scratch:
+        (scratch / "half").write_text("made")
+        assert f"{left} is being worked on" in aoq("gc", "--delete", "--unfinished").stdout
+        shutil.copytree(scratch, tmp_path / "copy")
+    (tmp_path / "copy").rename(left)
+    assert "nothing to free" in aoq("gc").stdout
+    assert str(left) in aoq("gc", "--unfinished").stdout
+    assert f"deleted {left}" in aoq("gc", "--delete", "--unfinished").stdout
+    assert not left.exists()
 
 
 def test_gc_leaves_alone_what_is_being_worked_on(tmp_path):
@@ -165,6 +203,13 @@ def test_data_check(aoq, mined, tmp_path):
     assert found.exit_code == 1
     assert "train_ims.npy" in found.stdout
     assert "dev_caps.txt:5" in found.stdout
+
+
+def test_the_list_of_commands_crops_no_line(aoq):
+    shown = aoq("--help", root=None).stdout
+    listed = shown.partition("Commands:\n")[2].splitlines()
+    assert len(listed) == 19
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed)
 
 
 def test_errors_are_one_line(aoq):

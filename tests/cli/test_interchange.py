@@ -132,6 +132,8 @@ def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
         ("0 Q0 1 1 0.5 x\n\n", "i2t.trec:2: 0 fields"),
         ("0 Q0 1 1 high x\n", "i2t.trec:1: the score 'high' is not a finite number"),
         ("0 Q0 1 1 nan x\n", "i2t.trec:1: the score 'nan' is not a finite number"),
+        ("0 Q0 1 1 1e300 x\n", "is not a finite number, or too large for float32"),
+        ("0 Q0 999999999 1 1 x\n", "name image 0 and caption 999999999, and have 2 lists"),
         ("a Q0 1 1 0.5 x\n", "i2t.trec:1: 'a' is no row number; give --image-ids"),
         ("0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n", "i2t.trec:3: this query has lines further up too"),
         ("0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n", "i2t.trec: row 0 lists a candidate twice"),
@@ -153,7 +155,7 @@ def test_runs_that_are_none_are_refused(run, files, lines, message):
         (np.zeros(IMAGES, np.int32), "i2t_x.npy holds int32 of shape (15,)"),
         (np.full((IMAGES, 1), IMAGES * EACH), "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29"),
         (np.zeros((IMAGES + 1, 1), np.int32), "16 images of 2 captions make 32, and there are 30"),
-        (np.array([[None]]), "i2t_x.npy: cannot be memory-mapped"),
+        (np.array([[None]]), "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)"),
     ],
 )
 def test_arrays_that_are_no_lists_are_refused(run, array, message):
@@ -201,9 +203,12 @@ def test_places_and_tables_that_do_not_do_are_refused(run, files):
     assert "is not the name of a file with images' lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
     assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
     assert "say who belongs to whom" in run("import-table", "i2t.npy", "out").stderr
+    mined = ("--normalise", "--unpaired", "--h-captions", 2, "--h-images", 2)
+    assert run("mine", "images.npy", "captions.npy", "unpaired", *mined).exit_code == 0
+    assert "no caption belongs to any image" in run("export", "unpaired", "out", *given).stderr
     nobody = pa.table({"caption_id": pa.array([], pa.int32()), "image_id": pa.array([], pa.int32())})
     pq.write_table(nobody, files / "table" / "positives.parquet")
-    assert "no caption belongs to any image" in run("export", "table", "out", *given).stderr
+    assert "does not hold the pairs whose sha256" in run("export", "table", "out", *given).stderr
     (files / "table" / "positives.parquet").unlink()
     assert "positives.parquet does not exist" in run("export", "table", "out", *given).stderr
 

@@ -122,7 +122,7 @@ def test_an_interrupted_run_goes_on(run, files, monkeypatch):
     assert cut.exit_code == 1
     assert "disk full" in cut.stderr
     assert not (files / "table").exists()
-    shards = {path: path.stat().st_mtime_ns for path in (files / ".table.mining" / "shards").iterdir()}
+    shards = {path: path.stat().st_mtime_ns for path in (files / ".table.work" / "shards").iterdir()}
     assert shards
     monkeypatch.setattr(module, "write_table", write)
     seen = {}
@@ -138,9 +138,9 @@ def test_an_interrupted_run_goes_on(run, files, monkeypatch):
 
 
 def test_what_was_begun_for_other_vectors_is_not_used(run, files, monkeypatch):
-    (files / ".table.mining" / "table").mkdir(parents=True)
-    (files / ".table.mining" / "table" / "manifest.json").write_text("{}")
-    (files / ".table.mining" / "job.json").write_text(json.dumps({"another": "job"}))
+    (files / ".table.work" / "table").mkdir(parents=True)
+    (files / ".table.work" / "table" / "manifest.json").write_text("{}")
+    (files / ".table.work" / "job.json").write_text(json.dumps({"another": "job"}))
     assert run("--per-image", EACH).exit_code == 0
     assert audit(files / "table") == []
 
@@ -150,7 +150,7 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH)[::-1])
     refused = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 1)
     assert "mining.recall_floor is 100.0%" in refused.stderr
-    assert any((files / ".table.mining" / "shards").iterdir())  # a lower floor would go on with these
+    assert any((files / ".table.work" / "shards").iterdir())  # a lower floor would go on with these
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
     assert run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01).exit_code == 0
     assert audit(files / "table") == []
@@ -207,8 +207,8 @@ def test_files_that_are_not_what_they_seem_are_refused(run, files):
     for given, message in {
         "two.safetensors": "has 2 tensors of vectors, ['a', 'b']; name one: two.safetensors::NAME",
         "two.safetensors::c": "has no 'c' among its tensors",
-        "broken.safetensors": "is damaged or no safetensors file",
-        "broken.parquet": "is damaged or no Parquet file",
+        "broken.safetensors": "is damaged or not a safetensors file",
+        "broken.parquet": "is damaged or not a Parquet file",
         "ragged.parquet": "the lists of column 'v' are not all of 2 numbers",
         "vectors.csv": "is none of .npy, .safetensors, .parquet",
         "nowhere.npy": "nowhere.npy does not exist",
@@ -220,3 +220,65 @@ def test_files_that_are_not_what_they_seem_are_refused(run, files):
     (files / "table").mkdir()
     assert "is there already" in run("--per-image", EACH).stderr
     assert "is no folder to write to" in run("--per-image", EACH, output="nowhere/table").stderr
+
+
+def changed(header):
+    """A .npy file whose header says something else."""
+    content = header.ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(content).to_bytes(2, "little") + content + bytes(IMAGES * 7 * 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is damaged or not a .npy file of numbers"),
+        (b"PK\x05\x06" + bytes(18), "is damaged or not a .npy file of numbers"),
+        (changed("{'descr': '<f4' 'fortran_order'"), "is damaged or not a .npy file of numbers"),
+        (changed("((((((((((((("), "is damaged or not a .npy file of numbers"),
+        (changed("{'descr': '|O', 'fortran_order': False, 'shape': (20, 7), }"), "it holds Python objects"),
+        (changed("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 7), }"), "and 560 are there"),
+        (changed("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"), "560 are there"),
+    ],
+)
+@pytest.mark.parametrize("name", ["images.npy", "pairs.npy"])
+def test_damaged_arrays_are_refused_in_a_sentence(run, files, name, content, message):
+    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+    (files / name).write_bytes(content)
+    result = run("--pairs", "pairs.npy")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert message in result.stderr
+    assert "pickle" not in result.stderr
+
+
+@pytest.mark.parametrize("row", [2**32 + 5, 2**32 - 1, 2**31, -2, IMAGES])
+def test_rows_of_images_do_not_wrap(run, files, row):
+    pairs = np.repeat(np.arange(IMAGES), EACH)
+    pairs[3] = row
+    np.save("pairs.npy", pairs)
+    assert f"caption 3 is paired with image {row}" in run("--pairs", "pairs.npy").stderr
+    assert not list(files.glob("*table*"))
+
+
+def test_vectors_in_the_order_of_fortran_or_of_other_bytes_are_taken(run, files):
+    run("--per-image", EACH)
+    np.save("images.npy", np.asfortranarray(vectors()[0]))
+    np.save("captions.npy", vectors()[1].astype(">f4"))
+    assert run("--per-image", EACH, output="other").exit_code == 0
+    assert hashes(files / "other") == hashes(files / "table")
+
+
+@pytest.mark.parametrize("parameters", ["nprobe=-1", "nprobe=99999999999", "nprobe=nan", "nprobe", "nprobe=1,ht=-1"])
+def test_parameters_of_an_index_are_counts(run, parameters):
+    pytest.importorskip("faiss")
+    result = run("--per-image", EACH, "--search", f"faiss:IVF4,Flat|{parameters}")
+    assert result.exit_code == 1
+    assert "parameters are NAME=N, with N from 0 to" in result.stderr
+
+
+@pytest.mark.parametrize("factor", [1e19, 3e37, 1e-20])
+def test_products_beyond_float32_are_refused_before_the_search(run, files, factor):
+    np.save("images.npy", vectors()[0] * np.float32(factor))
+    result = run("--per-image", EACH, "--metric", "dot")
+    assert result.exit_code == 1
+    assert "the largest norm of the images is" in result.stderr
+    assert "divide all images by a common factor" in result.stderr

@@ -109,6 +109,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
             "2 vectors of captions are given",
         ),
         (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
+        (["--min-score", "nan"], "min_score: Input should be a finite number"),
         (["--positives", "none.csv"], "none.csv does not exist"),
         (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
         (

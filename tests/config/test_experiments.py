@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from aoq.models import MODELS
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config import losses, models
-from aoq.pipeline.config.combinations import Ensemble
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.tables import Ensemble
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.training.sampler import STRATEGIES
@@ -111,7 +111,11 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
         ('name = "vsepp"', 'name = "scan"', "name a `teacher`"),
         ("[dataset.demo]\nimages = 100", "[dataset]", "name either `folder`"),
-        ("[model]", "[model", "not TOML"),
+        ("[model]", "[model", "not a TOML file"),
+        ("[model]", "deep = " + "[" * 3000 + "\n[model]", "not a TOML file .it is nested too deeply"),
+        ("[dataset.demo]", "seed = 99999999999999999999\n[dataset.demo]", "99999999999999999999 has more than 64 bits"),
+        ('loss.name = "online"', "decay = 1e999", "first_round.decay: .*finite number"),
+        ('loss.name = "online"', "learning_rate = nan", "first_round.learning_rate: .*finite number"),
         ("[first_round]", 'teacher = "x"\n[first_round]', "unknown keys"),
         ("[dataset.demo]", 'sampling.strategy = "weighted"\n[dataset.demo]', "sampling: .*which needs both"),
         ("[dataset.demo]", "sampling.gap = 0.1\n[dataset.demo]", "sampling: .*belong to strategy"),
@@ -165,6 +169,20 @@ def test_mistakes_are_named(load, old, new, message):
     with pytest.raises(ValueError, match=message) as raised:
         load(TEXT.replace(old, new, 1))
     assert "trial.toml" in str(raised.value)
+
+
+def test_what_is_no_experiment_file_is_named(tmp_path):
+    nameless = tmp_path / "...toml"
+    nameless.write_text(TEXT)
+    with pytest.raises(ValueError, match=r"experiment file .*\.\.\.toml has no name before \.toml"):
+        load_experiment(str(nameless))
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "endless.toml").symlink_to("/dev/zero")
+    for name, reason in (("folder", "it is a folder"), ("endless", "it is no regular file")):
+        with pytest.raises(ValueError, match=rf"{name}.toml is damaged or not a TOML file \({reason}\)"):
+            load_experiment(str(tmp_path / f"{name}.toml"))
+    with pytest.raises(ValueError, match="unknown experiment '/dev/zero'"):
+        load_experiment("/dev/zero")
 
 
 CO_TAUGHT = """

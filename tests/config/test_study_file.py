@@ -9,9 +9,9 @@ import pytest
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.planning.chain import split_member
+from aoq.pipeline.planning.comparisons import plan_study
 from aoq.pipeline.planning.keys import control_training
 from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.planning.study import plan_study
 from aoq.tasks import Ablation
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -153,7 +153,8 @@ def test_the_studys_key_follows_its_cells(planned):
             'models = ["small"]',
             r"baseline 'online' runs on all models but \['large'\]",
         ),
-        ("[models]", "[models", "not TOML"),
+        ("[models]", "[models", "not a TOML file"),
+        ("[models]", 'name = "../x"\n[models]', r"name: .*pattern"),
         (
             "change_for.large.second_round.learning_rate = 5e-3",
             "change_for.large.seed = 5",

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.data.annotations import annotation_files, read_classes, read_judgements, read_relevance
-from aoq.pipeline.data.demo import SeenScenes, labels_path, read_claim, write_demo_world
+from aoq.pipeline.data.annotations import annotation_files, read_annotations
+from aoq.pipeline.data.demo import is_true, labels_path, read_scenes, write_demo_world
 from aoq.pipeline.data.folder import open_split
 
 
@@ -23,11 +23,7 @@ def folder(tmp_path):
 def test_nothing_is_known_of_a_plain_folder(folder):
     split = open_split(folder, "dev")
     assert annotation_files(folder, "dev") == {}
-    assert (read_relevance(folder, split), read_classes(folder, split), read_judgements(folder, split)) == (
-        {},
-        None,
-        {},
-    )
+    assert read_annotations(folder, split) == ({}, None, {})
 
 
 def test_tables_are_read_from_csv_and_parquet_by_name(folder):
@@ -38,12 +34,12 @@ def test_tables_are_read_from_csv_and_parquet_by_name(folder):
     split = open_split(folder, "dev")
     found = {
         name: {direction: [rows.tolist() for rows in pairs] for direction, pairs in by_direction.items()}
-        for name, by_direction in read_relevance(folder, split).items()
+        for name, by_direction in read_annotations(folder, split).relevance.items()
     }
     both = [[0, 2, 1], [3, 3, 7]]
     assert found["relevance"] == {"i2t": both, "t2i": both}
     assert found["relevance_eccv"] == {"i2t": [[1], [3]], "t2i": [[2, 2], [4, 5]]}
-    judged = read_judgements(folder, split)["judgements_expert"]
+    judged = read_annotations(folder, split).judgements["judgements_expert"]
     assert (judged.images.tolist(), judged.captions.tolist(), judged.scores.tolist()) == ([1, 0], [3, 2], [2.5, 1.0])
 
 
@@ -56,15 +52,13 @@ def test_one_thing_in_two_files_is_refused(folder):
 
 def test_a_generated_world_knows_what_is_true_of_what(tmp_path):
     write_demo_world(tmp_path, images=8, dev_images=30, seed=0)
-    split, scenes = open_split(tmp_path, "dev"), SeenScenes.read(tmp_path, "dev")
-    pairs = read_relevance(tmp_path, split)["relevance"]
-    true = {
-        (i, c) for c in range(split.caption_count) for i in np.flatnonzero(read_claim(split.captions[c]).holds(scenes))
-    }
+    split, scenes = open_split(tmp_path, "dev"), read_scenes(tmp_path, "dev")
+    pairs = read_annotations(tmp_path, split).relevance["relevance"]
+    true = {(i, c) for c in range(split.caption_count) for i in np.flatnonzero(is_true(split.captions[c], scenes))}
     for images, captions in pairs.values():
         assert set(zip(images.tolist(), captions.tolist(), strict=True)) == true
     assert true >= {(image, caption) for caption, image in enumerate(split.image_of)}
-    classes = read_classes(tmp_path, split)
+    classes = read_annotations(tmp_path, split).classes
     for image, groups in enumerate(scenes.groups):
         assert np.flatnonzero(classes[image]).tolist() == sorted({thing for thing, _, _, number in groups if number})
 
@@ -72,7 +66,7 @@ def test_a_generated_world_knows_what_is_true_of_what(tmp_path):
 def test_classes_are_booleans_or_zeros_and_ones(folder):
     shown = np.eye(6, 4, dtype=np.uint8)
     np.save(folder / "dev_classes.npy", shown)
-    assert np.array_equal(read_classes(folder, open_split(folder, "dev")), shown == 1)
+    assert np.array_equal(read_annotations(folder, open_split(folder, "dev")).classes, shown == 1)
 
 
 @pytest.mark.parametrize(
@@ -80,25 +74,24 @@ def test_classes_are_booleans_or_zeros_and_ones(folder):
     [
         ("relevance", "caption_id,image_id\n30,0\n", "names caption_id 30 to 30, and the split has 0 to 29"),
         ("relevance", "caption_id,image_id\n1,-1\n", "names image_id -1 to -1"),
-        ("relevance", "caption_id,image\n1,1\n", "needs columns caption_id, image_id"),
+        ("relevance", "caption_id,image\n1,1\n", "table with the columns caption_id, image_id"),
         ("relevance", "caption_id,image_id\n", "holds no pair"),
         ("relevance", "caption_id,image_id\n1,\n2,1\n", "column image_id is empty in some rows"),
         ("relevance_x", "caption_id,image_id,direction\n1,1,both\n", "direction is 'both'; write i2t or t2i"),
-        ("judgements", "image_id,caption_id,score\n1,3,good\n", "needs columns image_id, caption_id, score"),
+        ("judgements", "image_id,caption_id,score\n1,3,good\n", "table with the columns image_id, caption_id, score"),
         ("judgements", "image_id,caption_id,score\n1,3,1\n1,4,inf\n", r"row 1 \(from 0\) has no finite score"),
         ("judgements", "image_id,caption_id,score\n1,3,nan\n", "column score is empty in some rows"),
-        ("judgements", "", "needs columns"),
+        ("judgements", "", "table with the columns"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(folder, name, text, message):
     (folder / f"dev_{name}.csv").write_text(text)
-    read = read_relevance if name.startswith("relevance") else read_judgements
     with pytest.raises(ValueError, match=message):
-        read(folder, open_split(folder, "dev"))
+        read_annotations(folder, open_split(folder, "dev"))
 
 
 @pytest.mark.parametrize("classes", [np.ones((5, 3)), np.full((6, 3), 2), np.ones(6)])
 def test_classes_that_do_not_fit_are_refused(folder, classes):
     np.save(folder / "dev_classes.npy", classes)
     with pytest.raises(ValueError, match="needs a row of 0 and 1"):
-        read_classes(folder, open_split(folder, "dev"))
+        read_annotations(folder, open_split(folder, "dev"))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
-from aoq.pipeline.data.annotations import read_classes, read_relevance
+from aoq.pipeline.data.annotations import read_annotations
 from aoq.pipeline.data.coco import write_coco_classes, write_coco_relevance
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.evaluation.annotated import measure_annotations
@@ -61,7 +61,7 @@ def test_some_images_in_another_order_score_as_the_package_has_them(tmp_path, kn
 def test_all_of_them_go_by_their_order(tmp_path, known):
     split = write_split(tmp_path, range(5000), 5000)
     write_coco_relevance(tmp_path, split)
-    images, captions = read_relevance(tmp_path, split)["relevance_eccv"]["i2t"]
+    images, captions = read_annotations(tmp_path, split).relevance["relevance_eccv"]["i2t"]
     row, ids = coco_images(known), known.coco_ids
     found = {(row[image], int(ids[caption])) for image, caption in zip(images, captions, strict=True)}
     right = {(image, caption) for image, right in known.eccv_gts["i2t"].items() for caption in right}
@@ -76,7 +76,7 @@ def test_classes_are_those_of_the_instances(tmp_path, known):
     instances = {"annotations": [{"image_id": image, "category_id": category} for image, category in shown]}
     (tmp_path / "instances.json").write_text(json.dumps(instances))
     write_coco_classes(tmp_path, split, tmp_path / "instances.json")
-    assert np.argwhere(read_classes(tmp_path, split)).tolist() == [[0, 0], [0, 89], [2, 17]]
+    assert np.argwhere(read_annotations(tmp_path, split).classes).tolist() == [[0, 0], [0, 89], [2, 17]]
 
 
 def test_what_is_not_cocos_is_refused(tmp_path, known):
@@ -84,9 +84,10 @@ def test_what_is_not_cocos_is_refused(tmp_path, known):
     with pytest.raises(ValueError, match=r"neither COCO's ids of test images nor all 5000 .* testall_ids.txt"):
         write_coco_relevance(tmp_path, split)
     split = write_split(tmp_path, coco_images(known)[:2], 2)
-    for text in ("no json", "[]", '{"annotations": [{"image_id": 1}]}'):
+    instance = '{"annotations": [{"image_id": 1, "category_id": %s}]}'
+    for text in ("no json", "[]", '{"annotations": [{"image_id": 1}]}', *(instance % i for i in (0, 91, "1e999"))):
         (tmp_path / "instances.json").write_text(text)
-        with pytest.raises(ValueError, match=r"is not COCO's instances_val2014.json"):
+        with pytest.raises(ValueError, match=r"damaged or not .* take COCO's instances_val2014.json"):
             write_coco_classes(tmp_path, split, tmp_path / "instances.json")
     (tmp_path / "instances.json").write_text('{"annotations": []}')
     with pytest.raises(ValueError, match="has no instance in any image"):

@@ -15,8 +15,9 @@ from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.demo_grammar import (
     COLOUR_WORDS,
     COUNT_WORDS,
-    GROUND_WORDS,
     NOUNS,
+    PLURALS,
+    PREPOSITIONS,
     RELATIONS,
     SIZE_WORDS,
 )
@@ -24,13 +25,13 @@ from aoq.pipeline.data.demo_scenes import COUNT, FAMILY, draw_scenes
 from aoq.pipeline.data.folder import Split, open_split
 from aoq.pipeline.data.vocabulary import tokenise
 
-NOUN_OF = {form: noun for noun, names in NOUNS.items() for forms in names for form in forms}
+NOUN_OF = {form: noun for noun, names in NOUNS.items() for name in names for form in (name, PLURALS[name])}
 COLOUR_OF = {word: colour for colour, words in COLOUR_WORDS.items() for word in words}
 SIZE_OF = {word: size for size, words in SIZE_WORDS.items() for word in words}
 COUNT_OF = {
     word.split()[0] if word != "a pair of" else "pair": i + 1 for i, ws in enumerate(COUNT_WORDS) for word in ws
 }
-GROUND_OF = {words[1].split()[1]: ground for ground, words in GROUND_WORDS.items()}
+GROUND_OF = {ground: ground for ground in PREPOSITIONS}
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +91,18 @@ def test_impossible_sizes_are_refused(tmp_path: Path, sizes: dict[str, int]) -> 
 
 
 def test_scenes_of_a_family_differ_in_one_slot_from_the_first() -> None:
-    scenes = draw_scenes(images=60 * FAMILY, most=3, rng=np.random.default_rng(0))
+    scenes, families = draw_scenes(images=60 * FAMILY, most=3, rng=np.random.default_rng(0))
     shared = 0
     for family in range(60):
-        rows = np.flatnonzero(scenes.family == family)
+        rows = np.flatnonzero(families == family)
         slots = [
-            (*scenes.attributes[row].ravel().tolist(), tuple(scenes.cells[row].tolist()), int(scenes.ground[row]))
-            for row in rows
+            (*scenes.groups[row].ravel().tolist(), scenes.cells[row].tobytes(), int(scenes.ground[row])) for row in rows
         ]
         assert len(set(slots)) == FAMILY
         differences = [[sum(a != b for a, b in zip(one, two, strict=True)) for two in slots] for one in slots]
         shared += any(sorted(row) == [0] + [1] * (FAMILY - 1) for row in differences)
     assert shared == 60
-    assert set(scenes.attributes[..., COUNT].ravel()) == {0, 1, 2, 3}
+    assert set(scenes.groups[..., COUNT].ravel()) == {0, 1, 2, 3}
 
 
 def test_many_captions_differ_in_one_word_from_one_of_another_image(train: Split) -> None:

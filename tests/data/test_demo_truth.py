@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from aoq.pipeline.data.demo import SeenScenes, read_claim, write_demo_world
+from aoq.pipeline.data.demo import is_true, read_labels, read_scenes, write_demo_world
+from aoq.pipeline.data.demo_scenes import Scenes
 from aoq.pipeline.data.folder import open_split
 
 
@@ -17,16 +20,38 @@ def world(tmp_path_factory):
 
 
 def test_every_caption_is_true_of_its_own_scene(world):
-    split, scenes = open_split(world, "train"), SeenScenes.read(world, "train")
+    split, scenes = open_split(world, "train"), read_scenes(world, "train")
     others = 0
     for caption, image in zip(split.captions, split.image_of, strict=True):
-        true = read_claim(caption).holds(scenes)
+        true = is_true(caption, scenes)
         assert true[image], caption
         others += true.sum() - 1
     assert 0 < others < 0.05 * len(split.captions) * 240
 
 
-SCENES = SeenScenes(
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda truth: truth.pop("phrases"), "phrases: field required"),
+        (lambda truth: truth["regions"].pop(), "the truth about 12 regions of 6 images"),
+        (lambda truth: truth["regions"][0].pop(), "the truth about 12 regions of 6 images"),
+        (lambda truth: truth["regions"][0][0].__setitem__(0, 12), "a number names nothing"),
+        (lambda truth: truth["regions"][0][0].__setitem__(0, 10**20), "a number names nothing"),
+        (lambda truth: truth["regions"][0][0].__setitem__(1, None), "regions.0.0.1: input should be a valid integer"),
+        (lambda truth: truth["phrases"][0].append([0, 1, [-1]]), "phrases.0..*greater than or equal to 0"),
+        (lambda truth: truth["phrases"][0].append(7), "not iterable"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(tmp_path, damage, message):
+    write_demo_world(tmp_path, images=6, dev_images=6, seed=0)
+    truth = json.loads((tmp_path / "dev_labels.json").read_text())
+    damage(truth)
+    (tmp_path / "dev_labels.json").write_text(json.dumps(truth))
+    with pytest.raises(ValueError, match=rf"dev_labels.json is damaged or not .*{message}"):
+        read_labels(tmp_path, "dev")
+
+
+SCENES = Scenes(
     groups=np.array([[[0, 0, 0, 1], [11, 3, 1, 2], [5, 1, 0, 0]], [[0, 0, 0, 2], [11, 3, 1, 2], [5, 1, 0, 1]]]),
     cells=np.array([[[2, 0], [0, 0], [1, 1]], [[0, 2], [1, 0], [1, 1]]]),
     ground=np.array([0, 4]),
@@ -50,9 +75,9 @@ SCENES = SeenScenes(
     ],
 )
 def test_claims_are_held_against_scenes(caption, true):
-    assert read_claim(caption).holds(SCENES).tolist() == [bool(one) for one in true]
+    assert is_true(caption, SCENES).tolist() == [bool(one) for one in true]
 
 
 def test_other_sentences_are_refused():
     with pytest.raises(ValueError, match="from 'runs fast"):
-        read_claim("A dog runs fast .")
+        is_true("A dog runs fast .", SCENES)

@@ -141,17 +141,20 @@ BAD = {
     "no images": ({"ims": np.zeros((0, 3, 5), np.float32)}, "none of them 0"),
     "dtype": ({"ims": np.zeros((4, 3, 5))}, "float32 or float16"),
     "byte order": ({"ims": np.zeros((4, 3, 5), ">f4")}, "byte order"),
-    "not npy": ({"ims": b"PK\x03\x04 something else"}, "cannot be memory-mapped"),
-    "nothing in it": ({"ims": b""}, "cannot be memory-mapped"),
+    "not npy": ({"ims": b"PK\x03\x04 something else"}, "damaged or not a .npy file"),
+    "nothing in it": ({"ims": b""}, "damaged or not a .npy file"),
     "captions left over": ({"caps": ["a"] * 13}, "13 captions for 4 images"),
     "fewer captions than images": ({"caps": ["a"] * 3}, "3 captions for 4 images"),
     "pairs too long": ({"pairs": np.zeros(13, int)}, "shape (12,)"),
     "pairs of floats": ({"pairs": np.zeros(12)}, "integer"),
     "pairs below 0": ({"pairs": np.array([0, 1, 2, 3, -1] + [0] * 7)}, "entry 4 is -1"),
+    "pairs beyond 32 bits": ({"pairs": np.array([2**32, 1, 2, 3] * 3)}, "entry 0 is 4294967296"),
     "pairs out of range": ({"pairs": np.array([0, 1, 2, 3, 4] + [0] * 7)}, "caption 5 is paired with image 4"),
     "image without caption": ({"pairs": np.array([0, 1, 3] * 4)}, "1 of 4 images have no caption (first rows [2])"),
     "mask shape": ({"mask": np.ones((4, 2), bool)}, "(4, 3)"),
     "mask of other numbers": ({"mask": np.full((4, 3), 2)}, "True and False"),
+    "mask of texts": ({"mask": np.full((4, 3), "1")}, "True and False"),
+    "mask of dates": ({"mask": np.ones((4, 3), "M8[s]")}, "True and False"),
     "boxes shape": ({"boxes": np.zeros((4, 3, 2), np.float32)}, "(4, 3, 4)"),
     "boxes of integers": ({"boxes": np.zeros((4, 3, 4), int)}, "float"),
     "ids do not fit": ({"ids": ["a", "b"]}, "2 ids for 4 images"),
@@ -174,16 +177,35 @@ def test_bad_files_are_refused(write_split: Write, case: str) -> None:
 def test_truncated_array_is_refused(write_split: Write) -> None:
     folder = write_split()
     os.truncate(folder / "train_ims.npy", 200)
-    with pytest.raises(ValueError, match=r"train_ims.npy: cannot be memory-mapped .* 200 bytes"):
+    with pytest.raises(ValueError, match=r"train_ims.npy is damaged .* takes 120 bytes, and 72 are there"):
         open_split(folder, "train")
 
 
 def test_objects_are_never_unpickled(write_split: Write, tmp_path: Path) -> None:
     content = _npy(np.array([{"a": 1}], dtype=object), tmp_path)
-    with pytest.raises(ValueError, match="without Python objects"):
+    with pytest.raises(ValueError, match="it holds Python objects"):
         open_split(write_split(ims=content), "train")
-    with pytest.raises(ValueError, match="without Python objects"):
+    with pytest.raises(ValueError, match="it holds Python objects"):
         open_split(write_split(pairs=content), "train")
+
+
+def test_what_is_no_file_or_may_not_be_read_is_named(write_split: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_split()
+    (folder / "train_pairs.npy").mkdir()
+    with pytest.raises(ValueError, match=r"train_pairs.npy is damaged .*it is a folder"):
+        open_split(folder, "train")
+    (folder / "train_pairs.npy").rmdir()
+    (folder / "train_caps.txt").unlink()
+    (folder / "train_caps.txt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"train_caps.txt is damaged .*it is no regular file"):
+        open_split(folder, "train")
+
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError, match=r"train_ims.npy may not be read \(permission denied\)"):
+        open_split(folder, "train")
 
 
 def test_a_missing_file_is_said_with_what_is_there(write_split: Write) -> None:

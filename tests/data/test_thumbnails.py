@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
+import logging
+import os
+import resource
+import struct
 import sys
+import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aoq.pipeline.data import thumbnails as module
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.data.thumbnails import WIDTH, Thumbnails
 
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -35,3 +42,82 @@ def test_without_pillow_it_says_what_to_install(thumbnails: Thumbnails, monkeypa
     with pytest.raises(ImportError, match=r'pictures needs PIL .*`pip install "aoq\[report\]"`'):
         thumbnails[0]
     assert thumbnails[3] is None
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of side x side black pixels, small as a file."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((side // 8 + 1) * side), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [8_000, 13_000, 20_000])
+def test_a_small_file_of_many_pixels_is_refused_by_its_header(
+    thumbnails: Thumbnails, tmp_path: Path, side: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "thumbs" / "a.png").write_bytes(bomb(side))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert thumbnails[0] is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
+    assert f"{tmp_path / 'thumbs' / 'a.png'} has more than 50 megapixels" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"), [("JPEG", "CMYK"), ("PNG", "P"), ("PNG", "RGBA"), ("WEBP", "RGB"), ("GIF", "P")]
+)
+def test_pictures_of_the_known_formats_are_shown_small(
+    thumbnails: Thumbnails, tmp_path: Path, form: str, mode: str
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new(mode, (900, 600)).save(tmp_path / "thumbs" / "a.png", form)
+    with image.open(module.io.BytesIO(thumbnails.read(0).content)) as small:
+        assert (small.format, small.size) == ("JPEG", (WIDTH, WIDTH * 2 // 3))
+
+
+@pytest.mark.parametrize("form", ["BMP", "TIFF", "PPM", "ICO"])
+def test_other_formats_are_refused(thumbnails: Thumbnails, tmp_path: Path, form: str) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (90, 60)).save(tmp_path / "thumbs" / "a.png", form)
+    assert thumbnails[0] is None
+
+
+def test_links_are_followed_as_a_folder_and_otherwise_named_once(
+    thumbnails: Thumbnails, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    thumbs = tmp_path / "thumbs"
+    for name in ("b.png", "d.png"):
+        (thumbs / name).unlink(missing_ok=True)
+        (thumbs / name).symlink_to(tmp_path / "a.png")
+    with caplog.at_level(logging.WARNING):
+        assert [thumbnails[image] for image in (1, 3, 1)] == [None] * 3
+    assert caplog.text.count("is a link out of thumbs/") == 1
+    assert f"{thumbs / 'b.png'} is a link" in caplog.text
+    (thumbs / "d.png").unlink()
+    os.link(thumbs / "a.png", thumbs / "d.png")
+    thumbs.rename(tmp_path / "elsewhere")
+    thumbs.symlink_to("elsewhere")
+    assert thumbnails[3] == thumbnails[0] is not None
+
+
+def test_one_picture_is_decoded_at_a_time(thumbnails: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    at_once, most, opened = [], [], image.open
+
+    def counted(*given: object, **options: object) -> object:
+        at_once.append(1)
+        most.append(len(at_once))
+        threading.Event().wait(0.02)
+        at_once.pop()
+        return opened(*given, **options)
+
+    monkeypatch.setattr(image, "open", counted)
+    threads = [threading.Thread(target=thumbnails.read, args=(0,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 8

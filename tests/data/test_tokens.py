@@ -79,17 +79,24 @@ def test_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "tokens.npz"
     TokenisedCaptions.build(CAPTIONS, VOCABULARY).save(path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match="is not a whole file of tokenised captions"):
+    with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
         TokenisedCaptions.load(path)
 
 
 def test_other_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npz"
     np.savez(path, words=np.zeros(3))
-    with pytest.raises(ValueError, match="is not a whole file"):
+    with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
+        TokenisedCaptions.load(path)
+    for words in (np.array([1, 4, 2]), np.array([1, -4, 2], np.int32), np.zeros(3, object)):
+        np.savez(path, words=words, offsets=np.array([0, 3]))
+        with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
+            TokenisedCaptions.load(path)
+    np.savez_compressed(path, words=np.zeros(10**6, np.int32), offsets=np.array([0, 10**6]))
+    with pytest.raises(ValueError, match="words claims 4,000,128 bytes, more than the file has"):
         TokenisedCaptions.load(path)
     np.save(path.with_suffix(".npy"), np.zeros(3))
-    with pytest.raises(ValueError, match="is not a whole file"):
+    with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
         TokenisedCaptions.load(path.with_suffix(".npy"))
     with pytest.raises(ValueError, match="from 0 to the number of words, 3"):
         TokenisedCaptions(np.array([1, 4, 2], dtype=np.int32), np.array([0, 2]))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copyreg
 import json
 import pickle
 import re
@@ -76,21 +77,21 @@ def _content(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not json"),
-        ([1], "this one has list"),
-        ({"word2idx": {}}, "this one has ['word2idx']"),
-        (_content(idx2word=[]), "both be objects"),
+        ("{", "not the JSON file"),
+        ([1], "the whole: input should be a valid dictionary"),
+        ({"word2idx": {}}, "idx2word: field required"),
+        (_content(idx2word=[]), "idx2word: input should be a valid dictionary"),
         (_content(word2idx={"<pad>": 0, "<start>": 1, "a": 2}), "lacks the special words <end>, <unk>"),
         (_content(idx=7), "6 words, idx=7"),
         (_content(word2idx=_content()["word2idx"] | {"b": 4}), "each once"),
-        (_content(word2idx=_content()["word2idx"] | {"b": "5"}), "each once"),
+        (_content(word2idx=_content()["word2idx"] | {"b": "5"}), "word2idx.b: input should be a valid integer"),
         (_content(idx2word=_content()["idx2word"] | {"5": "c"}), "does not say the same"),
     ],
 )
 def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(ValueError, match=r"vocab\.json: .*" + re.escape(message)):
+    with pytest.raises(ValueError, match=r"vocab\.json .*" + re.escape(message)):
         Vocabulary.load(path)
 
 
@@ -121,16 +122,39 @@ def test_a_pickled_vocabulary_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     ("content", "message"),
     [
         (b"cos\nsystem\n(S'true'\ntR.", "it asks for (posix|nt|os).system, which no vocabulary needs"),
-        (python_2([*SPECIAL_WORDS, "dog"])[:80], "no pickled vocabulary"),
-        (pickle.dumps([1, 2]), "no pickled vocabulary"),
+        (python_2([*SPECIAL_WORDS, "dog"])[:80], "not a pickled vocabulary"),
+        (pickle.dumps([1, 2]), "not a pickled vocabulary"),
         (python_2(["<pad>", "dog"]), "lacks the special words <start>, <end>, <unk>"),
-        (b"{}", "no pickled vocabulary"),
+        (b"{}", "not a pickled vocabulary"),
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "LONG_BINPUT 2147483647 in a file of 9 bytes"),
+        (b"\x80\x04\x8e" + b"\xff" * 6 + b"\0\0.", "expected 281474976710655 bytes"),
+        (b"\x80\x05\x96" + b"\xff" * 6 + b"\0\0.", "expected 281474976710655 bytes"),
+        (b"\x80\x04\x95" + b"\xff" * 6 + b"\0\0].", "data was truncated"),
+        (pickle.dumps({"word2idx": {b"dog": 0}, "idx2word": {}, "idx": 1}), "not a pickled vocabulary"),
     ],
 )
 def test_what_is_no_pickled_vocabulary_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "vocab.pkl").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"vocab.pkl: .*{message}.* Take another vocabulary file"):
+    with pytest.raises(ValueError, match=rf"vocab.pkl .*{message}.*; take another vocabulary file"):
         Vocabulary.load(tmp_path / "vocab.pkl")
+
+
+def test_a_pickle_changes_nothing_outside_it(tmp_path: Path) -> None:
+    """State that is set on a class or a function it names would outlive the file."""
+    for name in ("vocab\nVocabulary", "copyreg\n_reconstructor"):
+        (tmp_path / "vocab.pkl").write_bytes(f"c{name}\n(NdS'kept'\nI1\nstb.".encode())
+        with pytest.raises(ValueError, match="damaged or not a pickled vocabulary"):
+            Vocabulary.load(tmp_path / "vocab.pkl")
+    assert not hasattr(copyreg._reconstructor, "kept")
+    (tmp_path / "vocab.pkl").write_bytes(python_2([*SPECIAL_WORDS, "dog"]))
+    assert "dog" in Vocabulary.load(tmp_path / "vocab.pkl").words
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"idx": 1e999}', '{"idx": ' + "9" * 5000 + "}", "null", ""])
+def test_what_is_no_json_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "vocab.json").write_text(text)
+    with pytest.raises(ValueError, match=r"vocab\.json is damaged or not the JSON file .*; take another vocabulary"):
+        Vocabulary.load(tmp_path / "vocab.json")
 
 
 def test_naafs_order_of_special_words(tmp_path: Path) -> None:

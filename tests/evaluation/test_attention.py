@@ -17,10 +17,10 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.data.phrases import Phrase, read_phrases
+from aoq.pipeline.data.phrases import Phrase, find_phrases, read_phrases
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
-from aoq.pipeline.evaluation.attended import find_phrases, measure_attention, relevant_regions
+from aoq.pipeline.evaluation.attended import measure_attention, relevant_regions
 from aoq.pipeline.evaluation.attention import THRESHOLDS, attention_curve, box_overlap, phrase_scores
 
 CPU = torch.device("cpu")

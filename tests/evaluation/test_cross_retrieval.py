@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.evaluation import cross_retrieval
-from aoq.pipeline.evaluation.cross_retrieval import cross_retrieval_ranks, rank_histogram
+from aoq.pipeline.evaluation.retrieval import cross_retrieval_ranks, rank_histogram
 
 
 def slow(similarity, image_of):
@@ -23,10 +22,9 @@ def slow(similarity, image_of):
     return found
 
 
-@pytest.mark.parametrize("block_bytes", [1, 64 << 20])
-def test_any_pairing_and_ties(monkeypatch, block_bytes):
-    monkeypatch.setattr(cross_retrieval, "BLOCK_BYTES", block_bytes)
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_pairing_and_ties(seed):
+    rng = np.random.default_rng(seed)
     image_of = rng.permutation(np.concatenate([np.arange(7), rng.integers(0, 7, 12)]))
     similarity = rng.integers(0, 6, (7, len(image_of))) / 4
     np.testing.assert_allclose(cross_retrieval_ranks(similarity, image_of), slow(similarity, image_of))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks, summarise
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, open_similarity, retrieval_ranks, summarise
 
 METRICS = ["r1", "r5", "r10", "medr", "meanr"]
 
@@ -100,3 +100,10 @@ def test_folds_and_members_must_fit():
         evaluate_similarity(np.zeros((3, 3)), np.arange(3), folds=2)
     with pytest.raises(ValueError, match="same pairs"):
         ensemble([np.zeros((2, 2)), np.zeros((2, 3))])
+
+
+def test_a_matrix_of_another_split_is_refused(tmp_path):
+    np.save(tmp_path / "similarity.npy", np.zeros((2, 5), np.float32))
+    assert open_similarity(tmp_path / "similarity.npy", 2, 5).shape == (2, 5)
+    with pytest.raises(ValueError, match=r"similarity.npy has float32 of shape \(2, 5\), and the split 5 images"):
+        open_similarity(tmp_path / "similarity.npy", 5, 2)

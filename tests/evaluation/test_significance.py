@@ -48,6 +48,7 @@ def test_equal_arms_have_no_difference_and_better_ones_are_found():
     better = [Ranks(one.i2t // 2, one.t2i // 2) for one in baseline]
     found = rsum_intervals({"same": baseline, "better": better}, baseline, image_of, rng=rng, replicates=300)
     assert found["same"] == (0.0, 0.0)
+    assert rsum_intervals({}, baseline, image_of, rng=rng) == {}
     gain = np.mean([summarise(a)["rsum"] - summarise(b)["rsum"] for a, b in zip(better, baseline, strict=True)])
     low, high = found["better"]
     assert 0 < low < gain < high

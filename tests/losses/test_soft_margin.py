@@ -11,7 +11,6 @@ from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.losses.soft_margin import (
     SOFT_MARGINS,
     Margins,
-    broadcast_labels,
     mean_triplet,
     own_margins,
     pair_losses,
@@ -79,7 +78,7 @@ def test_equals_the_official_rectification(golden):
         case.check(f"out/pred_{name}", labels)
     case.check("out/targets_l_elementwise", refined_labels(probabilities, predicted["l"]))
     labels = {
-        "l_official": broadcast_labels(probabilities, predicted["l"]),
+        "l_official": refined_labels(probabilities[:, None], predicted["l"]),
         "u": ((predicted["u1"] + predicted["u2"]) / 2)[:, None],
     }
     for name, one in labels.items():

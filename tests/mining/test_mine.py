@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 
 import faiss
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import flat, onepass, units
+from aoq.pipeline.search import by_faiss, onepass
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.store import Folder
@@ -61,7 +62,7 @@ def cut(monkeypatch):
     """Sets how many images and captions a unit, and a tile, has."""
 
     def into(block, tile_images, tile_captions):
-        monkeypatch.setattr(flat, "BLOCK", block)
+        monkeypatch.setattr(by_faiss, "BLOCK", block)
         monkeypatch.setattr(onepass, "TILE_IMAGES", tile_images)
         monkeypatch.setattr(onepass, "TILE_CAPTIONS", tile_captions)
 
@@ -120,24 +121,56 @@ def test_an_interrupted_run_keeps_its_units(world, tmp_path, monkeypatch, cut, s
     with pytest.raises(KeyboardInterrupt):
         run(world, tmp_path / "cut", search=search, progress=stop)
     assert not (tmp_path / "cut" / "table").exists()
-    there = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut" / "shards").glob("*.parquet")}
+    there = {path: path.stat().st_mtime_ns for path in (tmp_path / "cut" / "shards").glob("*.unit")}
     assert len(there) >= 3
     kept = []
     has = Folder.has
     monkeypatch.setattr(
-        Folder, "has", lambda self, name: has(self, name) and (kept.append(self.path / f"{name}.parquet") or True)
+        Folder, "has", lambda self, name: has(self, name) and (kept.append(self.path / f"{name}.unit") or True)
     )
     again = run(world, tmp_path / "cut", search=search)
     assert set(kept) == set(there)
     assert content_hash(again) == whole
 
 
-def test_a_table_whose_clean_up_was_cut_short_is_not_mined_again(world, tmp_path, monkeypatch):
-    whole = content_hash(run(world, tmp_path))
-    (tmp_path / "shards").mkdir()
-    monkeypatch.setattr(units.Unit, "do", None)
-    assert content_hash(run(world, tmp_path)) == whole
-    assert not (tmp_path / "shards").exists()
+def test_a_table_that_a_killed_run_left_is_written_anew_from_its_units(world, tmp_path, monkeypatch):
+    whole = run(world, tmp_path / "whole")
+
+    def kill(path, **how):
+        if path.name == "shards":
+            raise KeyboardInterrupt
+        rmtree(path, **how)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        run(world, tmp_path / "cut")
+    monkeypatch.undo()
+    (tmp_path / "cut" / "table" / "i2t.parquet").write_bytes(b"damaged")
+    monkeypatch.setattr(Folder, "write", None)
+    again = run(world, tmp_path / "cut")
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        path.name: path.read_bytes() for path in whole.iterdir()
+    }
+    assert not (tmp_path / "cut" / "shards").exists()
+
+
+@pytest.mark.parametrize("change", ["vectors", "provenance"])
+def test_units_of_another_search_are_made_again(world, tmp_path, caplog, change):
+    def stop(finished, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(world, tmp_path / "cut", progress=stop)
+    images, captions, image_of = world
+    if change == "vectors":
+        images = images.copy()
+        images[3] = images[4]
+        world = images, captions, image_of
+    given = {"provenance": {"dataset": "d", "teacher": {"weights_sha256": "x"}}} if change == "provenance" else {}
+    whole = content_hash(run(world, tmp_path / "whole", **given))
+    assert content_hash(run(world, tmp_path / "cut", **given)) == whole
+    assert "is damaged or of another search; making it again" in caplog.text
 
 
 @pytest.mark.parametrize("search", EXACT)
@@ -151,7 +184,7 @@ def test_a_damaged_unit_is_mined_again(world, tmp_path, caplog, cut, search):
 
     with pytest.raises(KeyboardInterrupt):
         run(world, tmp_path / "cut", search=search, progress=stop)
-    shard = sorted((tmp_path / "cut" / "shards").glob("i2t-*.parquet"))[0]
+    shard = sorted((tmp_path / "cut" / "shards").glob("i2t-*.unit"))[0]
     content = bytearray(shard.read_bytes())
     content[len(content) // 3] ^= 0xFF
     shard.write_bytes(content)

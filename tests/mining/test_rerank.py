@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -59,7 +61,7 @@ def job():
     images = candidates(rng, [np.flatnonzero(np.arange(IMAGES) != own) for own in image_of], DEPTHS["t2i"])
     captions[4, 5:], images[9, 2:] = -1, -1  # lists that are shorter than what is kept of them
     pairs = PairData(split, tokens)
-    return Rescoring(Slow(), pairs, Shortlist(captions, images, image_of), H["i2t"], H["t2i"], 9, torch.device("cpu"))
+    return Rescoring(Slow(), pairs, Shortlist(captions, images, image_of), H, 9, torch.device("cpu"))
 
 
 def candidates(rng, negatives, depth):
@@ -177,7 +179,7 @@ def test_an_interrupted_run_goes_on_to_the_same_table(job, cut, tmp_path, most_p
         run(job, tmp_path / "cut")
     assert not (tmp_path / "cut" / "table").exists()
     done = job.model.pairs_scored
-    damaged = sorted((tmp_path / "cut" / "work").glob("pairs-*.parquet"))[:1]
+    damaged = sorted((tmp_path / "cut" / "work").glob("pairs-*.unit"))[:1]
     for path in damaged:
         path.write_bytes(path.read_bytes()[:-9])
     job.model.most_pairs = None
@@ -189,13 +191,26 @@ def test_an_interrupted_run_goes_on_to_the_same_table(job, cut, tmp_path, most_p
     assert done <= most_pairs
 
 
-def test_a_run_cut_short_after_the_table_only_cleans_up(job, tmp_path):
-    run(job, tmp_path)
-    (tmp_path / "work").mkdir()
+def test_a_table_that_a_killed_run_left_is_written_anew_from_its_units(job, tmp_path, monkeypatch):
+    run(job, tmp_path / "whole")
+
+    def kill(path, **how):
+        if path.name == "work":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", kill)
+    with pytest.raises(KeyboardInterrupt):
+        run(job, tmp_path / "cut")
+    monkeypatch.undo()
+    whole, left = (tmp_path / one / "table" for one in ("whole", "cut"))
+    (left / "t2i.parquet").write_bytes(b"damaged")
     before = job.model.pairs_scored
-    run(job, tmp_path)
-    assert not (tmp_path / "work").exists()
+    run(job, tmp_path / "cut")
     assert job.model.pairs_scored == before
+    assert not (tmp_path / "cut" / "work").exists()
+    assert [path.read_bytes() for path in sorted(left.iterdir())] == [
+        path.read_bytes() for path in sorted(whole.iterdir())
+    ]
 
 
 def test_a_teacher_that_gives_no_numbers_is_refused(job, tmp_path):

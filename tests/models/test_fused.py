@@ -52,7 +52,7 @@ def test_squared_norm(pattern, dim, fragments):
         return attended.square().sum(-1)
 
     def function(weights, vectors):
-        return squared_norm(weights, vectors @ vectors.transpose(-1, -2), pattern, dim)
+        return squared_norm(weights, vectors @ vectors.transpose(-1, -2), pattern)
 
     assert_same(function, formula, made((3, 4, 2, 5), fragments))
 

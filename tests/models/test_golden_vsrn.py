@@ -9,6 +9,7 @@ from aoq.models import VSRN, VSEpp, build_model
 from aoq.models.base import Captions, Code, Images
 from aoq.models.captioner import Captioner, caption_labels
 from aoq.models.official import from_official, our_weights
+from aoq.models.regions import run_over
 from aoq.models.text import TextEncoder
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]
@@ -108,10 +109,9 @@ def test_captioner(golden, name):
     case = golden(name)
     captioner, labels = load_captioner(case), case["in/labels"]
     regions = case["in/feats"].clone().requires_grad_()
-    states, last = captioner.encode(regions, None)
+    states, last = run_over(captioner.recurrence, captioner.project(regions), None)
     case.check("out/enc_outputs", states)
-    directions = case["out/enc_hidden"].shape[0]
-    case.check("out/enc_hidden", last.unflatten(1, (directions, -1)).transpose(0, 1))
+    case.check("out/enc_hidden", last)
     decoded = captioner.decode(regions, None, labels[:, : captioner.max_length - 1])
     case.check("out/seq_logprobs", captioner.predict(decoded).log_softmax(-1))
 

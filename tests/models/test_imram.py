@@ -105,8 +105,7 @@ def test_a_refined_query_is_gated():
         assert_close(memory(query, memory.own(query)), expected)
 
 
-def test_range_and_parts_are_those_of_the_mode():
+def test_parts_are_those_of_the_mode():
     for mode, steps in CASES:
         model = model_with(mode, steps)
-        assert model.similarity_range == (-steps * len(DIRECTIONS[mode]), steps * len(DIRECTIONS[mode]))
         assert set(model.memory) == (set(DIRECTIONS[mode]) if steps > 1 else set())

@@ -244,7 +244,7 @@ def test_weight_normalised_projections_are_not_vsepp(golden):
         ("scan", {"agg_func": "Median"}, "agg_func = 'Median'; ours supports LogSumExp, Mean, Max, Sum"),
         ("scan", {"raw_feature_norm": "l3norm"}, "raw_feature_norm = 'l3norm'; ours supports clipped_l2norm"),
         ("scan", {"cross_attn": "both"}, "cross_attn = 'both'; ours supports t2i, i2t"),
-        ("scan", {"lambda_softmax": "9"}, "lambda_softmax is '9', and should be a number"),
+        ("scan", {"lambda_softmax": "9"}, "lambda_softmax is '9', and should be a finite number"),
         ("scan", {"lambda_softmax": 0.0}, r"temperature: .*greater than 0 \(got 0.0\)"),
         ("bfan", {"focal_type": "sharp"}, "focal_type = 'sharp'; ours supports equal, prob"),
         ("vsepp", {"measure": "order"}, "measure = 'order'; ours supports 'cosine' only"),

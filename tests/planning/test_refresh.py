@@ -15,7 +15,7 @@ from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.produce.inputs import open_pairs
+from aoq.pipeline.produce.data import open_pairs
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table

@@ -9,8 +9,8 @@ import pytest
 
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.noise import draw_noise
-from aoq.pipeline.produce.inputs import open_named_pairs, open_pairs, open_train_split
-from aoq.pipeline.tables.files import read_positives
+from aoq.pipeline.produce.data import open_named_pairs, open_pairs, open_train_split
+from aoq.pipeline.tables.files import read_manifest, read_positives
 from aoq.pipeline.tables.pairs import paired
 
 
@@ -20,9 +20,9 @@ def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):
     np.testing.assert_array_equal(noisy, draw_noise(clean, chain.experiment.dataset.noise))
     np.testing.assert_array_equal(open_pairs(chain, "train").split.image_of, noisy)
     np.testing.assert_array_equal(open_pairs(chain, "dev").split.image_of, open_split(chain.folder, "dev").image_of)
-    np.testing.assert_array_equal(open_named_pairs(chain, chain.folder, "train").split.image_of, clean)
+    np.testing.assert_array_equal(open_named_pairs(chain, "train").split.image_of, clean)
     table = chain["hard_negatives"].path / "table"
-    np.testing.assert_array_equal(read_positives(table), paired(noisy))
+    np.testing.assert_array_equal(read_positives(table, read_manifest(table)), paired(noisy))
     manifest, plain = chain["dataset"].manifest(), make("own", "dataset")["dataset"].manifest()
     assert manifest["wrong_pairs"] == (noisy != clean).sum() > 80
     assert manifest["fingerprint"]["train"] != plain["fingerprint"]["train"]

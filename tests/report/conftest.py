@@ -10,9 +10,9 @@ from PIL import Image
 
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.report import plan_report
+from aoq.pipeline.planning.comparisons import plan_report
 from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.produce.report import render_report
+from aoq.pipeline.produce.comparisons import render_report
 
 STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
 TEACHER = """
@@ -28,7 +28,13 @@ dataset.folder = "one"
 model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
 second_round = {epochs = 1, batch_size = 16, loss.name = "offtri"}
 """
-STRANGE = ('<script>alert("x")</script> & "two" dogs <b>', "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "a plain dog runs .")
+STRANGE = (
+    '<script>alert("x")</script> & "two" dogs <b>',
+    "👩‍🚀 a dog 🐕",
+    "כלב רץ על הדשא",
+    "a plain dog runs .",
+    "an \x1b[31m escape \u202e",
+)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +66,7 @@ def root(tmp_path_factory):
     (root / "student.toml").write_text(STUDENT.replace("TEACHER", str(root / "teacher.toml")))
     for name in ("teacher", "student"):
         plan = plan_report(str(root / f"{name}.toml"), data_root=root, artifact_root=root / "artifacts")
-        chain = plan.named[0][1]
+        chain = plan.members[0].chain
         for stage in STAGES:
             with chain[stage].building() as build:
                 if build is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
-import pytest
 
 from aoq.pipeline.report.plots import curves, hardness
 
@@ -18,12 +15,6 @@ def test_a_table_without_scores_has_no_plot_and_one_without_positives_has():
     plot = hardness("Scores", scores, NONE)
     assert "positives" not in plot
     assert "positives" in hardness("Scores", scores, scores)
-
-
-def test_without_matplotlib_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r'a report needs matplotlib .*`pip install "aoq\[report\]"`'):
-        hardness("Scores", NONE, np.array([0.2, 0.3], np.float32))
 
 
 def test_equal_scores_are_plotted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.evaluation.significance import compare_runs
-from aoq.pipeline.planning.report import plan_report
-from aoq.pipeline.produce.report import render_report
+from aoq.pipeline.planning.comparisons import plan_report
+from aoq.pipeline.produce.comparisons import render_report
+from aoq.pipeline.terminal import is_hidden
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
 
@@ -51,9 +54,14 @@ def test_nothing_comes_from_elsewhere_and_data_are_text(page):
     assert "url(http" not in page
 
 
+def test_what_is_hidden_is_shown(page):
+    assert r"an \x1b[31m escape \u202e" in page
+    assert not any(map(is_hidden, page))
+
+
 def test_results_are_those_of_the_evaluations_with_the_best_marked(page, planned):
     text = page[page.index('id="results"') : page.index('id="training"')]
-    rsums = [chain["evaluation"].manifest()["metrics"]["rsum"] for _, chain in planned.named[:2]]
+    rsums = [run.artifact.manifest()["metrics"]["rsum"] for run in planned.members[:2]]
     for name, rsum in zip(["student", "teacher"], rsums, strict=True):
         row = next(row for row in text.split("<tr>") if f"</span>{name}<" in row)
         cell = re.search(rf'<td(?: class="best")?>{rsum:.1f}<small>', row)
@@ -64,7 +72,7 @@ def test_results_are_those_of_the_evaluations_with_the_best_marked(page, planned
 
 def test_the_difference_is_the_paired_one(page, planned):
     image_of = np.repeat(np.arange(12), 5)
-    scores = [np.load(chain["evaluation"].path / "similarity.npy") for _, chain in planned.named[:2]]
+    scores = [np.load(run.artifact.path / "similarity.npy") for run in planned.members[:2]]
     found = [retrieval_ranks(similarity, image_of) for similarity in scores]
     expected = compare_runs(found[1], found[0], image_of, rng=np.random.default_rng(0))
     assert f"{expected.difference:+.1f}<small>".replace("-", "−") in page
@@ -73,9 +81,9 @@ def test_the_difference_is_the_paired_one(page, planned):
 
 def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, planned):
     text = page[page.index('id="right"') : page.index('id="attention"')]
-    for name, chain in planned.named[:2]:
-        found = chain["evaluation"].manifest()
-        of_run = [row for row in text.split("<tr>") if f"</span>{name}<" in row]
+    for run in planned.members[:2]:
+        found = run.artifact.manifest()
+        of_run = [row for row in text.split("<tr>") if f"</span>{run.run}<" in row]
         rows = [re.findall(r"<td(?: class=\"left\")?>(.*?)</td>", row) for row in of_run]
         whole, half, plausible, judged = rows
         relevance = found["relevance"]
@@ -92,7 +100,7 @@ def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, plann
 def test_the_terminal_says_the_same(planned, root, names):
     places = ["--data-root", str(root), "--artifact-root", str(root / "artifacts")]
     shown = CliRunner().invoke(main, ["results", names[0], *places]).output
-    found = planned.named[0][1]["evaluation"].manifest()
+    found = planned.members[0].artifact.manifest()
     right = "  ".join(f"{found['relevance']['relevance']['i2t'][metric]:.1f}" for metric in ("r_precision", "map_r"))
     assert re.search(rf"relevance i2t +{right.replace('  ', ' +')}", shown)
     assert f"PMRP: i2t {found['plausible']['i2t_pmrp']:.1f}" in shown
@@ -134,6 +142,18 @@ def test_the_command_writes_it_and_says_what_is_missing(root, names, page, tmp_p
     refused = CliRunner().invoke(main, ["report", names[0], "-o", str(tmp_path / "no" / "page.html"), *places])
     assert refused.exit_code == 1
     assert "does not exist; make it" in refused.stderr
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_what_draws_it_is_missed_before_anything_is_trained(root, names, tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    places = {"data_root": str(root), "artifact_root": str(tmp_path / "artifacts")}
+    with pytest.raises(ImportError, match=rf'a report needs {package} .*`pip install "aoq\[report\]"`'):
+        tasks.Report(runs=";".join(names), **places)
+    refused = CliRunner().invoke(main, ["report", *names, "-o", str(tmp_path / "page.html")])
+    assert refused.exit_code == 1
+    assert f"a report needs {package} " in refused.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

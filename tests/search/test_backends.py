@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import approximate, backends, onepass
+from aoq.pipeline.search import backends, by_faiss, onepass
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
-from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
-from aoq.pipeline.search.products.int16_kernel import int16_works
+from aoq.pipeline.search.products.int16 import int16_works
+from aoq.pipeline.search.runners import search_problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
@@ -109,9 +109,27 @@ def test_in_memory_any_pairs_and_directions_equal_the_definition(seed, kinds, pa
             assert tuple(found.lists) == directions
             for direction in directions:
                 ids, scores = definition(problem, direction)
-                np.testing.assert_array_equal(found[direction].negative_ids, ids)
-                np.testing.assert_array_equal(found[direction].scores, scores)
+                np.testing.assert_array_equal(found.lists[direction].negative_ids, ids)
+                np.testing.assert_array_equal(found.lists[direction].scores, scores)
                 assert found.guarantees[direction] == {"guarantee": "exact"}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize(("least", "most"), [(-30, 11.5), (-11.5, -11), (11, 11.5), (-3, 3)])
+def test_norms_of_any_size_side_by_side_equal_the_definition(monkeypatch, precision, search, least, most):
+    monkeypatch.setattr(choice, "fastest_precision", lambda: precision)
+    rng = np.random.default_rng(0)
+    images, captions = (
+        (rng.normal(size=(count, 4)) * 10 ** rng.uniform(least, most, (count, 1))).astype(np.float32)
+        for count in (12, 20)
+    )
+    problem = Problem(images, captions, rng.integers(0, 12, 20), 4, 4)
+    found = search_problem(problem, search=search)
+    for direction in DIRECTIONS:
+        ids, scores = definition(problem, direction)
+        np.testing.assert_array_equal(found.lists[direction].negative_ids, ids)
+        np.testing.assert_array_equal(found.lists[direction].scores, scores)
 
 
 @pytest.fixture
@@ -125,13 +143,13 @@ def problem():
 @pytest.mark.parametrize("search", [*EXACT, "faiss:IVF16,Flat|nprobe=4"])
 def test_in_memory_the_lists_are_those_of_the_table(problem, tmp_path, monkeypatch, search):
     monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
-    monkeypatch.setattr(approximate, "BLOCK", 150)
+    monkeypatch.setattr(by_faiss, "BLOCK", 150)
     found = search_problem(problem, search=search, recall_floor=0.1)
     table = mined(problem, tmp_path, search, recall_floor=0.1)
     assert found.search == search
     for direction in DIRECTIONS:
         for column in ("negative_ids", "scores", "positive_score"):
-            ours, theirs = getattr(found[direction], column), getattr(table[direction], column)
+            ours, theirs = getattr(found.lists[direction], column), getattr(table[direction], column)
             assert ours.dtype == theirs.dtype
             assert ours.tobytes() == theirs.tobytes()
         assert found.guarantees[direction].items() <= table.manifest["directions"][direction].items()

@@ -11,8 +11,8 @@ import torch
 from aoq.pipeline.search import brute_force
 from aoq.pipeline.search.brute_force import search
 from aoq.pipeline.search.exact import exact_heads
-from aoq.pipeline.search.in_memory import search_problem
 from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.runners import search_problem
 from aoq.pipeline.search.threads import use_threads
 
 
@@ -53,8 +53,8 @@ def test_exact_lists_are_the_same(request, problem):
     after = search_problem(problem)
     assert after.search == "onepass"
     for direction in problem.directions:
-        np.testing.assert_array_equal(after[direction].negative_ids, before[direction].negative_ids)
-        np.testing.assert_array_equal(exact_heads(problem[direction]).ids, before[direction].negative_ids)
+        np.testing.assert_array_equal(after.lists[direction].negative_ids, before.lists[direction].negative_ids)
+        np.testing.assert_array_equal(exact_heads(problem[direction]).ids, before.lists[direction].negative_ids)
 
 
 @pytest.mark.parametrize("name", ["faiss-flat", "faiss:Flat"])
@@ -65,6 +65,5 @@ def test_searches_by_faiss_name_the_extras(without_faiss, problem, name):
 
 def test_a_faiss_build_for_gpus_is_asked_how_many_it_sees(monkeypatch):
     faiss = brute_force.load_faiss()
-    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
     assert brute_force.gpus() == 2

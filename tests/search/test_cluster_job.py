@@ -25,7 +25,7 @@ def test_a_copy_has_the_code_of_the_original(copy):
     assert dict(versions_here())["aoq's code"] == code_sha256(HERE)[:12]
 
 
-@pytest.mark.parametrize("file", ["pipeline/search/products/int16_kernel.py", "models/vsepp.py"])
+@pytest.mark.parametrize("file", ["pipeline/search/products/int16.py", "models/vsepp.py"])
 def test_a_changed_file_is_noticed(copy, file):
     with (copy / file).open("a") as changed:
         changed.write("\n")

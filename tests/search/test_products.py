@@ -12,7 +12,7 @@ from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.choice import near_product
 from aoq.pipeline.search.products.int8 import int8_works
-from aoq.pipeline.search.products.int16_kernel import int16_works
+from aoq.pipeline.search.products.int16 import int16_works
 from aoq.pipeline.search.tiles import Keeper, TileKeeper
 
 PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
@@ -61,7 +61,7 @@ def test_a_scan_hands_over_all_that_counts_and_nothing_else(seed, size, scale, p
     image_limits = exact[np.arange(40), rng.integers(0, 250, 40)].astype(np.float32)
     caption_limits = exact[rng.integers(0, 40, 250), np.arange(250)].astype(np.float32)
     keepers = Keeper(image_limits, 1000), Keeper(caption_limits, 1000)
-    product.scan(product.prepare(one), product.prepare(other), 0, TileKeeper(*keepers))
+    TileKeeper(*keepers, 250).take(product.scan(product.prepare(one), product.prepare(other)), 0, 250)
     for keeper, limits, scores in ((keepers[0], image_limits, exact), (keepers[1], caption_limits, exact.T)):
         offsets, candidates, near = keeper.kept()
         kept = np.zeros(scores.shape, bool)

@@ -145,7 +145,7 @@ def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, worl
 
     with pytest.raises(ValueError, match=r"^this unit cannot be$"):
         mined(world, tmp_path, second_step)
-    limits = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("limits-*.parquet")}
+    limits = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("limits-*.unit")}
     assert len(limits) == 2
     seen = {}
     mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in limits}))
@@ -191,7 +191,7 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
     )
     with pytest.raises(ValueError, match=expected):
         mined(world, tmp_path, on(cluster))
-    assert not list((tmp_path / "work").glob("*.parquet"))
+    assert not list((tmp_path / "work").glob("*.unit"))
     assert not list((tmp_path / "work").glob("token*"))
 
 

@@ -12,6 +12,7 @@ from aoq.pipeline.search.cluster import units as cluster_units
 from aoq.pipeline.search.cluster.connection import connected
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.store import Folder
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
     for images in (np.array(mapped), mapped[1:]):
         problem = Problem(images, mapped, np.full(3, -1, np.int32), 1, 1)
         with pytest.raises(ValueError, match=r"one whole memory-mapped \.npy file"):
-            cluster_units.write_job(problem, tmp_path, {})
+            cluster_units.write_job(problem, Folder(tmp_path), {})
 
 
 def test_an_unknown_backend_is_refused():

@@ -15,7 +15,14 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import to_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.files import content_sha256, list_writer, write_positives
+from aoq.pipeline.tables.files import (
+    content_sha256,
+    list_writer,
+    read_chunks,
+    read_manifest,
+    read_unverified,
+    write_positives,
+)
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 
@@ -47,12 +54,12 @@ def rewrite(folder, direction, change, *, forged=True):
     """Change the lists; with a new sha256 in the manifest, as one who makes tables with an error would."""
     path = folder / f"{direction}.parquet"
     footer = json.loads(pq.read_schema(path).metadata[b"aoq"])
-    lists = read_table(folder)[direction]
+    lists = read_unverified(path)
     ids, scores, positive = (column.copy() for column in (lists.negative_ids, lists.scores, lists.positive_score))
     changed = change(ids, scores, positive)
     ids, scores, positive = changed if changed is not None else (ids, scores, positive)
     lists = replace(lists, negative_ids=ids, scores=scores, positive_score=positive)
-    with list_writer(path, lists.h, footer) as writer:
+    with list_writer(path, footer) as writer:
         writer.write_table(to_arrow(lists).cast(writer.schema))
     if forged:
         content = content_sha256(lists)
@@ -161,7 +168,7 @@ def another_last_score(folder):
 
 
 def more_positives(folder):
-    best = read_table(folder).i2t.negative_ids[4, 0]
+    best = read_unverified(folder / "i2t.parquet").negative_ids[4, 0]
     image_of = IMAGE_OF.copy()
     image_of[best] = 4
     write_positives(folder, paired(image_of))
@@ -202,4 +209,50 @@ def test_what_cannot_be_read_is_said(folder):
         audit(folder)
     (folder / "positives.parquet").write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"positives.parquet is damaged"):
+        audit(folder)
+
+
+def test_lists_that_are_not_the_manifests_are_read_by_nothing(folder):
+    rewrite(folder, "t2i", lambda ids, scores, positive: [ids[::-1], scores, positive], forged=False)
+    with pytest.raises(ValueError, match=r"t2i.parquet does not hold the lists whose sha256 .*manifest.json gives"):
+        read_table(folder)
+    with pytest.raises(ValueError, match=r"does not hold the lists"):
+        list(read_chunks(folder, "t2i", read_manifest(folder), 7))
+
+
+def test_ids_out_of_range_are_read_by_nothing(folder):
+    rewrite(folder, "i2t", beyond)
+    with pytest.raises(ValueError, match=r"i2t.parquet lists ids that are none of the 90 candidates"):
+        read_table(folder)
+
+
+def test_positives_are_those_of_the_manifest(folder):
+    more_positives(folder)
+    assert "positives.parquet: its pairs are not those whose sha256 the manifest gives" in map(str, audit(folder))
+    with pytest.raises(ValueError, match=r"positives.parquet does not hold the pairs whose sha256 .* gives"):
+        read_table(folder)
+    edit(folder, lambda manifest: manifest.pop("positives_sha256"))  # as before there was one
+    assert len(read_table(folder).positives) == 90
+    write_positives(folder, paired(IMAGE_OF + 1))
+    with pytest.raises(ValueError, match=r"pairs with rows that the table has not"):
+        read_table(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "null",
+        "7",
+        "{",
+        "\udcff",
+        "[" * 100_000,
+        '{"directions": {}}',
+        '{"format_version": 1e999}',
+        '{"format_version": 1, "directions": []}',
+        '{"format_version": 1, "directions": {"i2t": {"h": true}}}',
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(folder, content):
+    (folder / "manifest.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=r"manifest.json is damaged or not .* mine again"):
         audit(folder)

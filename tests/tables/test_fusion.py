@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.tables import writing as groups
+from aoq.pipeline.tables import fusion, writing
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.fusion import by_rank, by_score, fuse, fuse_tables
 from aoq.pipeline.tables.pairs import paired
@@ -84,8 +82,8 @@ def worlds(draw):
 @given(worlds(), st.integers(1, 15))
 def test_lists_are_those_of_the_formulas(world, h):
     members, positives, weights = world
-    check("rank", members, positives, weights, fuse(members, [by_rank] * len(members), weights, h), h)
-    fused = fuse(members, [partial(by_score, ordered) for ordered in positives], weights, h)
+    check("rank", members, positives, weights, fuse(members, list(map(by_rank, members)), weights, h), h)
+    fused = fuse(members, list(map(by_score, positives, members)), weights, h)
     check("score", members, positives, weights, fused, h)
     own = [
         sum(w * share(p, m.positive_score[n]) for w, p, m in zip(weights, positives, members, strict=True))
@@ -97,7 +95,7 @@ def test_lists_are_those_of_the_formulas(world, h):
 def test_equal_places_are_a_tie_and_the_lower_id_comes_first():
     one = NegativeLists(np.int32([[7, 3]]), np.float32([[2, 1]]), np.float32([0]))
     two = NegativeLists(np.int32([[3, 7]]), np.float32([[9, 8]]), np.float32([0]))
-    fused = fuse([one, two], [by_rank, by_rank], [1.0, 1.0], 2)
+    fused = fuse([one, two], [by_rank(one), by_rank(two)], [1.0, 1.0], 2)
     assert fused.negative_ids.tolist() == [[3, 7]]
     assert fused.scores[0, 0] == fused.scores[0, 1] == np.float32(1 / 61 + 1 / 62)
 
@@ -133,7 +131,8 @@ def fused_table(folders, output, method, weights=None):
 
 @pytest.mark.parametrize("method", ["rank", "score"])
 def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method):
-    monkeypatch.setattr(groups, "GROUP_ROWS", 8)
+    monkeypatch.setattr(fusion, "ROWS", 8)
+    monkeypatch.setattr(writing, "GROUP_ROWS", 8)
     weights = [1.0, 2.0, 0.5]
     table, members = fused_table(folders, tmp_path / "table", method, weights), [read_table(path) for path in folders]
     positives = [member.t2i.positive_score for member in members]

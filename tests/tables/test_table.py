@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,6 +24,7 @@ from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.tables.writing import made_whole
 
 IMAGE_OF = np.repeat(np.arange(20, dtype=np.int32), 2)
 TEXTS = [f"caption {row // 3}" for row in range(40)]
@@ -117,6 +121,39 @@ def test_a_failed_save_leaves_the_old_table(table, tmp_path):
         table.save(tmp_path / "table", overwrite=True, teacher=object())
     assert read_table(tmp_path / "table").manifest["teacher"] == {"vectors": "in memory"}
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+KILLS = [("os.rename", 1, "old"), ("os.rename", 2, "old"), ("shutil.rmtree", 1, "new")]
+
+
+@pytest.mark.parametrize(("event", "number", "there"), KILLS)
+def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, there):
+    output = tmp_path / "table"
+
+    def make(content, *, overwrite=True):
+        with made_whole(output, overwrite=overwrite) as made:
+            made.mkdir()
+            (made / "manifest.json").write_text(content)
+
+    def make_killed():
+        seen = []
+        sys.addaudithook(lambda name, _: seen.append(name) or kill() if name == event else None)
+
+        def kill():
+            if len(seen) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        make("new")
+
+    make("old")
+    process = multiprocessing.get_context("fork").Process(target=make_killed)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    with pytest.raises(ValueError, match="is there already; remove it"):
+        make("newer", overwrite=False)
+    assert (output / "manifest.json").read_text() == there
+    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_what_lacks_a_direction_or_pairs_is_not_saved(table, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
 
 IMAGES, EACH, WORDS = 16, 3, 24
@@ -34,4 +35,4 @@ def sampler(pairs):
     rng = np.random.default_rng(1)
     i2t = np.stack([rng.permutation(np.flatnonzero(split.image_of != m))[:8] for m in range(IMAGES)])
     t2i = np.stack([rng.permutation(np.delete(np.arange(IMAGES), m))[:4] for m in split.image_of])
-    return Sampler(i2t.astype(np.int32), t2i.astype(np.int32), split.image_of)
+    return Sampler(Drawable(i2t.astype(np.int32)), Drawable(t2i.astype(np.int32)), split.image_of)

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from aoq.models import build_model
-from aoq.pipeline.config.losses import AdapOffQuin
+from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler, offline_similarities
+from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
 
@@ -51,8 +52,8 @@ def test_batches_are_those_of_our_own_training(table, pairs, companions):
     """Step by step what `draw_batch` gives the training loop: groups of images and captions."""
     found = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=5, companions=companions)
     assert len(found) == steps_per_epoch(PAIRS, 10) == 5
-    sampler = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF)
-    objective = make_objective(AdapOffQuin(name="adapoffquin", companions=companions))
+    sampler = Sampler(Drawable(table.i2t.negative_ids), Drawable(table.t2i.negative_ids), IMAGE_OF)
+    objective = make_objective(AdaptiveLoss(name="adapoffquin", companions=companions))
     for epoch in range(3):
         order = epoch_order(PAIRS, seed=5, epoch=epoch)
         for step, batch in enumerate(found):
@@ -234,18 +235,25 @@ def test_what_cannot_be_drawn_is_refused(table):
     ):
         with pytest.raises(ValueError, match=message):
             BatchSampler(table, image_of=IMAGE_OF, **given)
-    alone = table_of(table.i2t.negative_ids, np.where(table.t2i.negative_ids == 15, 14, table.t2i.negative_ids))
+    with pytest.raises(ValueError, match="the list of image 3 has caption 0 as a negative, and they are a true pair"):
+        BatchSampler(table_of(np.zeros((IMAGES, 1)), table.t2i.negative_ids), batch_size=10, image_of=IMAGE_OF * 0 + 3)
+
+
+def test_an_image_without_captions_is_no_offline_negative():
     moved = np.where(IMAGE_OF == 15, 14, IMAGE_OF).astype(np.int32)
-    BatchSampler(alone, image_of=moved, batch_size=10)
+    i2t = np.stack([np.flatnonzero(m != moved)[:8] for m in range(IMAGES)])
+    t2i = np.stack([np.delete(np.arange(IMAGES - 1), m)[:4] for m in moved])
+    BatchSampler(table_of(i2t, t2i), image_of=moved, batch_size=10)
+    t2i[0, 3] = 15
     with pytest.raises(ValueError, match="1 images have no caption, the first is 15"):
-        BatchSampler(table, image_of=moved, batch_size=10)
+        BatchSampler(table_of(i2t, t2i), image_of=moved, batch_size=10)
 
 
 def test_offline_similarities_are_those_of_our_own_step(table, pairs):
     torch.manual_seed(0)
     model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
-    objective, seen = make_objective(AdapOffQuin(name="adapoffquin")), []
-    sampler = Sampler(table.i2t.negative_ids, table.t2i.negative_ids, IMAGE_OF)
+    objective, seen = make_objective(AdaptiveLoss(name="adapoffquin")), []
+    sampler = Sampler(Drawable(table.i2t.negative_ids), Drawable(table.t2i.negative_ids), IMAGE_OF)
     captions = epoch_order(PAIRS, seed=0, epoch=0)[:10]
     drawn = draw_batch(pairs, sampler, objective, captions, step_rng(seed=0, epoch=0, step=0), 0)
     listening = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))

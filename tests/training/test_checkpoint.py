@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from aoq.models import build_model
 from aoq.pipeline.training.checkpoint import load_model, load_state, read_weights, save_model, save_state
@@ -25,13 +26,49 @@ def test_weights_files(tmp_path):
     assert description["name"] == "vsepp"
     assert weights.keys() == model.state_dict().keys()
     path.write_bytes(first[: len(first) // 2])
-    with pytest.raises(ValueError, match="damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         load_model(path)
     save_model(path, model.state_dict(), {"name": "vsepp", "options": {**options, "embedding_size": 9}})
-    with pytest.raises(ValueError, match="do not fit the 'vsepp' they describe"):
+    with pytest.raises(ValueError, match="not weights that fit the 'vsepp' they describe"):
         load_model(path)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load_model(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ("null", "the whole: input should be a valid dictionary"),
+        ("[]", "the whole: input should be a valid dictionary"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"name": "vsepp"}', "options: field required"),
+        ('{"name": 7, "options": {}}', "name: input should be a valid string"),
+        ('{"name": "vsepp", "options": {"feature_size": 6}}', "options.vocabulary_size: field required"),
+        ('{"name": "vsepp", "options": {"feature_size": 0, "vocabulary_size": 24}}', "options.feature_size: .*than 0"),
+        ('{"name": "none", "options": {"feature_size": 6, "vocabulary_size": 24}}', "there is no model 'none'"),
+        (
+            '{"name": "vsepp", "options": {"feature_size": 6, "vocabulary_size": 24, "depth": 2}}',
+            r"unknown keys \['depth'\]; allowed keys are",
+        ),
+        (
+            '{"name": "vsepp", "options": {"feature_size": 6, "vocabulary_size": 24, "word_size": "5"}}',
+            "word_size: Input should be a valid integer",
+        ),
+        (
+            '{"name": "vsepp", "options": {"feature_size": 6000000000, "vocabulary_size": 900000000000}}',
+            "not weights that fit the 'vsepp' they describe",
+        ),
+        (
+            '{"name": "vsepp", "options": {"feature_size": 6, "vocabulary_size": %s}}' % ("9" * 100),
+            "not weights that fit the 'vsepp' they describe",
+        ),
+    ],
+)
+def test_hostile_descriptions_are_refused_before_anything_is_built(tmp_path, description, message):
+    path, model = tmp_path / "model.safetensors", build_model("vsepp", feature_size=6, vocabulary_size=24, **SMALL)
+    save_file(model.state_dict(), path, {"aoq": description})
+    with pytest.raises(ValueError, match=f"model.safetensors.*{message}"):
+        load_model(path)
 
 
 def test_states_are_tensors_and_primitives(tmp_path):

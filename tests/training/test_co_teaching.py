@@ -13,20 +13,17 @@ import torch
 
 from aoq.models import build_model, naaf
 from aoq.models.vsrn import VSRN
-from aoq.pipeline.config.co_teaching import CoTeaching, plain_training
+from aoq.pipeline.config.training import CoTeaching, plain_training
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-from aoq.pipeline.losses.similarities import Similarities
-from aoq.pipeline.losses.soft_margin import own_margins, soft_triplet
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import loop
-from aoq.pipeline.training.co_teaching.division import Epoch, clean_probabilities, even_batches, selected_clean
-from aoq.pipeline.training.co_teaching.loop import FILES, co_teach
+from aoq.pipeline.training.co_teaching.division import Batches, clean_probabilities, even_batches, selected_clean
+from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.co_teaching.step import Network
-from aoq.pipeline.training.resumable import Run
-from aoq.pipeline.training.schedule import learning_rate
+from aoq.pipeline.training.resumable import Run, learning_rate
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}
@@ -60,24 +57,24 @@ def test_losses_that_are_all_equal_divide_nothing():
 
 def test_an_epoch_sees_each_clean_pair_once_and_the_others_in_turns():
     is_clean = np.random.default_rng(0).random(60) < 0.8
-    epoch = Epoch.of(is_clean, 7, (1, 2, 0))
-    clean = [epoch.clean_batch(step) for step in range(epoch.steps)]
+    batches = Batches(np.flatnonzero(is_clean), 7, (1, 2, 0, 0))
+    clean = [batches[step] for step in range(batches.steps)]
     assert sorted(np.concatenate(clean)) == np.flatnonzero(is_clean).tolist()
     assert {len(rows) for rows in clean[:-1]} == {7}
     assert 2 <= len(clean[-1]) <= 7
-    noisy = [epoch.noisy_batch(step) for step in range(6)]
-    turn = -(-int((~is_clean).sum()) // 7)
+    others = Batches(np.flatnonzero(~is_clean), 7, (1, 2, 0, 1))
+    noisy, turn = [others[step] for step in range(6)], others.steps
+    assert turn == -(-int((~is_clean).sum()) // 7)
     assert 1 < turn <= 3
     for first in range(0, 6 - turn + 1, turn):
         assert sorted(np.concatenate(noisy[first : first + turn])) == np.flatnonzero(~is_clean).tolist()
     assert noisy[0].tolist() != noisy[turn].tolist()
-    assert clean[0].tolist() != Epoch.of(is_clean, 7, (1, 2, 1)).clean_batch(0).tolist()
+    assert clean[0].tolist() != Batches(np.flatnonzero(is_clean), 7, (1, 2, 1, 0))[0].tolist()
 
 
 def test_a_single_pair_is_no_batch():
-    epoch = Epoch.of(np.arange(9) < 8, 7, (0, 0, 0))
-    assert epoch.steps == 1
-    assert epoch.noisy_batch(0) is None
+    assert Batches(np.arange(8), 7, (0, 0, 0, 0)).steps == 1
+    assert Batches(np.arange(1), 7, (0, 0, 0, 1)).steps == 0
 
 
 def test_judging_batches_are_of_one_size():
@@ -193,7 +190,8 @@ def run_co_teaching(pairs, monkeypatch):
         models = build_model(name, **options), build_model(name, **options)
         settings = Run(work, CPU, checkpoint_steps=4, progress=progress)
         description = {"name": name, "options": options}
-        return co_teach(models, description, noisy, section, validate, seed=5, run=settings), reports
+        where = {"description": description, "pairs": noisy, "seed": 5, "run": settings}
+        return CoTrainer(models=models, section=section, **where).train(validate), reports
 
     return run
 
@@ -275,13 +273,14 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
             assert given[0].tolist() == pytest.approx([0.8 + rest / 10] * len(words))
 
 
-def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, tmp_path, monkeypatch, caplog):
+def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, network, pairs, tmp_path, monkeypatch, caplog):
     run_co_teaching(tmp_path / "learning")
     assert "has collapsed" not in caplog.text
-    same = Similarities(torch.full((4, 4), 0.3), torch.eye(4, dtype=torch.bool))
-    value = soft_triplet(same, margins=own_margins(torch.tensor([0.2, 0.1, 0.05, 0.0])))
-    figures = {name: float(figure) for name, figure in value.figures.items()}
-    assert loop._with_plateau(figures, 4)["plateau"] == pytest.approx(float(value.total))
+    flat = network()
+    for parameter in flat.model.parameters():
+        parameter.data.zero_()
+    figures = flat.learn_clean(flat.read(pairs, np.array([0, 3, 6, 9])), torch.tensor([1.0, 0.8, 0.5, 0.1]))
+    assert figures["plateau"] == pytest.approx(figures["retrieval_loss"])
     monkeypatch.setattr(collapse, "NEAR", 1e9)  # now everything is near the plateau
     monkeypatch.setattr(collapse, "GAP", 1e9)
     run_co_teaching(tmp_path / "flat")

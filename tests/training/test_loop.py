@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +13,17 @@ import pytest
 import torch
 
 from aoq.models import build_model, naaf
-from aoq.pipeline.config.constraints import Constraints
-from aoq.pipeline.config.losses import AdapOffQuin, Online
-from aoq.pipeline.config.training import Training
+from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
+from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.training import collapse, loop, resumable
-from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.loop import train
-from aoq.pipeline.training.resumable import Run
-from aoq.pipeline.training.schedule import epoch_loss, learning_rate
+from aoq.pipeline.training.checkpoint import load_model, save_model
+from aoq.pipeline.training.loop import Trainer, epoch_loss
+from aoq.pipeline.training.resumable import Run, learning_rate
 
 TRAINING = Training(
-    loss=AdapOffQuin(name="adapoffquin"),
+    loss=AdaptiveLoss(name="adapoffquin"),
     epochs=4,
     batch_size=10,
     learning_rate=1e-2,
@@ -67,13 +68,14 @@ def run_training(pairs, sampler, monkeypatch):
 
         settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress)
         description = {"name": name, "options": options}
-        return train(model, description, pairs, sampler, training, validate, seed=5, run=settings), steps
+        where = {"description": description, "pairs": pairs, "seed": 5, "run": settings}
+        return Trainer(models=[model], schedule=training, sampler=sampler, **where).train(validate), steps
 
     return run
 
 
 def test_triples_train_with_the_same_steps(run_training, tmp_path):
-    loss = AdapOffQuin(name="adapoffquin", companions="anchors")
+    loss = AdaptiveLoss(name="adapoffquin", companions="anchors")
     training = TRAINING.model_copy(update={"loss": loss})
     whole, _ = run_training(tmp_path / "whole", training=training)
     plain, _ = run_training(tmp_path / "plain")
@@ -264,13 +266,87 @@ def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
 def test_a_loss_that_is_not_finite_is_an_error(run_training, pairs, tmp_path):
     pairs.split.features[3] = np.nan
     with pytest.raises(ValueError, match=r"a loss of epoch 0, step \d+ is not finite; check the features"):
-        run_training(tmp_path, training=TRAINING.model_copy(update={"loss": Online(name="online"), "warmup": ()}))
+        run_training(tmp_path, training=TRAINING.model_copy(update={"loss": OnlineLoss(name="online"), "warmup": ()}))
 
 
-def test_a_damaged_checkpoint_says_what_to_do(run_training, tmp_path):
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("place", [100, -1, 5000])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(run_training, tmp_path, caplog, place):
+    whole, _ = run_training(tmp_path / "whole")
+    cut = tmp_path / "cut"
     with pytest.raises(KilledError):
-        run_training(tmp_path, kill_at=8)
-    content = (tmp_path / "last.ckpt").read_bytes()
-    (tmp_path / "last.ckpt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"last.ckpt is damaged .* delete it to train this round from its start"):
-        run_training(tmp_path)
+        run_training(cut, kill_at=17)  # in the fourth epoch: a checkpoint at the third's end, and one within
+    assert (cut / "previous.ckpt").exists()
+    flip(cut / "last.ckpt", place)
+    resumed, steps = run_training(cut)
+    assert "last.ckpt is damaged or not a checkpoint (its checksum is another)." in caplog.text
+    assert steps[0] > 5
+    check_the_same(cut, tmp_path / "whole", resumed, whole)
+
+
+def check_the_same(cut, whole, resumed, result):
+    assert resumed["final_weights_sha256"] == result["final_weights_sha256"]
+    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert timeless(cut) == timeless(whole)
+    left = {path.name for path in cut.iterdir() if path.suffix != ".work"}
+    assert left == {"metrics.jsonl", "model.safetensors"}
+
+
+@pytest.mark.parametrize("damaged", ["checkpoints", "best weights", "metrics"])
+def test_without_a_whole_checkpoint_a_training_starts_anew(run_training, tmp_path, caplog, damaged):
+    whole, _ = run_training(tmp_path / "whole")
+    cut = tmp_path / "cut"
+    with pytest.raises(KilledError):
+        run_training(cut, kill_at=17)
+    patterns = {"checkpoints": "*.ckpt", "best weights": "best-*/model.safetensors", "metrics": "metrics.jsonl"}
+    for path in cut.glob(patterns[damaged]):
+        flip(path, 40)
+    resumed, steps = run_training(cut)
+    assert f"no checkpoint in {cut} is whole: the training starts anew" in caplog.text
+    assert steps[0] <= 2
+    check_the_same(cut, tmp_path / "whole", resumed, whole)
+
+
+def test_best_weights_that_are_damaged_meanwhile_are_not_published(run_training, tmp_path, monkeypatch):
+    def damage_and_save(path, *given):
+        if path.name == "final.safetensors":
+            flip(*[(found, 40) for found in path.parent.glob("best-*/model.safetensors")][-1])
+        save_model(path, *given)
+
+    monkeypatch.setattr(resumable, "save_model", damage_and_save)
+    with pytest.raises(ValueError, match=r"model.safetensors was damaged after it was written; run again"):
+        run_training(tmp_path / "cut")
+    monkeypatch.undo()
+    assert not (tmp_path / "cut" / "model.safetensors").exists()
+
+
+def test_a_training_killed_between_any_two_changes_of_its_files_ends_the_same(run_training, tmp_path, monkeypatch):
+    """Every rename and removal is one to be killed before."""
+    short = TRAINING.model_copy(update={"epochs": 2})
+    whole, _ = run_training(tmp_path / "whole", training=short)
+    cut, killed, changes = tmp_path / "cut", 0, []
+
+    def counted(change):
+        def one_more(*given, **how):
+            changes.append(change)
+            if len(changes) > killed:
+                raise KilledError
+            return change(*given, **how)
+
+        return one_more
+
+    while True:
+        killed, changes = killed + 1, []
+        with monkeypatch.context() as patch:
+            for module, name in ((os, "replace"), (shutil, "rmtree"), (Path, "unlink"), (os, "truncate")):
+                patch.setattr(module, name, counted(getattr(module, name)))
+            with suppress(KilledError):
+                resumed, _ = run_training(cut, training=short)
+                break
+    assert killed > 5
+    check_the_same(cut, tmp_path / "whole", resumed, whole)

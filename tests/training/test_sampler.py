@@ -10,7 +10,8 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.screens.rules import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.draw_weights import GapWeights, draw_weights, drawn_ranks
+from aoq.pipeline.training import sampler as sampling
+from aoq.pipeline.training.drawable import Drawable, GapWeights, drawable
 from aoq.pipeline.training.sampler import STRATEGIES, Sampler
 
 
@@ -35,14 +36,12 @@ def sampler_of(
     **how,
 ):
     """The sampler of a table's lists, narrowed and weighted."""
-    ids, weights = [], []
+    lists = []
     for direction, h, after in (("i2t", h_captions, after_captions), ("t2i", h_images, 0)):
-        lists = table[direction]
-        ranks = drawn_ranks(direction, lists.negative_ids, h=h, after=after)
-        ids.append(lists.negative_ids[:, ranks])
         judged = None if view is None else view[direction]
-        weights.append(draw_weights(direction, lists, ranks, judged=judged, suspected=suspected, gaps=gaps))
-    return Sampler(*ids, image_of, i2t_weights=weights[0], t2i_weights=weights[1], **how)
+        narrowed = {"h": h, "after": after, "judged": judged, "suspected": suspected, "gaps": gaps}
+        lists.append(drawable(direction, table[direction], **narrowed))
+    return Sampler(*lists, image_of, **how)
 
 
 def test_equals_the_official_dataset(golden):
@@ -50,16 +49,18 @@ def test_equals_the_official_dataset(golden):
     i2t, t2i = case["in/i2t_candidates"].numpy(), case["in/t2i_candidates"].numpy()
     each = len(t2i) // len(i2t)
     image_of = np.repeat(np.arange(len(i2t), dtype=np.int32), each)
-    sampler = Sampler(i2t.astype(np.int32), t2i.astype(np.int32), image_of, strategy="coupled", resample=False)
+    lists = Drawable(i2t.astype(np.int32)), Drawable(t2i.astype(np.int32))
+    sampler = Sampler(*lists, image_of, strategy="coupled", resample=False)
     rank, choice = case["in/draws"].numpy().reshape(-1, 2).T
     place = (rank + 0.5) / case.meta["config"]["offcandisize"]
-    draw = sampler.at(np.arange(len(t2i), dtype=np.int32), np.stack([place, place]), (choice + 0.5) / each)
+    captions = np.arange(len(t2i), dtype=np.int32)
+    anchors, negatives, own = sampler.at(captions, np.stack([place, place]), (choice + 0.5) / each)
     for key, rows in [
-        ("img_id", draw.images),
-        ("hn_image", draw.offline_images),
-        ("hn_caption", draw.offline_captions),
-        ("hn2_image", draw.own_images),
-        ("hn2_caption", draw.own_captions),
+        ("img_id", anchors.images),
+        ("hn_image", negatives.images),
+        ("hn_caption", negatives.captions),
+        ("hn2_image", own.images),
+        ("hn2_caption", own.captions),
     ]:
         case.check(f"out/{key}", rows)
 
@@ -79,15 +80,15 @@ def test_draws_are_negatives_with_their_companions_and_never_correspond(small, s
     sampler = sampler_of(table, image_of, strategy=strategy)
     for seed in range(50):
         captions = np.random.default_rng(seed).permutation(8).astype(np.int32)
-        draw = sampler.draw(captions, np.random.default_rng(seed))
+        anchors, negatives, own = sampler.draw(captions, np.random.default_rng(seed)).groups
         for b, caption in enumerate(captions):
             image = image_of[caption]
-            assert draw.images[b] == image
-            assert draw.offline_captions[b] in table.i2t.negative_ids[image]
-            assert draw.offline_images[b] in table.t2i.negative_ids[caption]
-            assert draw.own_images[b] == image_of[draw.offline_captions[b]]
-            assert image_of[draw.own_captions[b]] == draw.offline_images[b]
-            assert draw.own_images[b] != draw.offline_images[b]
+            assert anchors.images[b] == image
+            assert negatives.captions[b] in table.i2t.negative_ids[image]
+            assert negatives.images[b] in table.t2i.negative_ids[caption]
+            assert own.images[b] == image_of[negatives.captions[b]]
+            assert image_of[own.captions[b]] == negatives.images[b]
+            assert own.images[b] != negatives.images[b]
 
 
 def test_collisions_are_counted_and_kept_without_resampling(small):
@@ -95,11 +96,11 @@ def test_collisions_are_counted_and_kept_without_resampling(small):
     kept = sampler_of(table, image_of, resample=False)
     captions = np.tile(np.arange(8, dtype=np.int32), 200)
     draw = kept.draw(captions, np.random.default_rng(0))
-    colliding = draw.own_images == draw.offline_images
+    colliding = draw.groups[2].images == draw.groups[1].images
     assert draw.collision_rate == colliding.mean() > 0.1
     again = sampler_of(table, image_of, resample=True).draw(captions, np.random.default_rng(0))
     assert again.collision_rate == draw.collision_rate
-    assert not (again.own_images == again.offline_images).any()
+    assert not (again.groups[2].images == again.groups[1].images).any()
 
 
 def test_a_pair_that_can_only_collide_ends(small):
@@ -115,8 +116,7 @@ def test_the_same_rng_draws_the_same(small):
     sampler = sampler_of(table, image_of)
     captions = np.arange(8, dtype=np.int32)
     first, second = (sampler.draw(captions, np.random.default_rng([7, 2, 5])) for _ in range(2))
-    for name in ("offline_captions", "offline_images", "own_images", "own_captions"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    np.testing.assert_array_equal(first.groups, second.groups)
 
 
 def test_uniform_draws_cover_the_head_evenly_and_normal_ones_spare_its_ends(small):
@@ -125,7 +125,7 @@ def test_uniform_draws_cover_the_head_evenly_and_normal_ones_spare_its_ends(smal
     shares = {}
     for strategy in ("uniform", "normal"):
         sampler = sampler_of(table, image_of, strategy=strategy, resample=False)
-        drawn = sampler.draw(captions, np.random.default_rng(0)).offline_captions
+        drawn = sampler.draw(captions, np.random.default_rng(0)).groups[1].captions
         shares[strategy] = [(drawn == entry).mean() for entry in table.i2t.negative_ids[0]]
     np.testing.assert_allclose(shares["uniform"], 0.2, atol=0.02)
     assert shares["normal"][0] < 0.15 < 0.25 < shares["normal"][2]
@@ -134,14 +134,15 @@ def test_uniform_draws_cover_the_head_evenly_and_normal_ones_spare_its_ends(smal
 def test_narrowing_and_short_lists(small):
     table, image_of = small
     sampler = sampler_of(table, image_of, h_captions=2, h_images=1, resample=False)
-    draw = sampler.draw(np.tile(np.arange(8, dtype=np.int32), 50), np.random.default_rng(0))
-    assert all(c in table.i2t.negative_ids[m, :2] for c, m in zip(draw.offline_captions, draw.images, strict=True))
+    anchors, negatives, _ = sampler.draw(np.tile(np.arange(8, dtype=np.int32), 50), np.random.default_rng(0)).groups
+    assert all(c in table.i2t.negative_ids[m, :2] for c, m in zip(negatives.captions, anchors.images, strict=True))
     short = table.i2t.negative_ids.copy()
     short[:, 1:] = -1
     drawn = sampler_of(table_of(short, table.t2i.negative_ids), image_of, resample=False).draw(
         np.arange(8, dtype=np.int32), np.random.default_rng(0)
     )
-    np.testing.assert_array_equal(drawn.offline_captions, short[drawn.images, 0])
+    anchors, negatives, _ = drawn.groups
+    np.testing.assert_array_equal(negatives.captions, short[anchors.images, 0])
 
 
 @pytest.mark.parametrize("gaps", [None, GapWeights(gap=0.0, sharpness=1.0)])
@@ -182,7 +183,7 @@ def scored(i2t, t2i, i2t_scores, t2i_scores, positive=1.0):
 def shares(sampler, draws=4000):
     """How often each caption is drawn for image 0."""
     draw = sampler.draw(np.zeros(draws, dtype=np.int32), np.random.default_rng(3))
-    return np.bincount(draw.offline_captions, minlength=8)[2:7] / draws
+    return np.bincount(draw.groups[1].captions, minlength=8)[2:7] / draws
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def test_windows_follow_the_epochs(wide):
     sampler = sampler_of(table, image_of, resample=False, windows=[(0.6, 1.0), (0.0, 0.2)])
     for epoch, expected in ((0, {5, 6}), (1, {2}), (7, {2})):
         draw = sampler.draw(np.zeros(200, dtype=np.int32), np.random.default_rng(1), epoch)
-        assert set(draw.offline_captions.tolist()) == expected
+        assert set(draw.groups[1].captions.tolist()) == expected
 
 
 def test_a_window_narrows_the_draw_and_nothing_else(wide):
@@ -231,7 +232,7 @@ def test_a_window_narrows_the_draw_and_nothing_else(wide):
     plain, same = (sampler_of(table, image_of, **more) for more in ({}, {"windows": [(0.0, 1.0)]}))
     captions = np.arange(8, dtype=np.int32)
     one, other = (sampler.draw(captions, np.random.default_rng(5)) for sampler in (plain, same))
-    np.testing.assert_array_equal(one.offline_captions, other.offline_captions)
+    np.testing.assert_array_equal(one.groups, other.groups)
 
 
 @pytest.mark.parametrize(
@@ -261,3 +262,29 @@ def test_a_view_that_leaves_nothing_is_refused(wide):
     view = judge(table, Screen(max_score=0.0), Knowledge())
     with pytest.raises(ValueError, match="leaves 4 anchors of i2t no negative to draw, the first is 0"):
         sampler_of(table, image_of, view=view)
+
+
+@pytest.mark.parametrize(
+    ("direction", "row", "place", "wrong", "said"),
+    [
+        ("i2t", 2, 1, 4, r"the list of image 2 has caption 4 as a negative, and they are a true pair"),
+        ("t2i", 7, 0, 3, r"the list of caption 7 has image 3 as a negative, and they are a true pair"),
+        ("i2t", 1, 0, 8, r"the list of image 1 names caption 8 at rank 1, and there are captions 0 to 7"),
+        ("t2i", 5, 2, 4, r"the list of caption 5 names image 4 at rank 3, and there are images 0 to 3"),
+        ("t2i", 5, 2, -2, r"the list of caption 5 names image -2 at rank 3"),
+        ("i2t", 3, 0, -1, r"the list of image 3 names caption 1 at rank 2, .* with -1 only at a list's end"),
+    ],
+)
+def test_own_positives_and_ids_of_nothing_are_refused_at_once(small, monkeypatch, direction, row, place, wrong, said):
+    monkeypatch.setattr(sampling, "BLOCK", 2)
+    table, image_of = small
+    table[direction].negative_ids[row, place] = wrong
+    with pytest.raises(ValueError, match=said):
+        sampler_of(table, image_of)
+
+
+def test_an_own_positive_that_is_never_drawn_may_stand_in_a_list(small):
+    table, image_of = small
+    table.i2t.negative_ids[2, 1] = 4
+    lists = drawable("i2t", table.i2t, weights=(table.i2t.negative_ids != 4).astype(np.float32))
+    Sampler(lists, drawable("t2i", table.t2i), image_of)

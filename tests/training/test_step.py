@@ -12,14 +12,15 @@ import torch
 from aoq.models import MODELS, build_model, naaf
 from aoq.models.base import Captions, Images
 from aoq.models.official import from_official, our_weights
-from aoq.pipeline.config.losses import AdapOffQuin, OffQuin, OffTri, Online
+from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss, OnlineLoss
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.training.sampler import GROUPS, Drawn, Sampler
+from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.sampler import GROUPS, Draw, Sampler
 from aoq.pipeline.training.step import Batch, draw_batch, forward, make_objective, read_batch, take_step
 
-OFFQUIN = OffQuin(name="offquin")
+OFFQUIN = OfflineLoss(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
 
 
@@ -69,7 +70,7 @@ def test_equals_the_official_step(golden, variant):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns of the official duplicates
         optimizer = torch.optim.Adam(parameters, lr=config["opt"]["learning_rate"], foreach=False)
-    objective = make_objective(AdapOffQuin(name="adapoffquin", mask_positives=False))
+    objective = make_objective(AdaptiveLoss(name="adapoffquin", mask_positives=False))
     batch = official_batch(case)
 
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -82,7 +83,7 @@ def test_equals_the_official_step(golden, variant):
         case.check(key, gradients[name].grad.reshape(case[key].shape))
     model.load_state_dict(before)  # forward moved the buffers; the step below moves them again
 
-    figures = take_step(model, optimizer, parameters, batch, objective, 2.0)
+    figures = take_step(model, optimizer, batch, objective, 2.0)
     assert figures["loss"] == pytest.approx(case["out/total_loss"].item(), abs=1e-3)
     assert figures["gradient_norm"] == pytest.approx(case["out/total_norm"].item(), rel=1e-4)
     clipped = ours(case, "out/clipped_grad/")
@@ -109,24 +110,25 @@ def score_all(model, pairs, images, captions):
 
 def slow_forward(model, pairs, draw, objective):
     """Every pair encoded and scored by itself."""
-    matrix = score_all(model, pairs, draw.images, draw.captions)
+    anchors, negatives, own = draw.groups
+    matrix = score_all(model, pairs, *anchors)
     lists = [
         torch.stack([score(model, pairs, i, c) for i, c in zip(images, captions, strict=True)])
         for images, captions in [
-            (draw.images, draw.offline_captions),
-            (draw.offline_images, draw.captions),
-            (draw.offline_images, draw.offline_captions),
-            (draw.own_images, draw.own_captions),
+            (anchors.images, negatives.captions),
+            (negatives.images, anchors.captions),
+            negatives,
+            own,
         ]
     ]
-    rows = torch.from_numpy(draw.images.astype(np.int64))
-    offline = OfflineSimilarities(*lists[: 2 if objective.kind.offline == "anchors" else 4])
+    rows = torch.from_numpy(anchors.images.astype(np.int64))
+    offline = OfflineSimilarities(*lists[: 2 if objective.offline == "anchors" else 4])
     return objective.loss(Similarities(matrix, positive_pairs(rows, mask_positives=True), offline)).total
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
-    "loss", [AdapOffQuin(name="adapoffquin"), OffTri(name="offtri")], ids=["quintuplet", "triplet"]
+    "loss", [AdaptiveLoss(name="adapoffquin"), OfflineLoss(name="offtri")], ids=["quintuplet", "triplet"]
 )
 def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
     torch.manual_seed(0)
@@ -134,23 +136,23 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
     model = build_model(name, feature_size=6, vocabulary_size=24, **small).eval()  # eval: no batch statistics
     objective = make_objective(loss)
     draw = sampler.draw(np.arange(0, 48, 7, dtype=np.int32), np.random.default_rng(3))
-    batch = read_batch(pairs, Drawn(draw.groups[: GROUPS[objective.kind.offline]]))
-    assert len(batch.images) == GROUPS[objective.kind.offline] * len(draw.captions)
+    batch = read_batch(pairs, Draw(draw.groups[: GROUPS[objective.offline]]))
+    assert len(batch.images) == GROUPS[objective.offline] * len(draw.groups[0].captions)
     with torch.no_grad():
         value, _ = forward(model, batch, objective)
         torch.testing.assert_close(value.total, slow_forward(model, pairs, draw, objective), rtol=1e-4, atol=1e-4)
 
 
 def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
-    objective = make_objective(AdapOffQuin(name="adapoffquin", companions="anchors"))
+    objective = make_objective(AdaptiveLoss(name="adapoffquin", companions="anchors"))
     captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
     ((images, texts),) = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(3), 0).groups
     assert len(images) == 9
     np.testing.assert_array_equal(pairs.split.image_of[texts], images)
     np.testing.assert_array_equal(texts[:3], captions[:3])
-    draw = sampler.draw(captions[:3], np.random.default_rng(3))
-    np.testing.assert_array_equal(texts[3:6], draw.offline_captions)
-    np.testing.assert_array_equal(images[6:], draw.offline_images)
+    _, negatives, _ = sampler.draw(captions[:3], np.random.default_rng(3)).groups
+    np.testing.assert_array_equal(texts[3:6], negatives.captions)
+    np.testing.assert_array_equal(images[6:], negatives.images)
     for few in (1, 2):
         ((images, _),) = draw_batch(pairs, sampler, objective, captions[:few], np.random.default_rng(3), 0).groups
         assert len(images) == 3
@@ -159,7 +161,7 @@ def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, samp
 def test_triples_equal_their_parts_one_by_one(pairs, sampler):
     torch.manual_seed(0)
     model = build_model("scan", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
-    objective = make_objective(OffTri(name="offtri", companions="anchors"))
+    objective = make_objective(OfflineLoss(name="offtri", companions="anchors"))
     drawn = draw_batch(pairs, sampler, objective, np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
     with torch.no_grad():
         value, _ = forward(model, read_batch(pairs, drawn), objective)
@@ -174,10 +176,10 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     i2t, t2i = np.full((len(split.ids), 1), 3), np.zeros((len(split.image_of), 1))  # image 1's first caption; image 0
     i2t[1], t2i[split.image_of == 0] = 0, 1
     t2i[4] = 5  # of one of image 1's captions
-    lists = i2t.astype(np.int32), t2i.astype(np.int32)
+    lists = Drawable(i2t.astype(np.int32)), Drawable(t2i.astype(np.int32))
     sampler = Sampler(*lists, split.image_of)
     captions = np.array([0, 3, 4, 9], dtype=np.int32)
-    objective = make_objective(AdapOffQuin(name="adapoffquin"))
+    objective = make_objective(AdaptiveLoss(name="adapoffquin"))
     drawn = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0)
     assert drawn.corresponding.tolist() == [True, True, False, False]
     kept = Sampler(*lists, split.image_of, resample=False)
@@ -206,7 +208,7 @@ def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch
         seen.append(float(model.threshold))
         return LossValue(torch.zeros(()), {})
 
-    objective = replace(make_objective(Online(name="online")), besides=besides)
+    objective = replace(make_objective(OnlineLoss(name="online")), besides=besides)
     for observes in (True, False, True):
         captions = np.arange(0, 48, 5, dtype=np.int32)
         batch = read_batch(pairs, draw_batch(pairs, None, objective, captions, np.random.default_rng(0), 0))

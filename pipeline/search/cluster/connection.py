@@ -39,13 +39,10 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    given: dict[str, Any] = {"address": address}
-    if not address:
-        processors = len(os.sched_getaffinity(0))
-        given = {"address": "local", "num_cpus": processors, "object_store_memory": STORE_BYTES}
-        given["include_dashboard"] = False
-    elif address != "auto":
+    if address not in ("", "auto"):
         _require_listener(address)
+    own = {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    given: dict[str, Any] = {"address": address} if address else {"address": "local", **own}
     try:
         ray.init(**given, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:

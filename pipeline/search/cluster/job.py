@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
-
 import aoq
-from aoq.pipeline.artifact import file_sha256
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.cluster.connection import usable_nodes
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.remote import fetch
+from aoq.pipeline.search.store import Folder
 
 PACKAGES = ("aoq", "numpy", "pyarrow", "numba", "torch", "faiss-cpu", "faiss-gpu")
 
+POSITIVES = "positives.npy"
 CODE = ("models", "pipeline")
 SECONDS = 600.0
 """Within which a node must have read all vectors."""
@@ -37,10 +39,6 @@ class VectorsFile:
     uri: str
     sha256: str
 
-    @classmethod
-    def of(cls, path: Path, uri: str) -> VectorsFile:
-        return cls(path, uri, file_sha256(path))
-
     def here(self) -> Path:
         return fetch(self.uri, self.path.parent) if self.uri else self.path
 
@@ -51,15 +49,23 @@ class Job:
 
     images: VectorsFile
     captions: VectorsFile
-    work: Path
+    store: Folder
+    positives_sha256: str
     h_captions: int
     h_images: int
     memory: int
     versions: Versions
 
+    @property
+    def work(self) -> Path:
+        return self.store.path
+
     def open(self) -> Problem:
-        images, captions = (np.load(side.here(), mmap_mode="c") for side in (self.images, self.captions))
-        positives = np.load(self.work / "positives.npy")
+        images, captions = (open_array(side.here(), "c") for side in (self.images, self.captions))
+        path = self.work / POSITIVES
+        if file_sha256(path) != self.positives_sha256:
+            raise ValueError(f"{path} was damaged after it was written; run again.")
+        positives = open_array(path)
         return Problem(images, captions, positives, self.h_captions, self.h_images, self.memory)
 
 
@@ -68,10 +74,8 @@ def versions_here() -> Versions:
     """Say the versions of Python, of the packages that shape a table, and of aoq's own code: checkouts may differ."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return (*sorted(found.items()), ("aoq's code", code_sha256(Path(aoq.__file__).parent)[:12]))
 
 
@@ -141,16 +145,12 @@ def problems_here(job: Job, token: str) -> list[str]:
             "at the same path"
         )
     for side in (job.images, job.captions):
-        problems += _wrong_with(side)
+        given = side.uri or str(side.path)
+        try:
+            found = file_sha256(side.here())
+        except (OSError, ValueError) as error:
+            problems.append(f"cannot read {given} ({error})")
+        else:
+            if found != side.sha256:
+                problems.append(f"reads another {given} (sha256 {found[:12]}, not {side.sha256[:12]})")
     return problems
-
-
-def _wrong_with(vectors: VectorsFile) -> Sequence[str]:
-    given = vectors.uri or str(vectors.path)
-    try:
-        found = file_sha256(vectors.here())
-    except (OSError, ValueError) as error:
-        return [f"cannot read {given} ({error})"]
-    if found != vectors.sha256:
-        return [f"reads another {given} (sha256 {found[:12]}, not {vectors.sha256[:12]})"]
-    return []

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.search.cluster.connection import connected, usable_nodes
-from aoq.pipeline.search.cluster.job import Job, VectorsFile, check_nodes, differing_versions, versions_here
+from aoq.pipeline.search.cluster.job import POSITIVES, Job, VectorsFile, check_nodes, differing_versions, versions_here
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.threads import use_threads
@@ -45,7 +47,7 @@ def run_on_ray(
     if not isinstance(store, Folder):
         raise ValueError("mining on Ray needs a folder that all nodes share; to search in memory, search in process.")
     with connected(address) as ray:
-        job = write_job(problem, store.path, fetched)
+        job = write_job(problem, store, fetched)
         check_nodes(ray, job, cpus)
         task = ray.remote(num_cpus=cpus, memory=job.memory, max_retries=RETRIES)(do_unit)
         total, done = sum(map(len, steps)), 0
@@ -61,22 +63,23 @@ def run_on_ray(
                     progress(done, total)
 
 
-def write_job(problem: Problem, work: Path, fetched: Mapping[Path, str]) -> Job:
+def write_job(problem: Problem, store: Folder, fetched: Mapping[Path, str]) -> Job:
     """The problem as files: its vectors are mapped ones, its positives are written into the work folder."""
-    temporary = work / f"positives.tmp-{os.getpid()}"
+    store = replace(store, path=store.path.absolute())
+    temporary, positives = store.path / "positives.tmp", store.path / POSITIVES
     with temporary.open("wb") as file:
         np.save(file, problem.positives)
-    os.replace(temporary, work / "positives.npy")
+    os.replace(temporary, positives)
     images, captions = _file_of(problem.images, fetched), _file_of(problem.captions, fetched)
     depths = problem.h_captions, problem.h_images
-    return Job(images, captions, work.absolute(), *depths, problem.memory, versions_here())
+    return Job(images, captions, store, file_sha256(positives), *depths, problem.memory, versions_here())
 
 
 def _file_of(vectors: np.ndarray, fetched: Mapping[Path, str]) -> VectorsFile:
     if not isinstance(vectors, np.memmap) or isinstance(vectors.base, np.memmap):
         raise ValueError("vectors for Ray must each be one whole memory-mapped .npy file, for all nodes to read.")
     path = Path(str(vectors.filename))
-    return VectorsFile.of(path, fetched.get(path, ""))
+    return VectorsFile(path, fetched.get(path, ""), file_sha256(path))
 
 
 def do_unit(unit: Unit[Problem], job: Job, cpus: int) -> None:
@@ -90,7 +93,7 @@ def _open(job: Job) -> tuple[Problem, Store]:
     """Once a process; nodes that joined after the start were not checked."""
     if wrong := differing_versions(versions_here(), job.versions):
         raise ValueError(f"a node that joined {', '.join(wrong)}; install the same there, then run again.")
-    return job.open(), Folder(job.work)
+    return job.open(), job.store
 
 
 def _raise_its_error(ray: Any, unit: Any) -> None:
@@ -99,11 +102,8 @@ def _raise_its_error(ray: Any, unit: Any) -> None:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise OSError(
-            f"a unit was lost {RETRIES + 1} times with the process or node that did it ({_first_line(error)}); "
+            f"a unit was lost {RETRIES + 1} times with the process or node that did it ({reason}); "
             "finished units are kept: give units more room (mining memory, threads), then run again."
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

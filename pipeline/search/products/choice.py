@@ -13,9 +13,8 @@ from jaxtyping import Float32
 from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.products.int8 import Int8Product, int8_works
-from aoq.pipeline.search.products.int16 import int16_product
-from aoq.pipeline.search.products.int16_kernel import int16_works
-from aoq.pipeline.search.tiles import TileKeeper
+from aoq.pipeline.search.products.int16 import int16_product, int16_works
+from aoq.pipeline.search.tiles import Scan, scan_scores
 
 ROUNDED = 2.0**-8  # of a number: what rounding to bfloat16 can take away, as it has 8 significant bits
 SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
@@ -27,12 +26,9 @@ Precision = Literal["float32", "bfloat16", "int16", "int8"]
 class Product(Protocol):
     """All dot products of one block of vectors with another."""
 
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def error(self) -> float:
-        """How far the scores that `scan` keeps can be from the exact products."""
+    precision: str
+    error: float
+    """How far the scores that a scan keeps can be from the exact products."""
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Any:
         """A block, for the two methods below."""
@@ -40,8 +36,8 @@ class Product(Protocol):
     def __call__(self, one: Any, other: Any) -> Float32[np.ndarray, "items others"]:
         """The near products; the next call may overwrite them: fresh memory would cost a tenth more."""
 
-    def scan(self, images: Any, captions: Any, first_caption: int, keeper: TileKeeper) -> None:
-        """Hand over the pairs whose near score reaches a limit; all others score less than it plus `error`, exactly."""
+    def scan(self, images: Any, captions: Any) -> Scan:
+        """Find the pairs whose near score reaches a limit; all others score less than it plus `error`, exactly."""
 
 
 def near_product(problem: Problem, precision: Precision | None = None) -> Product:
@@ -51,7 +47,9 @@ def near_product(problem: Problem, precision: Precision | None = None) -> Produc
         return Int8Product(problem["i2t"].rounding_error)
     if precision == "int16" and int16_works():
         return int16_product(problem)
-    return float_product(problem, "bfloat16" if precision == "bfloat16" else "float32")
+    if precision == "bfloat16":
+        return _bfloat16_product(problem)
+    return FloatProduct("float32", problem["i2t"].rounding_error)
 
 
 def fastest_precision() -> Precision:
@@ -66,7 +64,7 @@ def fastest_precision() -> Precision:
 
 @dataclass
 class FloatProduct:
-    precision: Literal["float32", "bfloat16"]
+    precision: str
     error: float
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
@@ -80,16 +78,13 @@ class FloatProduct:
             self._result = torch.empty(shape, dtype=one.dtype)
         return torch.mm(one, other.T, out=self._result).float().numpy()
 
-    def scan(self, images: torch.Tensor, captions: torch.Tensor, first_caption: int, keeper: TileKeeper) -> None:
-        tile = self(images, captions)
-        keeper.take_scores(tile, tile.shape, first_caption)
+    def scan(self, images: torch.Tensor, captions: torch.Tensor) -> Scan:
+        return scan_scores, (self(images, captions),)
 
 
-def float_product(problem: Problem, precision: Literal["float32", "bfloat16"]) -> FloatProduct:
+def _bfloat16_product(problem: Problem) -> FloatProduct:
     adding = problem["i2t"].rounding_error
-    if precision == "float32":
-        return FloatProduct("float32", adding)
-    (images, left_images), (captions, left_captions) = (_norms(side) for side in (problem.images, problem.captions))
+    (images, left_images), (captions, left_captions) = _norms(problem.images), _norms(problem.captions)
     # <a, c> - <a', c'> = <a - a', c> + <a', c - c'>, and then <a', c'> is added up in float32 and rounded itself.
     given = left_images * captions + (images + left_images) * left_captions
     rounded = ROUNDED * ((images + left_images) * (captions + left_captions) + adding)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, no_type_check
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from jaxtyping import Float32
 from numba import njit
 
 from aoq.pipeline.search.threads import in_parallel
-from aoq.pipeline.search.tiles import TileKeeper
+from aoq.pipeline.search.tiles import Scan
 
 MOST = 127
 ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic
@@ -43,7 +43,7 @@ class Rounded:
 class Int8Product:
     error: float
     """How far a float32 product can be from the exact one."""
-    precision: Literal["int8"] = "int8"
+    precision: str = "int8"
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Rounded:
@@ -60,12 +60,12 @@ class Int8Product:
         in_parallel(_scale, len(scores), products, one.scales, other.scales, scores)
         return scores
 
-    def scan(self, images: Rounded, captions: Rounded, first_caption: int, keeper: TileKeeper) -> None:
-        tile = self._products(images, captions)
+    def scan(self, images: Rounded, captions: Rounded) -> Scan:
         rounding = np.float32(ROUNDING * images.longest * captions.longest)
-        slack = images.left * np.float32(captions.longest) + rounding, captions.left * np.float32(images.longest)
-        rows = tile, images.vectors, captions.vectors, images.scales, captions.scales, *slack
-        keeper.take(_scan, rows, tile.shape, first_caption)
+        image_slack = images.left * np.float32(captions.longest) + rounding
+        caption_slack = captions.left * np.float32(images.longest)
+        sides = (images.vectors, images.scales, image_slack), (captions.vectors, captions.scales, caption_slack)
+        return _scan, (self._products(images, captions), *sides)
 
     def _products(self, one: Rounded, other: Rounded) -> np.ndarray:
         shape = len(one.scales), len(other.scales)
@@ -126,37 +126,26 @@ def _scale(start: int, stop: int, products: Any, scales: Any, other_scales: Any,
 @njit(nogil=True, cache=True)
 @no_type_check
 def _scan(
-    start: int,
-    stop: int,
-    tile: Any,
-    images: Any,
-    captions: Any,
-    image_scales: Any,
-    caption_scales: Any,
-    image_slack: Any,
-    caption_slack: Any,
-    image_limits: Any,
-    caption_limits: Any,
-    found_images: Any,
-    found_captions: Any,
-    found_scores: Any,
-    ends: Any,
+    start: int, stop: int, tile: Any, rows: Any, columns: Any, first_caption: int, limits: Any, found: Any, ends: Any
 ) -> None:
     """Write the pairs of these rows whose float32 score reaches a limit (`TileKeeper.take`)."""
-    columns = tile.shape[1]
-    end = start * columns
+    images, image_scales, image_slack = rows
+    captions, caption_scales, caption_slack = columns
+    image_limits, caption_limits = limits
+    found_images, found_captions, found_scores = found
+    end = start * len(captions)
     wanted = np.empty(STRIP, np.uint8)
     eights = wanted.view(np.uint64)
-    for first in range(0, columns, STRIP):
-        width = min(STRIP, columns - first)
+    for first in range(0, len(captions), STRIP):
+        width = min(STRIP, len(captions) - first)
         wanted[width:] = 0
         part = slice(first, first + width)
-        scales, slack, limits = caption_scales[part], caption_slack[part], caption_limits[part]
+        scales, slack, limits_here = caption_scales[part], caption_slack[part], caption_limits[part]
         for row in range(start, stop):
             sums, scale, more, limit = tile[row, part], image_scales[row], image_slack[row], image_limits[row]
             for n in range(width):
                 bound = np.float32(sums[n]) * (scales[n] * scale) + slack[n] + more
-                wanted[n] = bound >= min(limit, limits[n])
+                wanted[n] = bound >= min(limit, limits_here[n])
             for eight in range(len(eights)):
                 if eights[eight] == 0:
                     continue
@@ -164,8 +153,9 @@ def _scan(
                     if wanted[n] == 0:
                         continue
                     score = _dot(images[row], captions[first + n])
-                    if score >= min(limit, limits[n]):
-                        found_images[end], found_captions[end], found_scores[end] = row, first + n, score
+                    if score >= min(limit, limits_here[n]):
+                        found_images[end], found_captions[end] = row, first_caption + first + n
+                        found_scores[end] = score
                         end += 1
     ends[start] = end
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.exchange import jsonlines, official, parquet, trec
-from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, check_ids
-from aoq.pipeline.tables.files import POSITIVES, count_lists, read_chunks, read_manifest, read_positives, said_of
-from aoq.pipeline.tables.pairs import Pairs, positives_of
+from aoq.pipeline.tables.exchange import bare_lists, jsonlines, parquet
+from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, rows_by_id
+from aoq.pipeline.tables.files import count_lists, read_chunks, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View
 
 Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
@@ -28,7 +28,7 @@ class Format:
 
     write: Callable[[Outgoing, Path], Written]
     has_texts: bool = True
-    has_positives: bool = True
+    """And positives; a format without has rows alone."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
     both_directions: bool = False
 
@@ -41,8 +41,8 @@ FORMATS: dict[str, Format] = {
     "pylate": Format(parquet.write_pylate, scores="always"),
     "flagembedding": Format(jsonlines.write_flagembedding, scores="optional"),
     "tevatron": Format(jsonlines.write_tevatron),
-    "trec": Format(trec.write_run, has_texts=False, has_positives=False, scores="of negatives"),
-    "aoq": Format(official.write_official, has_texts=False, has_positives=False, both_directions=True),
+    "trec": Format(bare_lists.write_run, has_texts=False, scores="of negatives"),
+    "aoq": Format(bare_lists.write_official, has_texts=False, both_directions=True),
 }
 
 
@@ -71,10 +71,10 @@ def export_table(
     the table was mined from, give the scores of positives that the table does not keep. What `view` flags is left out.
     """
     form, manifest = find_format(name), read_manifest(table)
-    images, rows = _names(table, captions, image_ids)
+    names = _names(table, captions, image_ids)
     if captions is None and form.has_texts:
         raise ValueError(f"{name} has the captions' texts, and none are given; give --captions FILE or --data FOLDER.")
-    pairs = _true_pairs(table, len(images.ids), len(rows.ids)) if form.has_positives else np.empty((0, 2), np.int32)
+    pairs = _true_pairs(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     written: dict[Direction, Written] = {}
     for one in DIRECTIONS if direction is None else (direction,):
         _, h = count_lists(table / f"{one}.parquet")
@@ -85,44 +85,43 @@ def export_table(
         if (has_scores and known != "exact") or (form.scores == "of negatives" and known == "none"):
             lacking = "scores" if known == "none" else "scores of positives"
             raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
-        anchors, candidates = (images, rows) if one == "i2t" else (rows, images)
-        sides = ("images", "captions") if one == "i2t" else ("captions", "images")
+        anchors, candidates = SIDES[one]
         outgoing = Outgoing(
             one,
-            _chunks(table, one, view),
-            anchors,
-            candidates,
-            positives_of(one, pairs, len(anchors.ids)),
+            _chunks(table, one, manifest, view),
+            names[anchors],
+            names[candidates],
+            positives_of(one, pairs, len(names[anchors].ids)),
             min(num_negatives or h, h),
             has_scores,
-            None if vectors is None else (vectors[sides[0]], vectors[sides[1]]),
+            None if vectors is None else (vectors[anchors], vectors[candidates]),
         )
         written[one] = form.write(outgoing, output)
     return written
 
 
-def _chunks(table: Path, direction: Direction, view: View | None) -> Iterator[NegativeLists]:
+def _chunks(
+    table: Path, direction: Direction, manifest: Mapping[str, Any], view: View | None
+) -> Iterator[NegativeLists]:
     start = 0
-    for lists in read_chunks(table / f"{direction}.parquet", ROWS):
+    for lists in read_chunks(table, direction, manifest, ROWS):
         yield lists if view is None else lists.keep(view[direction].flags[start : start + len(lists)] == 0)
         start += len(lists)
 
 
-def _names(table: Path, captions: Sequence[str] | None, image_ids: Sequence[str] | None) -> tuple[Names, Names]:
+def _names(table: Path, captions: Sequence[str] | None, image_ids: Sequence[str] | None) -> dict[str, Names]:
     """What images and captions go by."""
     images, rows = ([str(row) for row in range(count_lists(table / f"{one}.parquet")[0])] for one in DIRECTIONS)
     for given, numbers, what in ((image_ids, images, "image ids"), (captions, rows, "captions")):
         if given is not None and len(given) != len(numbers):
             raise ValueError(f"{len(given)} {what} are given for a table of {len(numbers)}; they are of other data.")
     ids = images if image_ids is None else image_ids
-    check_ids(ids)
-    return Names(ids, ids), Names(rows, rows if captions is None else captions)
+    rows_by_id(ids)
+    return {"images": Names(ids, ids), "captions": Names(rows, rows if captions is None else captions)}
 
 
-def _true_pairs(table: Path, images: int, captions: int) -> Pairs:
-    pairs = read_positives(table)
+def _true_pairs(table: Path, manifest: Mapping[str, Any]) -> Pairs:
+    pairs = read_positives(table, manifest)
     if not len(pairs):
         raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
-    if ((pairs < 0) | (pairs >= [images, captions])).any():
-        raise ValueError(f"{table / POSITIVES} has pairs with rows that the table has not; mine the table again.")
     return pairs

@@ -6,27 +6,27 @@ those that came with the lists, or none at all (null), and then the order is as 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Integer
+from jaxtyping import Float32, Int32, Integer
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks, offsets_of
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.exchange.official import open_official
-from aoq.pipeline.tables.exchange.outgoing import check_ids
-from aoq.pipeline.tables.exchange.trec import Rows, measure_run, read_run
-from aoq.pipeline.tables.files import FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
-from aoq.pipeline.tables.pairs import is_among, pair_keys, paired, positives_of
+from aoq.pipeline.tables.exchange.bare_lists import Rows, measure_run, open_official, read_run
+from aoq.pipeline.tables.exchange.outgoing import rows_by_id
+from aoq.pipeline.tables.files import ContentHash, list_writer
+from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, paired, positives_of
+from aoq.pipeline.tables.writing import write_table
 
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
+MOST_ROWS = 100
+"""Of images or captions for each list of the runs: rows without a list take room too."""
 Matrix = Float32[np.ndarray, "_ D"]
 
 
@@ -62,15 +62,18 @@ def open_foreign_lists(
     """
     if files["i2t"].suffix == ".npy":
         return {direction: ForeignLists(str(path), open_official(path)) for direction, path in files.items()}
-    if image_ids is not None:
-        check_ids(image_ids)
-    images: Rows = None if image_ids is None else {name: row for row, name in enumerate(image_ids)}
+    images: Rows = None if image_ids is None else rows_by_id(image_ids)
     i2t, t2i = measure_run(files["i2t"], images, None), measure_run(files["t2i"], None, images)
     image_count = max(i2t.queries, t2i.documents) if image_ids is None else len(image_ids)
     caption_count = max(t2i.queries, i2t.documents) if captions is None else captions
     if t2i.queries > caption_count:
         raise ValueError(
             f"{files['t2i']} has a list for caption {t2i.queries - 1}, and there are captions 0 to {caption_count - 1}."
+        )
+    if max(image_count, caption_count) > MOST_ROWS * (lists := i2t.lists + t2i.lists):
+        raise ValueError(
+            f"the runs name image {image_count - 1} and caption {caption_count - 1}, and have {lists} lists: these are "
+            "no rows of the data; number rows from 0, and give --image-ids where images go by ids."
         )
     return {
         "i2t": ForeignLists(str(files["i2t"]), *read_run(files["i2t"], images, None, image_count, i2t.longest, work)),
@@ -88,97 +91,65 @@ def import_lists(
 ) -> dict[str, Any]:
     """Write the table to the new folder `output`; its manifest."""
     _check_sizes(given, image_of, vectors)
-    output.mkdir()
-    pairs = paired(image_of)
-    write_positives(output, pairs)
-    header = {"format_version": FORMAT_VERSION, **provenance}
-    manifest: dict[str, Any] = {**header, "directions": {}}
+    pairs, made = paired(image_of), {}
     for direction in DIRECTIONS:
         lists, candidates = given[direction], len(given[OTHER[direction]].ids)
-        sides = ("images", "captions") if direction == "i2t" else ("captions", "images")
-        both = None if vectors is None else (vectors[sides[0]], vectors[sides[1]])
-        side = _Side(lists, positives_of(direction, pairs, len(lists.ids)), candidates, both)
-        about = {"direction": direction, "h": lists.ids.shape[1], "search": "none", "guarantee": "imported"}
-        about["scores"] = side.whose_scores
-        figures = _write_side(side, output / f"{direction}.parquet", {**header, **about})
-        manifest["directions"][direction] = {**about, **figures}
-    write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    return manifest
+        both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
+        scores = "exact" if both else "none" if lists.scores is None else "source"
+        said = {"h": lists.ids.shape[1], "search": "none", "guarantee": "imported", "scores": scores}
+        made[direction] = said, _parts(lists, positives_of(direction, pairs, len(lists.ids)), candidates, both)
+    return write_table(output, provenance, made, pairs, write=_write_lists)
 
 
-def _write_side(side: _Side, path: Path, footer: Mapping[str, Any]) -> dict[str, Any]:
-    content, dropped, empty = ContentHash(), 0, 0
-    with list_writer(path, footer["h"], footer) as writer:
-        for start, stop in blocks(len(side.given.ids), GROUP_ROWS):
-            lists, own = side.block(start, stop)
-            writer.write_table(to_arrow(lists, start).cast(writer.schema))
+def _write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[NegativeLists, int]]) -> dict[str, Any]:
+    content, rows, dropped, empty = ContentHash(), 0, 0, 0
+    with list_writer(path, footer) as writer:
+        for lists, own in parts:
+            writer.write_table(to_arrow(lists, rows).cast(writer.schema))
             content.add(lists)
+            rows += len(lists)
             dropped += own
             empty += int((lists.lengths == 0).sum())
-    return {
-        "anchors": len(side.given.ids),
-        "sha256": content.hexdigest(),
-        "own_positives_left_out": dropped,
-        "anchors_without_negatives": empty,
-    }
+    figures = {"own_positives_left_out": dropped, "anchors_without_negatives": empty}
+    return {"anchors": rows, "sha256": content.hexdigest(), **figures}
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One direction: the lists, who is no negative of whom, and the vectors of anchors and candidates, if any."""
-
-    given: ForeignLists
-    positives: Positives
-    candidates: int
-    vectors: tuple[Matrix, Matrix] | None
-
-    @property
-    def whose_scores(self) -> str:
-        """`exact` dot products, the `source`'s, or `none`."""
-        if self.vectors is not None:
-            return "exact"
-        return "none" if self.given.scores is None else "source"
-
-    def block(self, start: int, stop: int) -> tuple[NegativeLists, int]:
-        """The lists of some anchors, and how many own positives were among them."""
-        ids = self._checked_ids(start, stop)
-        own = self.positives.rows(np.arange(start, stop))
-        is_own = self._is_own(ids, own)
+def _parts(
+    given: ForeignLists, positives: Positives, candidates: int, vectors: Sequence[Matrix] | None
+) -> Iterator[tuple[NegativeLists, int]]:
+    """Some lists at a time, and how many own positives were among them; `vectors` are of anchors and candidates."""
+    for start, stop in blocks(len(given.ids), GROUP_ROWS):
+        ids, rows = _checked_ids(given, start, stop, candidates), np.arange(stop - start)
+        own = positives.rows(rows + start)
+        own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
+        is_own = (ids >= 0) & is_among(pair_keys(rows[:, None], ids, candidates), own_keys)
         ids[is_own] = -1
         scores, positive = np.full(ids.shape, np.nan, dtype=np.float32), np.full(len(ids), np.nan, dtype=np.float32)
         real = ids >= 0
-        if self.vectors is not None:
-            anchors, candidates = self.vectors[0][start:stop], self.vectors[1]
-            offsets = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
-            scores[real] = exact_scores(anchors, candidates, offsets, ids[real])
-            positive = own.lowest(exact_scores(anchors, candidates, own.offsets, own.ids))
-        elif self.given.scores is not None:
-            scores[real] = self.given.scores[start:stop][real]
-        else:
-            return NegativeLists(ids, scores, positive).keep(real), int(is_own.sum())
-        return NegativeLists(*in_table_order(ids, scores), positive), int(is_own.sum())
+        if vectors is not None:
+            anchors, others = vectors[0][start:stop], vectors[1]
+            scores[real] = exact_scores(anchors, others, offsets_of(real.sum(axis=1)), ids[real])
+            positive = own.lowest(exact_scores(anchors, others, own.offsets, own.ids))
+        elif given.scores is not None:
+            scores[real] = given.scores[start:stop][real]
+        if vectors is not None or given.scores is not None:
+            ids, scores = in_table_order(ids, scores)
+        yield NegativeLists(ids, scores, positive).keep(ids >= 0), int(is_own.sum())
 
-    def _is_own(self, ids: Int32[np.ndarray, "anchors h"], own: Positives) -> Bool[np.ndarray, "anchors h"]:
-        owners = np.repeat(np.arange(len(ids)), np.diff(own.offsets))
-        rows, places = np.nonzero(ids >= 0)
-        keys = pair_keys(rows, ids[rows, places], self.candidates)
-        found = np.zeros(ids.shape, dtype=np.bool_)
-        found[rows, places] = is_among(keys, np.sort(pair_keys(owners, own.ids, self.candidates)))
-        return found
 
-    def _checked_ids(self, start: int, stop: int) -> Int32[np.ndarray, "anchors h"]:
-        ids = np.asarray(self.given.ids[start:stop])
-        outside = (ids < -1) | (ids >= self.candidates)
-        if outside.any():
-            row, place = np.argwhere(outside)[0]
-            raise ValueError(
-                f"{self.given.source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to "
-                f"{self.candidates - 1}; the lists are of other data, or the pairs are."
-            )
-        ordered = np.sort(ids, axis=1)
-        if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
-            raise ValueError(f"{self.given.source}: row {start + int(twice.argmax())} lists a candidate twice.")
-        return ids.astype(np.int32)
+def _checked_ids(given: ForeignLists, start: int, stop: int, candidates: int) -> Int32[np.ndarray, "anchors h"]:
+    ids = np.asarray(given.ids[start:stop])
+    outside = (ids < -1) | (ids >= candidates)
+    if outside.any():
+        row, place = np.argwhere(outside)[0]
+        raise ValueError(
+            f"{given.source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to "
+            f"{candidates - 1}; the lists are of other data, or the pairs are."
+        )
+    ordered = np.sort(ids, axis=1)
+    if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
+        raise ValueError(f"{given.source}: row {start + int(twice.argmax())} lists a candidate twice.")
+    return ids.astype(np.int32)
 
 
 def _check_sizes(

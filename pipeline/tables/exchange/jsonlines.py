@@ -8,60 +8,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, Written
+import numpy as np
+
+from aoq.pipeline.tables.exchange.outgoing import Listed, Outgoing, Written
 
 
-def _flagembedding(outgoing: Outgoing, chunk: Chunk, place: int, own: slice, length: int) -> dict[str, Any]:
+def _flagembedding(outgoing: Outgoing, one: Listed) -> dict[str, Any]:
     texts = outgoing.candidates.texts
     line: dict[str, Any] = {
-        "query": outgoing.anchors.texts[chunk.first + place],
-        "pos": [texts[row] for row in chunk.positives.ids[own]],
-        "neg": [texts[row] for row in chunk.ids[place, :length]],
+        "query": outgoing.anchors.texts[one.anchor],
+        "pos": [texts[row] for row in one.positives],
+        "neg": [texts[row] for row in one.negatives],
     }
-    if chunk.positive_scores is not None:
-        line["pos_scores"] = chunk.positive_scores[own].tolist()
-        line["neg_scores"] = chunk.scores[place, :length].tolist()
+    if outgoing.scored:
+        line |= {"pos_scores": one.positive_scores.tolist(), "neg_scores": one.scores.tolist()}
     return line
 
 
-def _tevatron(outgoing: Outgoing, chunk: Chunk, place: int, own: slice, length: int) -> dict[str, Any]:
+def _tevatron(outgoing: Outgoing, one: Listed) -> dict[str, Any]:
+    anchors, candidates = outgoing.anchors, outgoing.candidates
+
+    def passages(rows: np.ndarray) -> list[dict[str, str]]:
+        return [{"docid": candidates.ids[row], "title": "", "text": candidates.texts[row]} for row in rows]
+
     return {
-        "query_id": outgoing.anchors.ids[chunk.first + place],
-        "query": outgoing.anchors.texts[chunk.first + place],
-        "positive_passages": _passages(outgoing.candidates, chunk.positives.ids[own].tolist()),
-        "negative_passages": _passages(outgoing.candidates, chunk.ids[place, :length].tolist()),
+        "query_id": anchors.ids[one.anchor],
+        "query": anchors.texts[one.anchor],
+        "positive_passages": passages(one.positives),
+        "negative_passages": passages(one.negatives),
     }
 
 
-def _passages(names: Names, rows: list[int]) -> list[dict[str, str]]:
-    return [{"docid": names.ids[row], "title": "", "text": names.texts[row]} for row in rows]
-
-
-def _write(
-    make: Callable[[Outgoing, Chunk, int, slice, int], dict[str, Any]], outgoing: Outgoing, path: Path
-) -> Written:
+def _write(make: Callable[[Outgoing, Listed], dict[str, Any]], outgoing: Outgoing, path: Path) -> Written:
     """An anchor without positives or without negatives is left out: the trainers draw from both."""
-    rows = left_out = 0
+    rows = 0
     with path.open("w", encoding="utf-8") as file:
-        for chunk in outgoing.chunks():
-            offsets = chunk.positives.offsets.tolist()
-            for place, length in enumerate(chunk.lengths.tolist()):
-                own = slice(offsets[place], offsets[place + 1])
-                if own.start < own.stop and length:
-                    line = make(outgoing, chunk, place, own, length)
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    rows += 1
-                else:
-                    left_out += 1
-    return Written(rows, left_out)
+        for one in outgoing.listed():
+            if len(one.positives) and len(one.negatives):
+                file.write(json.dumps(make(outgoing, one), ensure_ascii=False) + "\n")
+                rows += 1
+    return Written(rows, len(outgoing.anchors.ids) - rows)
 
 
-def write_flagembedding(outgoing: Outgoing, path: Path) -> Written:
-    return _write(_flagembedding, outgoing, path)
-
-
-def write_tevatron(outgoing: Outgoing, path: Path) -> Written:
-    return _write(_tevatron, outgoing, path)
+write_flagembedding = partial(_write, _flagembedding)
+write_tevatron = partial(_write, _tevatron)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from jaxtyping import Bool, Float32, Int32, Int64
+from jaxtyping import Float32, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction, Positives
@@ -17,7 +15,6 @@ from aoq.pipeline.search.scores import exact_scores
 
 ROWS = 256
 """How many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
-GROUP_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -28,11 +25,12 @@ class Names:
     texts: Sequence[str]
 
 
-def check_ids(ids: Sequence[str]) -> None:
-    """Refuse images that share an id."""
+def rows_by_id(ids: Sequence[str]) -> dict[str, int]:
+    """The row of each image; refuses images that share an id."""
     if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
         row = next(row for row, name in enumerate(ids) if rows[name] != row)
         raise ValueError(f"images {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each image its own.")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -40,24 +38,25 @@ class Chunk:
     """Some anchors, from number `first`: the heads of their lists, and their positives."""
 
     first: int
-    ids: Int32[np.ndarray, "anchors depth"]
-    scores: Float32[np.ndarray, "anchors depth"]
+    lists: NegativeLists
     positives: Positives
-    positive_scores: Float32[np.ndarray, " pairs"] | None
-    """One for each of `positives`; None where they are not asked for."""
-
-    @property
-    def has_positive(self) -> Bool[np.ndarray, " anchors"]:
-        return np.diff(self.positives.offsets) > 0
-
-    @property
-    def lengths(self) -> Int64[np.ndarray, " anchors"]:
-        return (self.ids >= 0).sum(axis=1)
+    positive_scores: Float32[np.ndarray, " pairs"]
+    """One for each of `positives`; NaN where they are not asked for."""
 
     @property
     def pair_rows(self) -> Int64[np.ndarray, " pairs"]:
         """Which of the anchors each positive belongs to."""
-        return np.repeat(np.arange(len(self.ids)), np.diff(self.positives.offsets))
+        return np.repeat(np.arange(len(self.lists)), np.diff(self.positives.offsets))
+
+
+class Listed(NamedTuple):
+    """One anchor: its positives and the head of its list, without padding."""
+
+    anchor: int
+    positives: Int32[np.ndarray, " own"]
+    positive_scores: Float32[np.ndarray, " own"]
+    negatives: Int32[np.ndarray, " listed"]
+    scores: Float32[np.ndarray, " listed"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,8 @@ class Outgoing:
     positives: Positives
     depth: int
     """The most negatives of each anchor that are taken, from the head of its list."""
-    scored: bool = False
-    vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None = field(
-        default=None, repr=False
-    )
+    scored: bool
+    vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None
     """What the table was mined from: gives the scores of all positives, of which the table keeps the lowest."""
 
     def __post_init__(self) -> None:
@@ -88,20 +85,24 @@ class Outgoing:
         first = 0
         for lists in self.lists:
             own = self.positives.rows(np.arange(first, first + len(lists)))
-            scores = self._positive_scores(first, lists.positive_score, own) if self.scored else None
-            yield Chunk(first, lists.negative_ids[:, : self.depth], lists.scores[:, : self.depth], own, scores)
+            scores = self._positive_scores(first, lists.positive_score, own)
+            yield Chunk(first, lists.head(self.depth), own, scores)
             first += len(lists)
 
-    @property
-    def empty_chunk(self) -> Chunk:
-        shape, scores = (0, self.depth), np.empty(0, np.float32) if self.scored else None
-        own = self.positives.rows(np.empty(0, np.int64))
-        return Chunk(0, np.empty(shape, np.int32), np.empty(shape, np.float32), own, scores)
+    def listed(self) -> Iterator[Listed]:
+        for chunk in self.chunks():
+            lists, offsets = chunk.lists, chunk.positives.offsets
+            for row, length in enumerate(lists.lengths.tolist()):
+                own, head = slice(offsets[row], offsets[row + 1]), (row, slice(length))
+                positives = chunk.positives.ids[own], chunk.positive_scores[own]
+                yield Listed(chunk.first + row, *positives, lists.negative_ids[head], lists.scores[head])
 
     def _positive_scores(
         self, first: int, known: Float32[np.ndarray, " anchors"], own: Positives
     ) -> Float32[np.ndarray, " pairs"]:
         """Exact; refuses vectors that do not give the anchors' lowest scores again."""
+        if not self.scored:
+            return np.full(len(own.ids), np.nan, np.float32)
         has = np.diff(own.offsets) > 0
         if self.vectors is None:
             return known[has]
@@ -123,24 +124,3 @@ class Written:
 
     rows: int
     anchors_left_out: int = 0
-
-
-def write_groups(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write tables of one schema to a Parquet file, in row groups of about 64 MB; the count of rows."""
-    rows = 0
-    waiting: list[pa.Table] = []
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for table in tables:
-            waiting.append(table)
-            rows += len(table)
-            if sum(one.nbytes for one in waiting) >= GROUP_BYTES:
-                _write_group(writer, waiting)
-                waiting = []
-        if waiting:
-            _write_group(writer, waiting)
-    return rows
-
-
-def _write_group(writer: pq.ParquetWriter, tables: Sequence[pa.Table]) -> None:
-    group = pa.concat_tables(tables)
-    writer.write_table(group, row_group_size=max(1, len(group)))

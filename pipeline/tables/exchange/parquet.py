@@ -17,153 +17,113 @@ PyLate stacks the documents of a batch, so all rows have the same number of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from jaxtyping import Float32, Int32, Int64
 
-from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, Written, write_groups
+from aoq.pipeline.search.problem import offsets_of
+from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, Written
 
-LABEL = pa.int64()
-SCORE = pa.float32()
 PYLATE_TABLES = ("train", "queries", "documents")
 NAMED_ROWS = 2**16
+GROUP_BYTES = 64_000_000
 
-Build = Callable[[Chunk, pa.Array, pa.Array], pa.Table]
-
-
-class _Pairs(NamedTuple):
-    """Each pair's anchor and documents: the positive, then the negatives."""
-
-    anchors: Int64[np.ndarray, " pairs"]
-    documents: Int32[np.ndarray, "pairs depth_and_one"]
-    scores: Float32[np.ndarray, "pairs depth_and_one"] | None
-
-    @classmethod
-    def of(cls, chunk: Chunk) -> _Pairs:
-        row, positive = chunk.pair_rows, chunk.positive_scores
-        scores = None if positive is None else np.column_stack([positive, chunk.scores[row]])
-        return cls(chunk.first + row, np.column_stack([chunk.positives.ids, chunk.ids[row]]), scores)
-
-    def those(self, chosen: Any) -> _Pairs:
-        scores = None if self.scores is None else self.scores[chosen]
-        return _Pairs(self.anchors[chosen], self.documents[chosen], scores)
-
-    def whole(self) -> _Pairs:
-        """The pairs with as many negatives as were asked for."""
-        return self.those((self.documents >= 0).all(axis=1))
+Anchors = Int64[np.ndarray, " rows"]
+Documents = Int32[np.ndarray, "rows places"]
+Scores = Float32[np.ndarray, "rows places"]
+Rows = tuple[Anchors, dict[str, pa.Array]]
+"""Each row's anchor, and its other columns: both labels and scores, of which the writer takes one."""
+Build = Callable[[Chunk, pa.Array], Rows]
+"""What makes rows of some anchors and the candidates' names."""
 
 
-def _triplets(chunk: Chunk, anchors: pa.Array, candidates: pa.Array) -> pa.Table:
-    pairs = _Pairs.of(chunk)
-    pair, place = np.nonzero(pairs.documents[:, 1:] >= 0)
-    columns = {
-        "anchor": _take(anchors, pairs.anchors[pair]),
-        "positive": _take(candidates, pairs.documents[pair, 0]),
-        "negative": _take(candidates, pairs.documents[pair, place + 1]),
-    }
-    if pairs.scores is not None:
-        columns["scores"] = _lists(np.stack([pairs.scores[pair, 0], pairs.scores[pair, place + 1]], axis=1))
-    return pa.table(columns)
+def _pairs(chunk: Chunk, needed: int) -> tuple[Anchors, Documents, Scores]:
+    """Each pair's anchor, its documents (the positive, then the negatives), and their scores.
+
+    Place `needed` of the documents is the last that must not be padding.
+    """
+    rows = chunk.pair_rows
+    documents = np.column_stack([chunk.positives.ids, chunk.lists.negative_ids[rows]])
+    scores = np.column_stack([chunk.positive_scores, chunk.lists.scores[rows]])
+    has = documents[:, needed] >= 0
+    return chunk.first + rows[has], documents[has], scores[has]
 
 
-def _tuples(chunk: Chunk, anchors: pa.Array, candidates: pa.Array) -> pa.Table:
-    pairs = _Pairs.of(chunk).whole()
-    names = ["positive", *(f"negative_{place + 1}" for place in range(chunk.ids.shape[1]))]
-    columns = {"anchor": _take(anchors, pairs.anchors)}
-    columns |= {name: _take(candidates, rows) for name, rows in zip(names, pairs.documents.T, strict=True)}
-    return pa.table(columns if pairs.scores is None else {**columns, "scores": _lists(pairs.scores)})
+def _triplets(chunk: Chunk, candidates: pa.Array) -> Rows:
+    anchors, documents, scores = _pairs(chunk, needed=1)
+    pair, place = np.nonzero(documents[:, 1:] >= 0)
+    two = pair[:, None], np.stack([np.zeros_like(place), place + 1], axis=1)
+    return anchors[pair], _columns(["positive", "negative"], documents[two], scores[two], candidates)
 
 
-def _labeled_pairs(chunk: Chunk, anchors: pa.Array, candidates: pa.Array) -> pa.Table:
-    row, place = np.nonzero((chunk.ids >= 0) & chunk.has_positive[:, None])
-    rows = np.concatenate([chunk.pair_rows, row])
+def _tuples(chunk: Chunk, candidates: pa.Array) -> Rows:
+    anchors, documents, scores = _pairs(chunk, needed=-1)
+    names = ["positive", *(f"negative_{place}" for place in range(1, documents.shape[1]))]
+    return anchors, _columns(names, documents, scores, candidates)
+
+
+def _columns(names: Sequence[str], documents: Documents, scores: Scores, candidates: pa.Array) -> dict[str, pa.Array]:
+    """A column for each place, and the scores of a row as a list."""
+    columns = {name: candidates.take(rows) for name, rows in zip(names, documents.T, strict=True)}
+    offsets = np.arange(0, scores.size + 1, len(names))
+    return {**columns, "scores": pa.ListArray.from_arrays(offsets, scores.ravel())}
+
+
+def _labeled_pairs(chunk: Chunk, candidates: pa.Array) -> Rows:
+    ids, has_positive = chunk.lists.negative_ids, np.diff(chunk.positives.offsets) > 0
+    listed = np.nonzero((ids >= 0) & has_positive[:, None])
+    rows = np.concatenate([chunk.pair_rows, listed[0]])
     order = np.argsort(rows, kind="stable")  # of each anchor the positives first
-    columns = {
-        "anchor": _take(anchors, chunk.first + rows[order]),
-        "positive": _take(candidates, np.concatenate([chunk.positives.ids, chunk.ids[row, place]])[order]),
-    }
-    if chunk.positive_scores is not None:
-        columns["score"] = pa.array(np.concatenate([chunk.positive_scores, chunk.scores[row, place]])[order], SCORE)
-    else:
-        columns["label"] = pa.array((order < len(chunk.positives.ids)).astype(np.int64), LABEL)
-    return pa.table(columns)
+    documents = np.concatenate([chunk.positives.ids, ids[listed]])[order]
+    labels = (order < len(chunk.positives.ids)).astype(np.int64)
+    scores = np.concatenate([chunk.positive_scores, chunk.lists.scores[listed]])[order]
+    return chunk.first + rows[order], {"positive": candidates.take(documents), "label": labels, "score": scores}
 
 
-def _labeled_lists(chunk: Chunk, anchors: pa.Array, candidates: pa.Array) -> pa.Table:
-    pairs = _Pairs.of(chunk)
-    pairs = pairs.those(pairs.documents[:, 1] >= 0)
-    real = pairs.documents >= 0
-    offsets = pa.array(np.concatenate([[0], np.cumsum(real.sum(axis=1))]).astype(np.int32))
-    columns = {
-        "anchor": _take(anchors, pairs.anchors),
-        "positive": pa.ListArray.from_arrays(offsets, _take(candidates, pairs.documents[real])),
-    }
-    if pairs.scores is not None:
-        columns["scores"] = pa.ListArray.from_arrays(offsets, pa.array(pairs.scores[real], SCORE))
-    else:
-        labels = np.zeros(real.shape, dtype=np.int64)
-        labels[:, 0] = 1
-        columns["labels"] = pa.ListArray.from_arrays(offsets, pa.array(labels[real], LABEL))
-    return pa.table(columns)
-
-
-def _distilled(chunk: Chunk, anchors: pa.Array, candidates: pa.Array) -> pa.Table:
-    pairs = _Pairs.of(chunk).whole()
-    assert pairs.scores is not None  # the format always has them
-    scores = _lists(pairs.scores)
-    documents = pa.ListArray.from_arrays(scores.offsets, _take(candidates, pairs.documents.ravel()))
-    return pa.table({"query_id": _take(anchors, pairs.anchors), "document_ids": documents, "scores": scores})
-
-
-def _take(names: pa.Array, rows: np.ndarray) -> pa.Array:
-    return names.take(pa.array(rows))
-
-
-def _lists(rows: Float32[np.ndarray, "rows places"]) -> pa.Array:
-    offsets = pa.array(np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array(rows.ravel(), SCORE))
+def _labeled_lists(chunk: Chunk, candidates: pa.Array, *, column: str = "positive", needed: int = 1) -> Rows:
+    anchors, documents, scores = _pairs(chunk, needed)
+    real = documents >= 0
+    lists = partial(pa.ListArray.from_arrays, offsets_of(real.sum(axis=1)))
+    labels = (np.nonzero(real)[1] == 0).astype(np.int64)
+    columns = {column: candidates.take(documents[real]), "labels": labels, "scores": scores[real]}
+    return anchors, {name: lists(values) for name, values in columns.items()}
 
 
 def _write(
-    build: Build, outgoing: Outgoing, path: Path, anchors: Sequence[str], candidates: Sequence[str], needed: int
+    build: Build, outgoing: Outgoing, path: Path, anchors: Sequence[str], candidates: Sequence[str], column: str
 ) -> Written:
-    """An anchor without a positive, or with fewer negatives than `needed`, is left out."""
+    """An anchor of which no row is built is left out."""
     # 64-bit offsets: what is taken from these may be more than 2 GB.
-    sides = pa.array(anchors, pa.large_string()), pa.array(candidates, pa.large_string())
-    left_out = 0
+    queries, documents = (pa.array(names, pa.large_string()) for names in (anchors, candidates))
+    unwanted = ("label", "labels") if outgoing.scored else ("score", "scores")
+    left_out = len(anchors)
 
     def tables() -> Iterator[pa.Table]:
         nonlocal left_out
         for chunk in outgoing.chunks():
-            left_out += int((~chunk.has_positive | (chunk.lengths < needed)).sum())
-            yield build(chunk, *sides)
+            rows, columns = build(chunk, documents)
+            left_out -= len(np.unique(rows))
+            wanted = {name: values for name, values in columns.items() if name not in unwanted}
+            yield pa.table({column: queries.take(rows), **wanted})
 
-    rows = write_groups(path, build(outgoing.empty_chunk, *sides).schema, tables())
-    return Written(rows, left_out)
-
-
-def _write_texts(build: Build, outgoing: Outgoing, path: Path, needed: int) -> Written:
-    return _write(build, outgoing, path, outgoing.anchors.texts, outgoing.candidates.texts, needed)
+    write_groups(path, tables())
+    return Written(pq.read_metadata(path).num_rows, left_out)
 
 
-def write_triplets(outgoing: Outgoing, path: Path) -> Written:
-    return _write_texts(_triplets, outgoing, path, needed=1)
+def _write_texts(build: Build, outgoing: Outgoing, path: Path) -> Written:
+    return _write(build, outgoing, path, outgoing.anchors.texts, outgoing.candidates.texts, "anchor")
 
 
-def write_tuples(outgoing: Outgoing, path: Path) -> Written:
-    return _write_texts(_tuples, outgoing, path, needed=outgoing.depth)
-
-
-def write_labeled_pairs(outgoing: Outgoing, path: Path) -> Written:
-    return _write_texts(_labeled_pairs, outgoing, path, needed=0)
-
-
-def write_labeled_lists(outgoing: Outgoing, path: Path) -> Written:
-    return _write_texts(_labeled_lists, outgoing, path, needed=1)
+write_triplets = partial(_write_texts, _triplets)
+write_tuples = partial(_write_texts, _tuples)
+write_labeled_pairs = partial(_write_texts, _labeled_pairs)
+write_labeled_lists = partial(_write_texts, _labeled_lists)
 
 
 def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
@@ -171,15 +131,35 @@ def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
     folder.mkdir()
     _write_names(folder / "queries.parquet", "query_id", outgoing.anchors)
     _write_names(folder / "documents.parquet", "document_id", outgoing.candidates)
-    ids = outgoing.anchors.ids, outgoing.candidates.ids
-    written = _write(_distilled, outgoing, folder / "train.parquet", *ids, needed=outgoing.depth)
     configs = [f"- config_name: {name}\n  data_files: {name}.parquet\n" for name in PYLATE_TABLES]
     (folder / "README.md").write_text("---\nconfigs:\n" + "".join(configs) + "---\n", encoding="utf-8")
-    return written
+    build = partial(_labeled_lists, column="document_ids", needed=-1)
+    return _write(build, outgoing, folder / "train.parquet", outgoing.anchors.ids, outgoing.candidates.ids, "query_id")
 
 
 def _write_names(path: Path, column: str, names: Names) -> None:
     schema = pa.schema({column: pa.large_string(), "text": pa.large_string()})
     parts = (slice(start, start + NAMED_ROWS) for start in range(0, len(names.ids), NAMED_ROWS))
-    tables = (pa.table({column: names.ids[part], "text": names.texts[part]}, schema=schema) for part in parts)
-    write_groups(path, schema, tables)
+    write_groups(
+        path, (pa.table({column: names.ids[part], "text": names.texts[part]}, schema=schema) for part in parts)
+    )
+
+
+def write_groups(path: Path, tables: Iterable[pa.Table]) -> None:
+    """Write tables of one schema to a Parquet file, in row groups of about 64 MB."""
+    groups = _groups(tables)
+    first = next(groups)
+    with pq.ParquetWriter(path, first.schema, compression="zstd", write_page_checksum=True) as writer:
+        for group in chain([first], groups):
+            writer.write_table(group, row_group_size=max(1, len(group)))
+
+
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(one.nbytes for one in waiting) >= GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

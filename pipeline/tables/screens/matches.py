@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
-import pyarrow.parquet as pq
 
+from aoq.pipeline.columns import parse_csv, read_parquet
+from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.pairs import Pairs
+
+ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
+REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}, or json {{caption: [image, ...]}}"
 
 
 def read_matches(path: Path, images: int, captions: int) -> Pairs:
@@ -21,16 +24,9 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
     """
     if path.suffix not in READERS:
         raise ValueError(f"{path} should hold pairs known to match, in one of {', '.join(READERS)}.")
-    try:
+    with reading(path, "pairs known to match", REMEDY):
         table = READERS[path.suffix](path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist; it should hold pairs known to match.") from None
-    except (ValueError, TypeError, AttributeError, KeyError, pa.ArrowException) as error:
-        raise ValueError(
-            f"{path} cannot be read as pairs known to match ({error}); it needs rows as whole numbers, in the columns "
-            f"{' and '.join(PAIRS.names)} or as json {{caption: [image, ...]}}."
-        ) from None
-    caption_rows, image_rows = (table[name].to_numpy().astype(np.int64) for name in PAIRS.names)
+    caption_rows, image_rows = (table[name].to_numpy() for name in PAIRS.names)
     for name, rows, count in (("caption", caption_rows, captions), ("image", image_rows, images)):
         if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
             raise ValueError(
@@ -39,31 +35,14 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
     return np.unique(np.stack([image_rows, caption_rows], axis=1).astype(np.int32), axis=0)
 
 
-def _parquet(path: Path) -> pa.Table:
-    return _pairs(pq.read_table(path))
-
-
-def _csv(path: Path) -> pa.Table:
-    return _pairs(csv.read_csv(path))
-
-
 def _json(path: Path) -> pa.Table:
-    images_of = {int(caption): images for caption, images in json.loads(path.read_text(encoding="utf-8")).items()}
-    counts = [len(images) for images in images_of.values()]
-    captions = np.repeat(np.array(list(images_of), dtype=np.int64), counts)
-    images = np.array([int(image) for images in images_of.values() for image in images], dtype=np.int64)
-    return pa.table({"caption_id": captions, "image_id": images})
+    images_of = parse_json(path.read_bytes(), dict[str, list[int]])
+    captions = [int(caption) for caption, images in images_of.items() for _ in images]
+    return pa.table([captions, [image for images in images_of.values() for image in images]], schema=ROWS)
 
 
-def _pairs(table: pa.Table) -> pa.Table:
-    chosen = table.select(PAIRS.names)
-    if not len(chosen):
-        return PAIRS.empty_table()  # of no rows, a CSV tells no types
-    if not all(pa.types.is_integer(field.type) for field in chosen.schema):
-        raise ValueError(f"its columns are {[str(field.type) for field in chosen.schema]}, and rows are integers")
-    if any(column.null_count for column in chosen.columns):
-        raise ValueError("some of its rows are empty")
-    return chosen
-
-
-READERS = {".parquet": _parquet, ".csv": _csv, ".json": _json}
+READERS: dict[str, Callable[[Path], pa.Table]] = {
+    ".parquet": lambda path: read_parquet(path, ROWS),
+    ".csv": lambda path: parse_csv(path, ROWS),
+    ".json": _json,
+}

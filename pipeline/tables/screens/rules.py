@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt16
 
 from aoq.pipeline.config.screen import RULES, Screen
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import OTHER, Direction, Positives, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
 from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
 from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
 from aoq.pipeline.tables.table import NegativeTable
@@ -31,14 +31,8 @@ class Entries:
     scores: Float32[np.ndarray, " entries"]
     positive_score: Float32[np.ndarray, " entries"]
     """The anchor's lowest-scoring positive's; NaN without one."""
-
-    @property
-    def images(self) -> Int64[np.ndarray, " entries"]:
-        return self.anchors if self.direction == "i2t" else self.candidates
-
-    @property
-    def captions(self) -> Int64[np.ndarray, " entries"]:
-        return self.candidates if self.direction == "i2t" else self.anchors
+    images: Int64[np.ndarray, " entries"]
+    captions: Int64[np.ndarray, " entries"]
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
@@ -52,7 +46,9 @@ def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries
         part = lists[start:stop]
         rows, places = np.nonzero(part.negative_ids >= 0)
         ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
-        yield Entries(direction, rows + start, places, ids, scores, part.positive_score[rows])
+        anchors = rows + start
+        pairs = (anchors, ids) if direction == "i2t" else (ids, anchors)
+        yield Entries(direction, anchors, places, ids, scores, part.positive_score[rows], *pairs)
 
 
 @dataclass(frozen=True)
@@ -86,16 +82,13 @@ class Context:
     known: Knowledge
 
     @cached_property
-    def captions_of(self) -> Positives:
-        return self.table.own("i2t")
-
-    @cached_property
-    def images_of(self) -> Positives:
-        return self.table.own("t2i")
+    def own(self) -> dict[Direction, Positives]:
+        """The captions of images (i2t), and the images of captions (t2i)."""
+        return {direction: self.table.own(direction) for direction in DIRECTIONS}
 
     @cached_property
     def texts(self) -> Texts:
-        return Texts(self.known.texts or (), self.captions_of)
+        return Texts(self.known.texts or (), self.own["i2t"])
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:
@@ -111,20 +104,20 @@ def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " e
 def is_like_an_own_caption(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     vectors = context.known.captions
     assert vectors is not None  # check_knowledge has looked
-    return nearest_own(vectors, entries.captions, entries.images, context.captions_of) >= least
+    return nearest_own(vectors, entries.captions, entries.images, context.own["i2t"]) >= least
 
 
 def is_like_the_own_image(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     vectors = context.known.images
     assert vectors is not None  # check_knowledge has looked
-    return nearest_own(vectors, entries.images, entries.captions, context.images_of) >= least
+    return nearest_own(vectors, entries.images, entries.captions, context.own["t2i"]) >= least
 
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     """A caption of no image has no pair to doubt."""
     right = context.known.pair_probabilities
     assert right is not None  # check_knowledge has looked
-    return ((right < least) & (np.diff(context.images_of.offsets) > 0))[entries.captions]
+    return ((right < least) & (np.diff(context.own["t2i"].offsets) > 0))[entries.captions]
 
 
 def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -202,14 +195,12 @@ def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UI
 
 def _overused(
     ids: Int32[np.ndarray, "anchors h"], left: Bool[np.ndarray, "anchors h"], most: int
-) -> Bool[np.ndarray, "anchors h"]:
-    """What is left beyond each candidate's `most` best places: the highest ranks, then the lowest anchors."""
-    anchors, places = np.nonzero(left)
+) -> tuple[Int64[np.ndarray, " beyond"], Int64[np.ndarray, " beyond"]]:
+    """Anchors and places of what is left beyond each candidate's `most` best places: high ranks, then low anchors."""
+    places, anchors = np.nonzero(left.T)
     candidates = ids[anchors, places]
-    order = np.lexsort((anchors, places, candidates))
+    order = np.argsort(candidates, kind="stable")
     ordered = candidates[order]
     uses_before = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     beyond = order[uses_before >= most]
-    found = np.zeros(ids.shape, dtype=np.bool_)
-    found[anchors[beyond], places[beyond]] = True
-    return found
+    return anchors[beyond], places[beyond]

@@ -23,7 +23,7 @@ from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.matches import read_matches
 from aoq.pipeline.tables.screens.rules import Context, Knowledge, bit, check_knowledge, flag_negatives, rules_of
 from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, write_view
-from aoq.pipeline.tables.table import NegativeTable, data_frame, negatives_of
+from aoq.pipeline.tables.table import NegativeTable, data_frame
 from aoq.pipeline.tables.writing import made_whole
 
 CERTAIN = ("positives", "same_text")
@@ -64,8 +64,8 @@ class ScreenedTable:
         listed = self.table[direction].negative_ids >= 0
         bits, which = np.unique(self.flags(direction)[listed], return_inverse=True)
         names = np.array([",".join(rules_of(int(one))) for one in bits], dtype=object)
-        columns = {"flags": names[which], "suspicion": self.suspicion(direction)[listed]}
-        return data_frame({**negatives_of(self.table[direction]), **columns})
+        suspicion = self.suspicion(direction)[listed]
+        return data_frame(self.table[direction], flags=names[which], suspicion=suspicion)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the view, as `aoq screen` does, as the new folder `folder`; the table is not saved with it."""
@@ -84,10 +84,9 @@ def screen_table(
     pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None,
 ) -> ScreenedTable:
     """The table judged by rules as a user names them, what they need checked against the table's size."""
-    files = {"positives": _name(positives), "pair_probabilities": _name(pair_probabilities)}
-    given = {rule: value for rule, value in {**rules, **files}.items() if value is not None}
+    given = {**rules, "positives": _name(positives), "pair_probabilities": _name(pair_probabilities)}
     try:
-        screen = Screen(**given)
+        screen = Screen(**{rule: value for rule, value in given.items() if value is not None})
     except ValidationError as error:
         raise ValueError(explain(Screen, error).removeprefix("the file: ")) from None
     sizes = len(table.i2t), len(table.t2i)
@@ -125,8 +124,10 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
     suspecting = [rule for rule in screen.rules if rule not in EXCLUSIONS]
     for direction in DIRECTIONS:
         flags = flag_negatives(context, direction, screen)
-        met = sum((flags & bit(rule) > 0).astype(np.float32) for rule in suspecting)
-        suspicion = np.asarray(met / max(1, len(suspecting)), dtype=np.float32) * np.ones(flags.shape, np.float32)
+        met = sum(
+            ((flags & bit(rule) > 0).astype(np.float32) for rule in suspecting), np.zeros(flags.shape, np.float32)
+        )
+        suspicion = met / max(1, len(suspecting))
         suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
         judged[direction] = Judged(flags, suspicion)
         counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)

@@ -15,22 +15,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt16
+from typing_extensions import TypedDict
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
+from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.files import MANIFEST, group_rows, readable_errors, table_hashes
+from aoq.pipeline.tables.files import MANIFEST, require_numbers, said_of, table_hashes
 from aoq.pipeline.tables.screens.rules import bit
 
 FORMAT_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
 GROUP_ROWS = 4096
+COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint16()), "suspicion": pa.list_(pa.float32())})
+REMEDY = "screen again"
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class Judged:
 
     flags: UInt16[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
+
+    def __getitem__(self, rows: slice) -> Judged:
+        return Judged(self.flags[rows], self.suspicion[rows])
 
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
@@ -49,11 +57,8 @@ class Judged:
         """How much of each negative is left: 0 of what a rule leaves out, and of what is suspected 0 (`drop`),
         1 - suspicion (`downweight`) or 1 (`keep`). Padding counts like a negative without flags.
         """
-        if suspected == "drop":
-            left = (self.flags == 0).astype(np.float32)
-        else:
-            left = 1 - self.suspicion if suspected == "downweight" else np.ones_like(self.suspicion)
-        return np.where(self.is_allowed, left, np.float32(0))
+        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "keep": 1}[suspected]
+        return np.where(self.is_allowed, left, 0).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -84,37 +89,66 @@ def write_view(view: View, folder: Path) -> None:
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """The view, which must be of the table with this manifest."""
     manifest = read_view_manifest(folder, table)
-    i2t, t2i = (read_judged(folder / f"{direction}.parquet") for direction in DIRECTIONS)
+    i2t, t2i = (_whole(folder, direction, said_of(table, direction)) for direction in DIRECTIONS)
     return View(i2t, t2i, manifest)
+
+
+class Counts(TypedDict):
+    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty."""
+
+    listed: int
+    takes: dict[str, int]
+    left: int
+    empty: int
+    meets: dict[str, int]
+
+
+class Manifest(TypedDict):
+    format_version: int
+    rules: list[str]
+    table_sha256: dict[str, str]
+    directions: dict[Direction, Counts]
 
 
 def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """What the view says of itself; refused as `read_view` does."""
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, of = manifest.get("format_version"), manifest.get("table_sha256")
-        if "rules" not in manifest:
-            raise ValueError("it does not say `rules`: a table's?")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / MANIFEST} is no view's ({error}); make it again with `aoq screen`.") from None
-    if version != FORMAT_VERSION or manifest["rules"] != list(RULES)[: len(manifest["rules"])]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
+    with reading(path, "a view's manifest", "make it again with `aoq screen`"):
+        manifest = cast(dict[str, Any], parse_json(path.read_bytes(), Manifest))
+    version, rules = manifest["format_version"], manifest["rules"]
+    if version != FORMAT_VERSION or rules != list(RULES)[: len(rules)]:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
-    if of != table_hashes(table):
+    if manifest["table_sha256"] != table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
     return manifest
 
 
-def read_judged(path: Path, group: int | None = None) -> Judged:
-    """One direction of a view, or one row group of it; every page checked."""
-    columns = ["flags", "suspicion"]
-    with readable_errors(path, "screen again"), pq.ParquetFile(path, page_checksum_verification=True) as file:
-        rows = file.read(columns) if group is None else file.read_row_group(group, columns)
-    return Judged(*(rows[name].combine_chunks().flatten().to_numpy().reshape(len(rows), -1) for name in columns))
+def _whole(folder: Path, direction: Direction, said: Mapping[str, Any]) -> Judged:
+    """One direction, with a value for every place of the table's lists."""
+    path = folder / f"{direction}.parquet"
+    rows = read_parquet(path, COLUMNS, remedy=REMEDY)
+    require_numbers(path, rows, 0)
+    judged = _judged(rows)
+    shape = judged.flags.shape
+    if shape != (said.get("anchors", len(rows)), said.get("h", shape[1])) or shape != judged.suspicion.shape:
+        raise ValueError(f"{path} has flags for {shape[0]} lists of {shape[1]}, and the table has others; {REMEDY}.")
+    return judged
+
+
+def read_judged(path: Path, group: int) -> Judged:
+    """One row group of one direction of a view."""
+    with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
+        return _judged(file.read_group(group))
+
+
+def _judged(rows: pa.Table) -> Judged:
+    columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
+    return Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
 
 
 def judged_groups(path: Path) -> list[int]:
     """How many rows each row group of one direction has."""
-    with readable_errors(path, "screen again"), pq.ParquetFile(path) as file:
-        return group_rows(file)
+    with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
+        return file.group_rows

@@ -15,7 +15,6 @@ from aoq.pipeline.data.batches import steps_per_epoch
 from aoq.pipeline.extras import import_extra
 
 Rows = Int64[np.ndarray, " _"]
-CLEAN, NOISY = 0, 1
 
 
 def scikit_learn() -> list[Any]:
@@ -57,37 +56,25 @@ def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: flo
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """One network's epoch: every pair selected as clean once, and beside each batch one of the noisy pairs.
+class Batches:
+    """Pairs in batches: each pair once, then all anew in another order, and so on.
 
-    The noisy ones begin anew, in another order, whenever they are used up. A batch of a single pair, which has no
-    negative, is left out. All is a function of `key`: seed, epoch, network.
+    A batch of a single pair, which has no negative, is left out. All is a function of `key`.
     """
 
-    clean: Rows
-    noisy: Rows
+    rows: Rows
     batch_size: int
-    key: tuple[int, int, int]
-
-    @classmethod
-    def of(cls, is_clean: Bool[np.ndarray, " pairs"], batch_size: int, key: tuple[int, int, int]) -> Epoch:
-        return cls(np.flatnonzero(is_clean), np.flatnonzero(~is_clean), batch_size, key)
+    key: tuple[int, ...]
 
     @property
     def steps(self) -> int:
-        return steps_per_epoch(len(self.clean), self.batch_size)
+        """Batches until the pairs are used up."""
+        return steps_per_epoch(len(self.rows), self.batch_size)
 
-    def clean_batch(self, step: int) -> Rows:
-        return self._batch(self.clean, CLEAN, 0, step)
-
-    def noisy_batch(self, step: int) -> Rows | None:
-        """None where there are no two."""
-        batches = steps_per_epoch(len(self.noisy), self.batch_size)
-        return self._batch(self.noisy, NOISY, *divmod(step, batches)) if batches else None
-
-    def _batch(self, rows: Rows, kind: int, turn: int, number: int) -> Rows:
-        order = _order(len(rows), *self.key, kind, turn)
-        return rows[order[number * self.batch_size :][: self.batch_size]]
+    def __getitem__(self, step: int) -> Rows:
+        turn, number = divmod(step, self.steps)
+        order = _order(len(self.rows), *self.key, turn)
+        return self.rows[order[number * self.batch_size :][: self.batch_size]]
 
 
 @lru_cache(maxsize=2)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.config.co_teaching import CoTeaching
+from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.losses import LossKind
-from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
 from aoq.pipeline.losses.soft_margin import (
-    broadcast_labels,
     mean_triplet,
     own_margins,
     pair_losses,
@@ -26,8 +25,10 @@ from aoq.pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from aoq.pipeline.training.sampler import Drawn
+from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
+
+Loss = Callable[[Similarities], LossValue]
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,8 @@ class Network:
     section: CoTeaching
     device: torch.device
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return list(self.model.parameters())
-
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_batch(pairs, Drawn([(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
+        return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return pair_losses(self._judged(batch), margin=self.section.margin)
@@ -62,15 +59,17 @@ class Network:
         return Similarities(matrix, positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives))
 
     def warm_up(self, batch: Batch) -> dict[str, float]:
-        objective = self._objective(partial(mean_triplet, margin=self.section.margin))
-        return self._learn(batch, objective)
+        return self._learn(batch, partial(mean_triplet, margin=self.section.margin))
 
     def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, float]:
-        """From pairs selected as clean, whose labels lie between 1 and its own prediction."""
-        predicted = self.labels(batch)
-        if self.section.soft_labels == "broadcast":
-            return self._learn(batch, self._of_rows(broadcast_labels(probabilities, predicted)))
-        return self._learn(batch, self._of_pairs(refined_labels(probabilities, predicted)))
+        """From pairs selected as clean, whose labels lie between 1 and its own prediction.
+
+        The figure `plateau` is the loss where all pairs are equally similar: each pair's margin, in both directions.
+        With `soft_labels = "broadcast"` about that.
+        """
+        clean = probabilities[:, None] if self._broadcasts else probabilities
+        figures = self._learn(batch, self._soft_loss(refined_labels(clean, self.labels(batch))))
+        return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> float:
         """The loss on the other pairs, with the labels that both networks predict.
@@ -78,26 +77,21 @@ class Network:
         A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there; nor have NAAF's
         thresholds, which would be estimated of mismatched words.
         """
-        broadcast = self.section.soft_labels == "broadcast"
-        objective = self._of_rows(labels[:, None]) if broadcast else self._of_pairs(labels)
+        loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
         self.model.train()
-        value, _ = forward(self.model, batch, replace(objective, observes=False))
-        descend(value.total, self.optimizer, self.parameters, self.section.gradient_clip)
+        value, _ = forward(self.model, batch, Objective(loss, self.section.mask_positives, observes=False))
+        descend(value.total, self.optimizer, self.section.gradient_clip)
         return float(value.total.detach())
 
-    def _learn(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        self.model.train()
-        clip = self.section.gradient_clip
-        return take_step(self.model, self.optimizer, self.parameters, batch, objective, clip)
+    @property
+    def _broadcasts(self) -> bool:
+        return self.section.soft_labels == "broadcast"
 
-    def _of_pairs(self, labels: Float[Tensor, " batch"]) -> Objective:
-        return self._objective(partial(soft_triplet, margins=own_margins(self._margins(labels))))
+    def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> Loss:
+        """With a label for each pair, or for each entry of the matrix."""
+        margins = soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
+        return partial(soft_triplet, margins=(own_margins if labels.ndim == 1 else row_margins)(margins))
 
-    def _of_rows(self, labels: Float[Tensor, "#batch #batch"]) -> Objective:
-        return self._objective(partial(soft_triplet, margins=row_margins(self._margins(labels))))
-
-    def _margins(self, labels: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
-
-    def _objective(self, loss: partial) -> Objective:  # type: ignore[type-arg]
-        return Objective(LossKind(loss, "none"), loss, self.section.mask_positives)
+    def _learn(self, batch: Batch, loss: Loss) -> dict[str, float]:
+        objective = Objective(loss, self.section.mask_positives)
+        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip)

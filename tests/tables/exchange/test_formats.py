@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange import outgoing as files
+from aoq.pipeline.tables.exchange import parquet as files
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
 

@@ -23,13 +23,18 @@ def test_all_kinds_give_the_same_pairs(tmp_path):
     [
         ("m.txt", "0 5", "one of .parquet, .csv, .json"),
         ("m.csv", "image,caption\n0,5\n", "caption_id"),
-        ("m.csv", "caption_id,image_id\n5,zero\n", "rows are integers"),
-        ("m.csv", "caption_id,image_id\n5,\n4,1\n", "rows are empty"),
+        ("m.csv", "caption_id,image_id\n5,zero\n", "column 'image_id' is of string, and int64 is needed"),
+        ("m.csv", "caption_id,image_id\n5,\n4,1\n", "1 values of column 'image_id' are empty"),
         ("m.csv", "caption_id,image_id\n6,0\n", "pair 0 has caption 6, and there are captions 0 to 5"),
         ("m.csv", "caption_id,image_id\n5,-1\n", "pair 0 has image -1"),
-        ("m.json", "[1, 2]", "cannot be read"),
-        ("m.json", '{"a": [1]}', "cannot be read"),
-        ("m.parquet", "no parquet", "cannot be read"),
+        ("m.json", "[1, 2]", "is damaged or not pairs known to match"),
+        ("m.json", '{"a": [1]}', "is damaged or not pairs known to match"),
+        ("m.json", '{"5": [1e999]}', "is damaged or not pairs known to match"),
+        ("m.json", '{"5": [99999999999999999999]}', "is damaged or not pairs known to match"),
+        ("m.json", '{"5": [4294967296]}', "pair 0 has image 4294967296, and there are images 0 to 3"),
+        ("m.json", '{"5": [0.5]}', "5.0: input should be a valid integer"),
+        ("m.json", "[" * 100_000, "nested too deeply"),
+        ("m.parquet", "no parquet", "is damaged or not pairs known to match"),
     ],
 )
 def test_others_are_refused(tmp_path, name, content, message):

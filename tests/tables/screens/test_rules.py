@@ -203,7 +203,7 @@ def test_what_is_no_view_is_refused(world, tmp_path):
     with pytest.raises(FileNotFoundError, match="aoq screen"):
         read_view(tmp_path, table.manifest)
     (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 1, "directions": {}}))
-    with pytest.raises(ValueError, match="is no view's"):
+    with pytest.raises(ValueError, match="not a view's manifest"):
         read_view(tmp_path, table.manifest)
     write_view(judge(table, Screen(mutual_rank=2), known), tmp_path)
     data = bytearray((tmp_path / "t2i.parquet").read_bytes())

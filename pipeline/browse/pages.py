@@ -1,0 +1,173 @@
+"""The pages: pictures, search, an anchor's lists, where an item is listed, marking, and what runs answer to queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from flask import Flask, Response, abort, redirect, render_template, request
+from werkzeug.wrappers import Response as Redirect
+
+from aoq.pipeline.browse.addresses import DIRECTIONS, OTHER, Kind, asked_choice, asked_numbers, asked_page, named_row
+from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.source import Album, Evaluated, OpenTable, Source
+from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
+
+PICTURES = 60
+ENTRIES = 50
+ANSWERS = 20
+PICTURE_SECONDS = 3600
+NO_PICTURE = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 90"><rect width="120" height="90" fill="#8884"/><text '
+    b'x="60" y="49" font-size="12" text-anchor="middle" font-family="sans-serif" fill="#888">no picture</text></svg>'
+)
+FILTERS: dict[str, tuple[str, Callable[[Negative], bool]]] = {
+    "": ("all", lambda negative: True),
+    "above": ("as similar as a positive", lambda negative: negative.above_positive),
+    "duplicate": ("near-duplicate or same text", lambda negative: bool(negative.duplicate)),
+    "left": ("without flags", lambda negative: not negative.flags),
+}
+"""What a list can be narrowed to besides a rule's flags and MARKED: a title, and what is kept."""
+MARKED = "marked"
+
+
+class Look(NamedTuple):
+    """One table's list of an anchor."""
+
+    table: OpenTable
+    inspection: Inspection
+    chosen: list[Negative]
+    """Those that the filter leaves."""
+    ranks: dict[int, int]
+    """The rank of every listed candidate, by row."""
+
+
+def filters(tables: Sequence[OpenTable]) -> dict[str, str]:
+    """What these tables' lists can be narrowed to, with a title for each."""
+    rules = [rule for table in tables for rule in table.rules]
+    general = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
+    return {**general, **{rule: f"flag: {rule}" for rule in rules}, MARKED: "marked as true matches"}
+
+
+def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, matches: Matches) -> Look:
+    """Inspect the whole list, since filters ask for what its negatives say."""
+    listed = table.lists[DIRECTIONS[kind]][anchor]
+    places = np.flatnonzero(listed.negative_ids >= 0)
+    inspection = inspect_list(listed, train.split, places, table.store)
+
+    def is_chosen(negative: Negative) -> bool:
+        if show == MARKED:
+            return ((anchor, negative.row) if kind == "image" else (negative.row, anchor)) in matches
+        return FILTERS[show][1](negative) if show in FILTERS else show in negative.flags
+
+    chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
+    return Look(table, inspection, chosen, {negative.row: negative.rank for negative in inspection.negatives})
+
+
+class Answer(NamedTuple):
+    """A candidate that a run finds for a query; the best has rank 1."""
+
+    rank: int
+    row: int
+    score: float
+    is_right: bool
+
+
+def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
+    """All candidates, best first; of equal scores the right ones come last, as recalls count them."""
+    image_of = run.album.split.image_of
+    scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
+    is_right = image_of == query if kind == "image" else np.arange(len(scores)) == image_of[query]
+    order = np.lexsort((is_right, -scores))
+    ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
+    return [Answer(rank, *found) for rank, found in enumerate(ranked, start=1)]
+
+
+def add_common_pages(app: Flask, source: Source) -> None:
+    """The start, and the addresses under /picture."""
+    albums = {album.key: album for album in (source.train, *(run.album for run in source.evaluations)) if album}
+
+    @app.get("/")
+    def start() -> str:
+        images = source.train.split.image_count if source.train else 0
+        page = asked_page(images, PICTURES)
+        return render_template("start.html.j2", page=page, images=page.cut(range(images)), metrics=METRICS)
+
+    @app.get("/picture/<name>/<row>")
+    def picture(name: str, row: str) -> Response:
+        if name not in albums:
+            abort(404, f"pictures of {name[:60]}: there are those of {', '.join(albums)}.")
+        found = albums[name].pictures.read(named_row(albums[name], "image", row))
+        content, kind = (NO_PICTURE, "image/svg+xml") if found is None else (found.content, found.media_type)
+        return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
+
+
+def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matches: Matches) -> None:
+    """The addresses under /search, /image, /caption and /mark: about the training split and its tables."""
+
+    @app.get("/search")
+    def search() -> str:
+        query = request.args.get("q", "")
+        rows = train.texts.rows(query)
+        page = asked_page(len(rows), ENTRIES)
+        return render_template("search.html.j2", query=query, page=page, rows=page.cut(rows))
+
+    @app.get("/<any(image, caption):kind>/<row>")
+    def anchor(kind: Kind, row: str) -> str:
+        number, numbers = named_row(train, kind, row), asked_numbers("table", tables)
+        known = filters([tables[n] for n in numbers])
+        show = asked_choice(request.args, "show", known)
+        looks = [look(tables[n], train, kind, number, show, matches) for n in numbers]
+        page = asked_page(max(len(one.chosen) for one in looks), ENTRIES)
+        shown = {"looks": looks, "page": page, "numbers": numbers, "filters": known, "show": show}
+        return render_template("anchor.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
+
+    @app.get("/<any(image, caption):kind>/<row>/listed")
+    def listed(kind: Kind, row: str) -> str:
+        number, numbers = named_row(train, kind, row), asked_numbers("table", tables)
+        lists = tables[numbers[0]].lists[DIRECTIONS[OTHER[kind]]]
+        found = lists.listings(number)
+        shown = {"lists": lists, "found": found, "page": asked_page(len(found), ENTRIES), "numbers": numbers}
+        return render_template("listed.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
+
+    @app.post("/mark")
+    def mark() -> Redirect:
+        form = request.form
+        image = named_row(train, "image", form.get("image", ""))
+        caption = named_row(train, "caption", form.get("caption", ""))
+        if train.split.image_of[caption] == image:
+            abort(400, f"caption {caption} is image {image}'s own, so there is nothing to mark.")
+        back = form.get("back", "/")
+        if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
+            abort(400, "a mark leads back to a page of this server only.")
+        is_match, answer = asked_choice(form, "match", ("yes", "no")) == "yes", redirect(back, 303)
+        matches.mark(image, caption, is_match=is_match)  # last: whatever is refused has written nothing
+        return answer
+
+
+def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
+    """The addresses under /queries and /query: about the evaluation split, and what one or two runs answer."""
+
+    @app.get("/queries")
+    def queries() -> str:
+        numbers = asked_numbers("run", runs)
+        album = runs[numbers[0]].album
+        query = request.args.get("q", "")
+        rows = album.texts.rows(query) if query else range(album.split.image_count)
+        page = asked_page(len(rows), PICTURES)
+        shown = {"album": album, "query": query, "page": page, "rows": page.cut(rows)}
+        return render_template("queries.html.j2", numbers=numbers, **shown)
+
+    @app.get("/query/<any(image, caption):kind>/<row>")
+    def query(kind: Kind, row: str) -> str:
+        numbers = asked_numbers("run", runs)
+        chosen = [runs[n] for n in numbers]
+        album = chosen[0].album
+        if chosen[-1].album is not album:
+            abort(400, f"{chosen[0].name} and {chosen[-1].name} answered other queries; choose one of them.")
+        number = named_row(album, kind, row)
+        found = [(run.name, answers(run, kind, number)) for run in chosen]
+        shown = {"album": album, "found": found, "page": asked_page(len(found[0][1]), ANSWERS), "numbers": numbers}
+        return render_template("query.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)

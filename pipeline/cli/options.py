@@ -1,0 +1,94 @@
+"""The arguments that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce, wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.settings import configured_path
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+PATH = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
+with_default = partial(click.option, show_default=True)
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
+image_ids = click.option("--image-ids", type=PATH, help="A text file, one id a line; default: row numbers.")
+override = click.option(
+    "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
+)
+
+
+def _together(*options: Decorator) -> Decorator:
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def _root(name: str, about: str) -> Decorator:
+    """A folder: the one that is given, else the one [paths] names."""
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        default="",
+        callback=lambda _, __, given: configured_path(name, given),
+        help=f"{about}; default: [paths] in luigi.cfg.",
+    )
+
+
+data_root = _root("data_root", "The folder of dataset folders")
+roots = _together(data_root, _root("artifact_root", "Where artefacts are kept"))
+
+
+def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take EXPERIMENT, --override, --data-root and --artifact-root, and call the command with the chain."""
+
+    @click.argument("experiment")
+    @override
+    @roots
+    @wraps(command)
+    def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
+        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
+        return command(chain, **options)
+
+    return with_chain
+
+
+class _Search(click.Option):
+    """Its help names the backends there are, which are imported only when help is asked for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from aoq.pipeline.search.backends import describe_backends
+
+        self.help = describe_backends()
+        return super().get_help_record(ctx)
+
+
+pairing_options = _together(
+    click.option("--pairs", type=PATH, help="A .npy file: the image of each caption, -1 for none."),
+    click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
+    click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
+)
+mining_options = _together(
+    pairing_options,
+    with_default("--h-captions", default=300, type=COUNT, help="Negatives an image."),
+    with_default("--h-images", default=60, type=COUNT, help="Negatives a caption."),
+    with_default("--metric", default="cosine", type=click.Choice(["cosine", "dot"])),
+    normalise,
+    with_default("--search", cls=_Search, default="auto"),
+    with_default(
+        "--recall-floor",
+        default=0.95,
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        help="Fraction of the true lists that an approximate search must find.",
+    ),
+    with_default(
+        "--memory-mb", default=1500, type=click.IntRange(min=100), help="Memory to use beyond the vectors, about."
+    ),
+    click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
+)
+"""What `aoq mine` and `aoq estimate` take: the pairs, how many negatives, the metric, the search, memory, threads."""

@@ -1,0 +1,140 @@
+"""One reader for Parquet, one for CSV: columns of the kinds that are asked for, or one sentence that names the file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from aoq.pipeline.reading import reading
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """An open Parquet file; every page that is read is checked against its checksum, if it has one."""
+
+    path: Path
+    file: pq.ParquetFile
+    columns: pa.Schema | None
+    """What is needed, `list_` for lists of one length; None: whatever there is."""
+    nullable: Collection[str]
+    remedy: str
+
+    def __len__(self) -> int:
+        return int(self.file.metadata.num_rows)
+
+    @property
+    def group_rows(self) -> list[int]:
+        """How many rows each row group has."""
+        return [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
+
+    def read(self) -> pa.Table:
+        with _reading_parquet(self.path, self.columns, self.remedy):
+            return self._fitted(self.file.read(self._names))
+
+    def read_group(self, group: int, names: Collection[str] | None = None) -> pa.Table:
+        with _reading_parquet(self.path, self.columns, self.remedy):
+            return self._fitted(self.file.read_row_group(group, names or self._names))
+
+    def batches(self, rows: int, names: Collection[str] | None = None) -> Iterator[pa.Table]:
+        """Up to `rows` rows at a time."""
+        with _reading_parquet(self.path, self.columns, self.remedy):
+            for batch in self.file.iter_batches(rows, columns=names or self._names):
+                yield self._fitted(pa.Table.from_batches([batch]))
+
+    @property
+    def _names(self) -> list[str] | None:
+        return None if self.columns is None else self.columns.names
+
+    def _fitted(self, table: pa.Table) -> pa.Table:
+        if self.columns is None:
+            return table
+        return fitted(table, pa.schema([self.columns.field(name) for name in table.column_names]), self.nullable)
+
+
+@contextmanager
+def open_parquet(
+    path: Path,
+    columns: pa.Schema | None = None,
+    *,
+    optional: Collection[str] = (),
+    nullable: Collection[str] = (),
+    remedy: str = "",
+) -> Iterator[Parquet]:
+    """A Parquet file that has columns of these kinds (`fitted`), but for `optional` ones.
+
+    Raises:
+        ValueError: here where columns lack or are of other kinds; where rows are read, for what these hold.
+    """
+    with _reading_parquet(path, columns, remedy):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        if columns is not None:
+            there = file.schema_arrow.names
+            columns = pa.schema([field for field in columns if field.name in there or field.name not in optional])
+            fitting_kinds(file.schema_arrow, columns)
+    with file:
+        yield Parquet(path, file, columns, nullable, remedy)
+
+
+def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
+    """Columns of a Parquet file, in these kinds (`fitted`)."""
+    with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
+        return file.read()
+
+
+@contextmanager
+def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iterator[None]:
+    of = f" with the columns {', '.join(columns.names)}" if columns else ""
+    with reading(path, f"a Parquet file{of}", remedy):
+        yield
+
+
+def parse_csv(path: Path, columns: pa.Schema) -> pa.Table:
+    """Columns of a CSV file, in these kinds (`fitted`)."""
+    table = csv.read_csv(path)
+    if len(table):
+        return fitted(table, columns)
+    return table.select(columns.names).cast(columns)  # of no rows, a CSV tells no kinds
+
+
+def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
+    """Columns of a table in these kinds; integers become any that hold them, floats no narrower ones.
+
+    Raises:
+        ValueError: for columns that lack or are of other kinds, numbers out of range, and empty values but in those
+            that are `nullable`; a list is never empty.
+    """
+    kinds = fitting_kinds(table.schema, columns)
+    for name in columns.names:
+        column, is_list = table[name], pa.types.is_list(columns.field(name).type)
+        nulls = column.null_count if is_list or name not in nullable else 0
+        if is_list and name not in nullable:
+            nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
+        if nulls:
+            raise ValueError(f"{nulls} values of column {name!r} are empty")
+    return table.select(columns.names).cast(kinds)
+
+
+def fitting_kinds(found: pa.Schema, columns: pa.Schema) -> pa.Schema:
+    """The kinds that `fitted` gives columns of a file; refused where they do not fit."""
+    if wrong := [name for name in columns.names if found.names.count(name) != 1]:
+        raise ValueError(f"its columns are {found.names}, and {wrong[0]!r} must be one of them")
+    kinds = {field.name: _fitting_kind(found.field(field.name).type, field.type) for field in columns}
+    if wrong := [name for name, kind in kinds.items() if kind is None]:
+        kind, needed = (schema.field(wrong[0]).type for schema in (found, columns))
+        raise ValueError(f"column {wrong[0]!r} is of {kind}, and {needed} is needed")
+    return pa.schema(kinds)
+
+
+def _fitting_kind(found: pa.DataType, needed: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_list(needed):
+        is_like = pa.types.is_fixed_size_list(found) and _fitting_kind(found.value_type, needed.value_type)
+        return pa.list_(needed.value_type, found.list_size) if is_like else None
+    are_integers = pa.types.is_integer(found) and pa.types.is_integer(needed)
+    are_floats = pa.types.is_floating(found) and pa.types.is_floating(needed) and found.bit_width <= needed.bit_width
+    return needed if are_integers or are_floats or found == needed else None

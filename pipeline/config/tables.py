@@ -1,0 +1,128 @@
+"""How a negative table is made: [mining], [rerank], [fusion], [refresh]; and [ensemble], with members as a fusion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from aoq.pipeline.config.dataset import Evaluation
+from aoq.pipeline.config.section import Array, Section
+
+EXACT = ("auto", "onepass", "faiss-flat")
+"""The built-in exact searches, known by name: to ask the registry of searches loads torch."""
+FACTORY = "faiss:"
+
+
+def _is_approximate(search: str) -> bool:
+    """Ask the registry of searches about a name that is not built in; it refuses an unknown one."""
+    if search in EXACT:
+        return False
+    if search.startswith(FACTORY) and search != FACTORY:
+        return True
+    from aoq.pipeline.search.backends import choose_backend
+
+    return not choose_backend(search).is_exact
+
+
+def _known(search: str) -> str:
+    _is_approximate(search)
+    return search
+
+
+class Mining(Section):
+    """How many negatives the table keeps per image (captions) and per caption (images), and who searches."""
+
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+    search: Annotated[str, AfterValidator(_known)] = "auto"
+    """`aoq.pipeline.search.backends` describes them; the exact ones all find the same lists."""
+    recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
+    """What fraction of the true lists a search that is not exact must find, on sampled anchors."""
+
+    @property
+    def is_approximate(self) -> bool:
+        return _is_approximate(self.search)
+
+
+class Members(Section):
+    members: Annotated[Array[str], Field(min_length=2)]
+    """Experiments, each with an override after `@` if need be: "f30k_vsrn", "f30k_vsrn@seed=1"."""
+    weights: Array[PositiveFloat] | None = None
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> Members:
+        if self.weights is not None and len(self.weights) != len(self.members):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none")
+        if len(set(self.members)) < len(self.members):
+            raise ValueError(f"a member stands twice among {list(self.members)}; give it a larger weight instead")
+        return self
+
+
+class Ensemble(Section):
+    """An experiment that trains nothing: the weighted mean of the similarities of several second rounds."""
+
+    name: str
+    ensemble: Members
+    evaluation: Evaluation = Evaluation()
+
+
+class Rerank(Section):
+    """The negatives of a table in the order of another model's scores, which may compare fragments."""
+
+    shortlist: str
+    """The experiment whose table gives the candidates; an override after `@` if need be, as in an ensemble."""
+    teacher: str
+    """The experiment whose second round (or imported `weights`) scores them; likewise."""
+    h_captions: PositiveInt = 100
+    h_images: PositiveInt = 20
+    depth_captions: PositiveInt | None = None
+    """How many of each shortlist are scored; by default all."""
+    depth_images: PositiveInt | None = None
+    checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
+    """Anchors of each direction that the teacher searches in full, to measure what the shortlist lacks."""
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> Rerank:
+        for side, h, depth in (
+            ("captions", self.h_captions, self.depth_captions),
+            ("images", self.h_images, self.depth_images),
+        ):
+            if depth is not None and depth < h:
+                raise ValueError(f"depth_{side} = {depth} gives no list of h_{side} = {h}; rescore at least as many")
+        return self
+
+
+class Fusion(Members):
+    """The lists of several tables as one: by ranks, or by scores that were made comparable."""
+
+    members: Annotated[Array[str], Field(min_length=2, max_length=8)]
+    method: Literal["rank", "score"]
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+
+
+class Refresh(Section):
+    """A student of embeddings searches the whole training set; one of fragments orders the lists of the first table."""
+
+    rounds: NonNegativeInt = 1
+    """How often the student of the second round searches, and another is trained from scratch on what it finds."""
+    h_captions: PositiveInt = 300
+    h_images: PositiveInt = 60
+    drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Search an anchor again only if less than this fraction of its list's top half stays there under the student. The
+    others keep their lists, with the student's scores. By default all are searched."""
+
+
+class Reranking(Section):
+    """An experiment that trains nothing: a negative table, made of another experiment's."""
+
+    name: str
+    rerank: Rerank
+
+
+class Fusing(Section):
+    """An experiment that trains nothing: a negative table, made of several experiments'."""
+
+    name: str
+    fusion: Fusion

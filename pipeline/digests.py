@@ -1,0 +1,48 @@
+"""Hashes of JSON values and of files; a file's is remembered until the file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+UNSURE_NS = 100_000_000
+"""A file that changed so recently may change again within one tick of its clock."""
+
+Stamp = tuple[int, int, int, int, int]
+_known: dict[Path, tuple[Stamp, str]] = {}
+
+
+def canonical_json(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(content: Any) -> str:
+    """Sixteen hex digits that name a JSON value whatever the order of its keys."""
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        hasher = hashlib.sha256()
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """The file's hash, taken once a process, and again where the file is another or was written since."""
+    before = _stamp(path)
+    stamp, sha256 = _known.get(path, (None, ""))
+    if stamp != before:
+        now, sha256 = time.time_ns(), file_sha256(path)
+        if now - before[-1] > UNSURE_NS:
+            _known[path] = before, sha256
+    return sha256
+
+
+def _stamp(path: Path) -> Stamp:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,95 @@
+"""What a build reads: checked when it is opened, and again before the result is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from aoq.pipeline.digests import known_sha256
+
+Check = Callable[[], str]
+"""Names an input's content as it is now; raises a ValueError where that is not what was recorded of it."""
+
+
+Verify = Literal["sampled", "full"]
+"""How large arrays of the data folder are compared with what was read first."""
+
+
+class ChangedInputError(ValueError):
+    """The work was begun on other bytes than those that are there."""
+
+
+class BegunOn(TypedDict):
+    """The file in which unfinished work remembers what it read."""
+
+    inputs: dict[str, str]
+
+
+@dataclass
+class Inputs:
+    """The inputs of one build by name, with the content that each had.
+
+    `begun_on` are those of all runs on the unfinished work; `keep` remembers them with it.
+    """
+
+    keep: Callable[[Mapping[str, str]], None]
+    begun_on: dict[str, str] = field(default_factory=dict)
+    content: dict[str, str] = field(default_factory=dict)
+    _checks: dict[str, Check] = field(default_factory=dict)
+
+    def add(self, name: str, content: str, check: Check) -> None:
+        if name not in self.begun_on:
+            self.begun_on[name] = content
+            self.keep(self.begun_on)
+        if self.begun_on[name] != content:
+            raise ChangedInputError(f"the interrupted work was begun on another {name}; it is deleted: run again.")
+        self.content[name], self._checks[name] = content, check
+
+    def check_again(self) -> None:
+        """Raise ChangedInputError if anything is not as it was when it was opened."""
+        for name, check in self._checks.items():
+            try:
+                found = check()
+            except (ValueError, OSError) as error:
+                raise ChangedInputError(f"while it was read: {error}") from None
+            if found != self.content[name]:
+                raise ChangedInputError(f"{name} was changed while it was read; run again.")
+
+
+_current: ContextVar[Inputs | None] = ContextVar("inputs of the build under way", default=None)
+
+
+@contextmanager
+def collected(inputs: Inputs) -> Iterator[None]:
+    """Add to `inputs` whatever is opened meanwhile."""
+    token = _current.set(inputs)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def take_in(name: str, check: Check) -> None:
+    """Check what is about to be read, for the build that is under way, if one is."""
+    content, inputs = check(), _current.get()
+    if inputs is not None:
+        inputs.add(name, content, check)
+
+
+def planned_file(folder: Path, name: str, sha256: str) -> Path:
+    """A user's file that a key was made of; refuse it if it changed since."""
+    take_in(f"data/{name}", partial(_as_planned, folder / name, sha256))
+    return folder / name
+
+
+def _as_planned(path: Path, sha256: str) -> str:
+    if known_sha256(path) != sha256:
+        raise ValueError(f"{path} was changed after the run was planned; run again.")
+    return sha256

@@ -1,0 +1,172 @@
+"""One reader for each format: what a file holds, checked, or one sentence that names the file.
+
+Nothing that is read is executed, and nothing is allocated for a size that a header claims and the file has not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from aoq.pipeline.terminal import visible
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Kind = TypeVar("Kind")
+LONGEST_REASON = 200
+PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
+
+
+@contextmanager
+def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
+    """Whatever fails inside becomes one sentence: that `path` is not there, may not be read, or is no `what`.
+
+    Raises:
+        FileNotFoundError, PermissionError: named as such.
+        ValueError: everything else, with the remedy.
+    """
+    advice = f"; {remedy}" if remedy else ""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("it is a folder" if path.is_dir() else "it is no regular file")
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error.filename or path} does not exist{advice}.") from None
+    except PermissionError as error:
+        raise PermissionError(f"{error.filename or path} may not be read (permission denied).") from None
+    except Exception as error:  # of parsers, whose errors are of any kind where a file is hostile
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON].rstrip(".")
+        raise ValueError(f"{path} is damaged or not {what} ({visible(reason)}){advice}.") from None
+
+
+def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
+    """The array of a `.npy` file as a memory map, read-only or copy-on-write; nothing of it is unpickled.
+
+    Raises:
+        ValueError: for a file that is cut short, holds Python objects or is no `.npy` file.
+    """
+    with reading(path, "a .npy file of numbers", PLAIN_ARRAY):
+        with path.open("rb") as file:
+            shape, is_fortran, dtype = _read_header(file, path.stat().st_size)
+            start = file.tell()
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.memmap(path, dtype, mode, start, shape, "F" if is_fortran else "C")
+
+
+def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[np.ndarray]:
+    """Arrays of an `.npz` file as numpy.savez writes them, in memory."""
+    found: list[np.ndarray] = []
+    with reading(path, f"an .npz file of {' and '.join(names)}", remedy), zipfile.ZipFile(path) as archive:
+        for name in names:
+            size = archive.getinfo(f"{name}.npy").file_size
+            if size > path.stat().st_size:
+                raise ValueError(f"{name} claims {size:,} bytes, more than the file has")
+            member = io.BytesIO(archive.read(f"{name}.npy"))
+            shape, is_fortran, dtype = _read_header(member, size)
+            found.append(np.frombuffer(member.read(), dtype).reshape(shape, order="F" if is_fortran else "C"))
+    return found
+
+
+def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The shape, order and kind of the array in a file of `size` bytes, all of which it takes."""
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"version {version} of the format is unknown")
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if any(not isinstance(length, int) or length < 0 for length in shape):
+        raise ValueError(f"its header says shape {shape}")
+    needed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if needed != there:
+        raise ValueError(f"shape {shape} of {dtype} takes {needed:,} bytes, and {there:,} are there")
+    return shape, is_fortran, dtype
+
+
+def read_json(path: Path, kind: type[Kind] | GenericAlias, *, remedy: str = "") -> Kind:
+    """A JSON file whose content is of a kind: a type, or a TypedDict; more keys than it names are kept."""
+    with reading(path, "the JSON file that is needed", remedy):
+        return parse_json(path.read_bytes(), kind)
+
+
+def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
+    """A JSON text whose content is of a kind.
+
+    Raises:
+        ValueError: for a text that is no JSON, a number beyond float64, and a value of another kind, by its place.
+    """
+
+    try:
+        content = json.loads(text, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return checked(content, kind)
+
+
+def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
+    """The content, if it is of a kind; else an error that says where it is not."""
+    from pydantic import ValidationError  # not above: who reads arrays alone starts without it
+
+    try:
+        _adapter(cast(Any, kind)).validate_python(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place or 'the whole'}: {first['msg'].lower()}") from None
+    return cast(Kind, content)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file."""
+    with reading(path, "a TOML file"):
+        return parse_toml(path.read_bytes().decode("utf-8-sig"))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """A TOML text; its whole numbers have 64 bits."""
+    try:
+        content = tomllib.loads(text)
+        _check_integers(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return content
+
+
+def _check_integers(value: object) -> None:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_integers(item)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"the number {str(value)[:20]} has more than 64 bits")
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:20]} is too large")
+    return number

@@ -1,0 +1,115 @@
+"""Scratch: what is being made lies in `.OUTPUT.work` beside the output until it is whole.
+
+The folder has one name, holds its own lock, and is gone when the command ends. What a killed command leaves, the next
+run of the same output takes over; `aoq gc --unfinished` lists it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK = "aoq.lock"
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def scratch_beside(
+    output: Path, *, wait: bool = False, keep: Callable[[Path], bool] = lambda _: False
+) -> Iterator[Path]:
+    """A folder that no other process has, empty but for what `keep` says is worth going on with.
+
+    Raises:
+        ValueError: where another process makes `output`, unless asked to `wait` for it.
+        PermissionError: where nothing may be written beside `output`.
+    """
+    folder = output.absolute().with_name(f".{output.name}.work")
+    with writing_in(folder.parent):
+        if not folder.parent.is_dir():
+            raise ValueError(f"{folder.parent} is no folder to write to.")
+    try:
+        held = _take(folder, wait)
+    except Timeout:
+        raise ValueError(f"another process is making {output}; wait for it, or choose another name.") from None
+    is_made = False
+    with held:
+        try:
+            if not keep(folder):
+                _empty(folder)
+            yield folder
+            is_made = True
+        finally:
+            if is_made or not keep(folder):
+                _remove(folder)
+
+
+@contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """Where the file system forbids it, say so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise
+        raise PermissionError(f"{folder} may not be written ({(error.strerror or '').lower()}).") from None
+
+
+def scratch_in(*folders: Path) -> list[Path]:
+    """Scratch of commands that are at work or were killed."""
+    return sorted({lock.parent for folder in folders for lock in folder.glob(f".*.work/{LOCK}")})
+
+
+def reclaim(folder: Path) -> bool:
+    """Delete scratch, unless a command is at work in it."""
+    try:
+        held = _take(folder, wait=False)
+    except Timeout:
+        return False
+    with held:
+        _remove(folder)
+    return True
+
+
+def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
+    lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
+    while True:
+        try:
+            _make(folder)
+            with writing_in(folder):
+                held = lock.acquire()
+        except FileNotFoundError:  # whoever had it ended in this moment, and took it away
+            continue
+        if (folder / LOCK).exists():
+            return held
+        lock.release()
+
+
+def _make(folder: Path) -> None:
+    try:
+        with writing_in(folder.parent):
+            folder.mkdir()
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # others could have us empty any folder
+            raise ValueError(f"{folder} is in the way, and no scratch folder of yours; remove it.") from None
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name != LOCK:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _remove(folder: Path) -> None:
+    """The lock goes last: whoever finds it missing begins anew, perhaps before the folder has gone too."""
+    _empty(folder)
+    (folder / LOCK).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()

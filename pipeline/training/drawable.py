@@ -1,0 +1,156 @@
+"""From which ranks of a table's lists draws come, and how likely each negative is: what the sampler is given."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
+
+from aoq.pipeline.config.screen import Suspected
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.screens.view import Judged
+
+logger = logging.getLogger(__name__)
+
+
+def expected_rank(candidates: int, batch: int, harder: float) -> int:
+    """The rank of a negative that is `harder` times harder than a batch's hardest.
+
+    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
+
+    >>> expected_rank(566_435, 128, 15.0), expected_rank(30_000, 64, 15.0)
+    (295, 31)
+    """
+    return round(candidates / (batch * harder))
+
+
+@dataclass(frozen=True)
+class Drawable:
+    """The negatives of each anchor that may be drawn, padded with -1, hardest first.
+
+    A negative's weight is how likely it is beside the others of its list; without weights all are alike.
+    """
+
+    ids: Int32[np.ndarray, "anchors h"]
+    weights: Float[np.ndarray, "anchors h"] | None = None
+
+    @property
+    def empty(self) -> Int64[np.ndarray, " empty"]:
+        """The anchors with nothing to draw."""
+        drawable = self.ids >= 0 if self.weights is None else (self.ids >= 0) & (self.weights > 0)
+        return np.flatnonzero(~drawable.any(axis=1))
+
+    def at(
+        self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
+    ) -> Int32[np.ndarray, " batch"]:
+        """The negative of each anchor at a rank in [0, 1)."""
+        rows = self.ids[anchors]
+        if self.weights is None:
+            lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
+            places = (ranks * lengths).astype(np.int64)
+        else:
+            sums = np.where(rows >= 0, self.weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
+            places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
+            last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
+            places = np.minimum(places, last)
+        return np.take_along_axis(rows, places[:, None], axis=1)[:, 0]
+
+
+@dataclass(frozen=True)
+class GapWeights:
+    """exp(-sharpness (g - gap)^2), where g is how far a negative scores below the anchor's lowest positive.
+
+    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive come up most, the very similar,
+    which may be true matches, and the easy ones less.
+    """
+
+    gap: float
+    sharpness: float
+
+    def logarithms(self, lists: NegativeLists) -> Float64[np.ndarray, "anchors h"]:
+        if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
+            raise ValueError(
+                f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
+                f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
+            )
+        below = lists.positive_score[:, None].astype(np.float64) - lists.scores
+        return -self.sharpness * np.square(below - self.gap)
+
+
+def drawable(
+    direction: Direction,
+    lists: NegativeLists,
+    *,
+    h: int | None = None,
+    after: int = 0,
+    weights: Float[np.ndarray, "anchors h"] | None = None,
+    judged: Judged | None = None,
+    suspected: Suspected = "drop",
+    gaps: GapWeights | None = None,
+) -> Drawable:
+    """The first `h` of each list (by default all) without the hardest `after`, with `weights` of the lists' shape.
+
+    Otherwise a screen's verdict `judged` weighs the lists, and `gaps`. An anchor that is left with suspected negatives
+    only draws from those that are suspected least.
+    """
+    shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, after)
+    ids = lists.negative_ids[:, ranks]
+    if weights is not None:
+        if weights.shape != shape:
+            raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
+        return Drawable(ids, weights[:, ranks])
+    if judged is None and gaps is None:
+        return Drawable(ids)
+    left = (ids >= 0).astype(np.float64)
+    if judged is not None:
+        left *= judged.weights(suspected)[:, ranks]
+        left = _spare(direction, left, (ids >= 0) & judged.is_allowed[:, ranks], judged.suspicion[:, ranks])
+    logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, ranks]
+    with np.errstate(divide="ignore"):
+        logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
+    highest = logarithms.max(axis=1, keepdims=True)
+    relative = np.exp(logarithms - np.where(np.isfinite(highest), highest, 0))
+    return Drawable(ids, relative.astype(np.float32))
+
+
+def _ranks(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> slice:
+    option = "h_captions" if direction == "i2t" else "h_images"
+    if h is not None and h > ids.shape[1]:
+        raise ValueError(
+            f"[sampling] {option} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
+            f"lower it, or raise [mining] {option} and mine again."
+        )
+    shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
+    if 0 < after >= shortest:
+        raise ValueError(
+            f"[sampling] hardest leaves out the first {after} of each list of {direction}, and the shortest has "
+            f"{shortest}; raise it, or mine more of them ([mining] {option})."
+        )
+    return slice(after, h)
+
+
+def _spare(
+    direction: Direction,
+    left: Float64[np.ndarray, "anchors drawn"],
+    allowed: Bool[np.ndarray, "anchors drawn"],
+    suspicion: Float32[np.ndarray, "anchors drawn"],
+) -> Float64[np.ndarray, "anchors drawn"]:
+    bare = np.flatnonzero(~left.any(axis=1))
+    if len(without := bare[~allowed[bare].any(axis=1)]):
+        raise ValueError(
+            f"[screen] leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
+            "widen range_*, *_score or max_uses, or raise [sampling] h_*."
+        )
+    if len(bare):
+        least = np.where(allowed[bare], suspicion[bare], np.inf)
+        left[bare] = least == least.min(axis=1, keepdims=True)
+        logger.warning(
+            "%s: %d of %d anchors have suspected negatives only, and draw from those that are suspected least",
+            direction,
+            len(bare),
+            len(left),
+        )
+    return left

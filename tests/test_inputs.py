@@ -1,0 +1,244 @@
+"""Nothing is published that was computed from other bytes than those that its manifest names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from aoq.pipeline import digests
+from aoq.pipeline.artifact import INPUTS, Artifact
+from aoq.pipeline.digests import file_sha256, known_sha256
+from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.manifest import content_of, seal
+from aoq.pipeline.scratch import LOCK
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = Artifact(tmp_path, "table", 1, {})
+    with made.building() as work:
+        (work.directory / "lists").write_bytes(b"payload")
+        (work.directory / "more").mkdir()
+        (work.directory / "more" / "file").write_bytes(b"more")
+    return made
+
+
+@pytest.fixture
+def student(table):
+    return Artifact(table.root, "student", 1, {}, (table,))
+
+
+def flip(file):
+    """As a disk would do it: the size and the times stay."""
+    times, content = file.stat(), bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
+    file, hashed = tmp_path / "file", []
+    file.write_bytes(b"old")
+    monkeypatch.setattr(digests, "file_sha256", lambda path: hashed.append(path) or file_sha256(path))
+    monkeypatch.setattr(digests, "UNSURE_NS", 0)
+    time.sleep(0.01)
+    assert known_sha256(file) == known_sha256(file) == file_sha256(file)
+    assert len(hashed) == 1
+    flip(file)
+    assert known_sha256(file) == file_sha256(file)
+
+
+def test_a_file_that_just_changed_is_not_remembered(tmp_path):
+    (file := tmp_path / "file").write_bytes(b"0")
+    for content in (b"1", b"2", b"3"):
+        file.write_bytes(content)
+        assert known_sha256(file) == file_sha256(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda folder: flip(folder / "lists"), "lists was changed after it was published"),
+        (lambda folder: (folder / "more" / "file").unlink(), "more/file is missing"),
+        (lambda folder: (folder / "new").write_bytes(b""), "new is not in the manifest"),
+    ],
+)
+def test_what_is_damaged_is_not_opened(table, student, damage, what):
+    assert table.opened() == table.path
+    damage(table.path)
+    with pytest.raises(ValueError, match=rf"{what}; delete .*{table.key} and run again: then it is remade\.$"):
+        table.opened()
+    with pytest.raises(ValueError, match=what), student.building():
+        table.opened()
+    assert not student.exists()
+
+
+def test_a_manifest_names_what_was_read(table, student):
+    with student.building():
+        table.opened()
+    assert student.manifest()["inputs"] == {f"table/{table.key}": content_of(table.manifest())}
+    assert not (student.path / INPUTS).exists()
+
+
+def test_what_changes_while_it_is_read_is_not_published_and_its_work_is_gone(table, student):
+    def read_in_vain():
+        with student.building() as work:
+            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
+            flip(table.path / "lists")
+
+    with pytest.raises(ValueError, match=r"while it was read: .*lists was changed"):
+        read_in_vain()
+    assert not student.exists()
+    assert not student.work.exists()
+
+
+def test_work_goes_on_from_what_it_was_begun_on(table, student):
+    def interrupted():
+        with student.building() as work:
+            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    (table.path / "lists").write_bytes(b"another")  # as if it had been made again, with other bytes
+    said = table.manifest()
+    said["files"]["lists"] = {"bytes": 7, "sha256": file_sha256(table.path / "lists")}
+    table.manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
+    with pytest.raises(ValueError, match="begun on another table/"), student.building():
+        table.opened()
+    assert not student.work.exists()
+    with student.building():
+        table.opened()
+    assert student.exists()
+
+
+def test_a_damaged_memory_of_what_was_read_costs_the_work_alone(table, student):
+    student.work.mkdir(parents=True)
+    (student.work / INPUTS).write_text("[1")
+    with pytest.raises(ValueError, match="run again"), student.building():
+        pass
+    assert not student.work.exists()
+
+
+def test_what_a_killed_write_left_is_not_published(table, student):
+    (left := student.work / f".{INPUTS}.work").mkdir(parents=True)
+    (left / LOCK).touch()
+    with student.building():
+        table.opened()
+    assert [path.name for path in student.path.iterdir()] == ["MANIFEST.json"]
+
+
+def test_a_stage_that_clears_its_work_may_read_others_than_before(table, student):
+    student.work.mkdir(parents=True)
+    (student.work / INPUTS).write_text(json.dumps({"inputs": {f"table/{table.key}": "another"}}))
+    with student.building() as work:
+        work.clear()
+        table.opened()
+    assert student.exists()
+
+
+def test_a_users_file_is_the_one_that_was_planned(tmp_path, student):
+    (tmp_path / "weights").write_bytes(b"planned")
+    sha256 = file_sha256(tmp_path / "weights")
+    with student.building():
+        assert planned_file(tmp_path, "weights", sha256).read_bytes() == b"planned"
+    assert student.manifest()["inputs"] == {"data/weights": sha256}
+    flip(tmp_path / "weights")
+    with pytest.raises(ValueError, match="weights was changed after the run was planned; run again"):
+        planned_file(tmp_path, "weights", sha256)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(text.encode() for text in ("", "[]", "null", "3", "{}", '"text"', DEEP, '{"files": 1e999}', "1" * 5000)),
+        b'\xff{"a": 1}',
+    ],
+    ids=repr,
+)
+def test_what_is_no_manifest_ends_in_a_sentence(table, content):
+    table.manifest_path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{table.manifest_path} is damaged or not .*; delete {table.path} and run"):
+        table.manifest()
+
+
+def hostile(*place, to):
+    def change(manifest):
+        *way, last = place
+        for name in way:
+            manifest = manifest[name]
+        manifest[last] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hostile("finished", to="\x1b[31m"),
+        hostile("seconds", to="1"),
+        hostile("seconds", to=10**400),
+        hostile("files", "lists", "bytes", to=10**30),
+        hostile("files", "lists", "bytes", to=-1),
+        hostile("files", to=[]),
+        hostile("files", "../../passwd", to={"bytes": 1, "sha256": ""}),
+        hostile("files", "/etc/passwd", to={"bytes": 1, "sha256": ""}),
+        hostile("recipe", to={}),
+        hostile("recipe", "ingredients", to={"other": 1}),
+        hostile("recipe", "upstream", to=[["a"]]),
+        hostile("key", to="another"),
+        hostile("inputs", to=None),
+        hostile("metrics", to={"rsum": "high"}),
+        hostile("vocabulary_size", to=2.5),
+    ],
+)
+def test_hostile_values_end_in_a_sentence_though_they_are_sealed(table, change):
+    manifest = table.manifest()
+    change(manifest)
+    table.manifest_path.write_text(json.dumps({**manifest, "seal": seal(manifest)}))
+    with pytest.raises(ValueError, match=rf"{table.manifest_path} is damaged or not"):
+        table.manifest()
+
+
+def test_every_digit_of_a_manifest_is_sealed_and_one_from_before_is_read(table):
+    manifest = table.manifest()
+    table.manifest_path.write_text(json.dumps({**manifest, "packages": {}}))
+    with pytest.raises(ValueError, match="changed after it was written"):
+        table.manifest()
+    old = {name: value for name, value in manifest.items() if name not in ("seal", "inputs")}
+    table.manifest_path.write_text(json.dumps(old))
+    assert table.opened() == table.path
+
+
+def _reads(path):
+    """Ways to a file that go past the check."""
+    is_producer = path.parent.name == "produce"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in ("path", "manifest_path") and is_producer:
+            yield f"line {node.lineno}: .{node.attr}"
+        if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Attribute) and node.left.attr == "path":
+            yield f"line {node.lineno}: .path /"
+        if isinstance(node, ast.ImportFrom) and "open_split" in [name.name for name in node.names]:
+            yield f"line {node.lineno}: open_split"
+
+
+@pytest.mark.parametrize("room", ["produce", "report", "browse"])
+def test_what_stages_made_is_read_by_opened_and_data_by_open_checked(room):
+    """`Artifact.path` says where something is; whoever reads there asks `Artifact.opened()`."""
+    found = {str(path): list(_reads(path)) for path in (ROOT / "pipeline" / room).glob("*.py")}
+    assert not {path: ways for path, ways in found.items() if ways}
+
+
+@pytest.mark.parametrize("command", ["inspect", "tables", "results", "pages", "estimate"])
+def test_commands_read_what_stages_made_by_opened(command):
+    assert not [way for way in _reads(ROOT / "pipeline" / "cli" / f"{command}.py") if way.endswith("/")]
