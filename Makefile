@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-install lint clean
+.PHONY: demo test test-cluster test-install chaos lint clean
 
 demo: .venv/installed
 	@$(BIN)/luigi --module tasks SecondRound
@@ -21,6 +21,10 @@ test-cluster: .venv/installed
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install
+
+# Kills, damages, full disks, hostile files and requests: half an hour; a slice of it is in `make test`.
+chaos: .venv/installed
+	$(BIN)/python -m tests.chaos.campaign
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,0 +1,52 @@
+"""`aoq mine` on a live Ray: killed, its unit files damaged, and gone on with, there or in one process."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from tests.chaos import forks
+from tests.chaos.campaign import Kind
+from tests.chaos.damages import damage
+from tests.chaos.kills import differences
+from tests.chaos.reference import Reference, content
+from tests.chaos.rules import refused_well
+
+IMAGES, SIZE = 3000, 8
+COMMAND = ("aoq", "mine", "i.npy", "c.npy", "out", "--per-image", 1, "--normalise", "--h-captions", 9, "--h-images", 5)
+ON_RAY = (*COMMAND, "--backend", "ray", "--memory-mb", 100)
+
+
+def mine_on_ray(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    numbers = np.random.default_rng(5)
+    for name in ("i", "c"):
+        np.save(folder / f"{name}.npy", numbers.normal(size=(IMAGES, SIZE)).astype(np.float32))
+    ended = forks.run(COMMAND, folder)
+    if ended.code != 0:
+        return f"in one process it ends with {ended.code}: {ended.said}"
+    wanted = content(folder / "out")
+    shutil.rmtree(folder / "out")
+    before, what = {path.name for path in folder.iterdir()}, "nothing damaged"
+    forks.run(ON_RAY, folder, kill_after=rng.uniform(4, 14))
+    left = [path for path in folder.iterdir() if path.name not in before]
+    files = sorted(p for path in left if path.name != "out" for p in path.rglob("*") if p.is_file())
+    if files and rng.random() < 0.7:
+        what = damage(rng.choice(files), rng)
+    if (folder / "out").exists():
+        return differences(wanted, content(folder / "out"))
+    ended = forks.run(rng.choice((ON_RAY, COMMAND)), folder)
+    if broke := refused_well(ended):
+        return f"{what}: {broke}"
+    broke = differences(wanted, content(folder / "out")) if ended.code == 0 else None
+    return f"{what}: exit code 0, and {broke}" if broke else None
+
+
+KINDS = (
+    [Kind("cluster", 8, "a search on Ray killed and damaged; it goes on there or here", mine_on_ray)]
+    if find_spec("ray")
+    else []
+)

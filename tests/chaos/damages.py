@@ -1,0 +1,164 @@
+"""Damaged files: what reads them says so, or ends at the same bytes as if they were whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+from tests.chaos import forks
+from tests.chaos.campaign import Kind
+from tests.chaos.kills import differences
+from tests.chaos.reference import CHAINS, READERS, WRITERS, Reference, artefacts, content, luigi, write_experiments
+from tests.chaos.rules import nothing_left, refused_well
+
+STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
+
+
+def flip(content: bytearray, rng: random.Random) -> None:
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+
+
+def cut(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
+
+
+def blank(content: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(len(content))
+    content[start : start + 512] = bytes(len(content[start : start + 512]))
+
+
+def grow(content: bytearray, rng: random.Random) -> None:
+    content += rng.randbytes(rng.randint(1, 64))
+
+
+def swap(content: bytearray, rng: random.Random) -> None:
+    """Exchange two halves of a stretch: no byte is lost."""
+    length = min(256, len(content) // 2)
+    start = rng.randrange(len(content) - 2 * length + 1)
+    one, other = content[start : start + length], content[start + length : start + 2 * length]
+    content[start : start + 2 * length] = other + one
+
+
+DAMAGES = (flip, flip, flip, cut, blank, grow, swap)
+
+
+def damage(file: Path, rng: random.Random) -> str:
+    """Damage a file, or delete it; says what was done."""
+    old, how = file.read_bytes(), rng.choice((*DAMAGES, None))
+    if how is None or not old:
+        file.unlink()
+        return f"{file} deleted"
+    changed = bytearray(old)
+    while changed == old:
+        how(changed, rng)
+        if changed == old:  # nothing to blank, or two equal halves
+            how = flip
+    times = file.stat()
+    file.write_bytes(changed)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a disk would do it
+    return f"{file} after {how.__name__}"
+
+
+def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Damage a published file, take away what was made after it, and make that again."""
+    name = rng.choice(["tiny", "evaluation", "refreshed", "noisy"])
+    place = reference.copy_chain(name, folder / "place")
+    wanted, stages = reference.chain(name), [s for s in STAGES if (place / "artifacts" / s).is_dir()]
+    stage = rng.choice(stages[:-1])
+    chosen = rng.choice(sorted(p for p in (place / "artifacts" / stage).rglob("*") if p.is_file() and p.suffix))
+    if chosen.suffix in (".lock", ".work"):
+        chosen = chosen.parent / chosen.name.strip(".").removesuffix(".lock") / "MANIFEST.json"
+    key = next(part for part in chosen.relative_to(place / "artifacts" / stage).parts)
+    for later in stages[stages.index(stage) + 1 :]:
+        shutil.rmtree(place / "artifacts" / later)
+    for other in (place / "artifacts" / stage).iterdir():  # a later one of the same stage, made of this one
+        if other.name != key and not other.name.startswith(".") and key in (other / "MANIFEST.json").read_text():
+            shutil.rmtree(other)
+    what = damage(chosen, rng)
+    ended = forks.run(luigi(*CHAINS[name]), place)
+    if broke := refused_well(ended):
+        return f"{what}: {broke}"
+    if ended.code != 0:
+        return None
+    relative = str(chosen.relative_to(place / "artifacts"))
+    made = {file: sha256 for file, sha256 in artefacts(place).items() if file != relative}
+    if not any(file.startswith(stages[-1]) for file in made):
+        return f"{what}: exit code 0, and nothing is made of {stages[-1]}"
+    broke = differences({file: wanted.get(file, "") for file in made}, made)  # what is needed no more is not remade
+    return f"{what}: exit code 0, and {broke}" if broke else None
+
+
+def of_unfinished_work(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Kill a chain, damage a file of the work it leaves, and go on."""
+    name = rng.choice(list(CHAINS))
+    write_experiments(folder)
+    for _ in range(6):
+        forks.run(luigi(*CHAINS[name], "--engine-checkpoint-steps", "1"), folder, kill_after=rng.uniform(0.5, 4))
+        files = sorted(p for work in folder.glob("artifacts/*/.*.work") for p in work.rglob("*") if p.is_file())
+        if files:
+            break
+    else:
+        return None  # it was at its end before it could be killed
+    what = damage(rng.choice(files), rng)
+    ended = forks.run(luigi(*CHAINS[name]), folder)
+    if broke := refused_well(ended):
+        return f"{name}: {what}: {broke}"
+    broke = differences(reference.chain(name), artefacts(folder)) if ended.code == 0 else None
+    return f"{name}: {what}: exit code 0, and {broke}" if broke else None
+
+
+def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Damage a file of a table that a command reads: its answer is the same, or there is none."""
+    whole, place = reference.copy(folder / "whole"), reference.copy(folder / "place")
+    command = rng.choice(READERS)
+    expected = forks.run(command, whole)
+    before = {path.name for path in place.iterdir()}
+    chosen = rng.choice(sorted(path for path in (place / "table").rglob("*") if path.is_file()))
+    what = f"{' '.join(map(str, command))}: {damage(chosen, rng)}"
+    ended = forks.run(command, place)
+    if broke := refused_well(ended):
+        return f"{what}: {broke}"
+    if ended.code != 0:
+        broke = nothing_left(place, before)
+        return f"{what}: {broke}" if broke else None
+    if ended.output != expected.output:
+        return f"{what}: exit code 0, and it says something else"
+    if (whole / "out").exists() and content(whole / "out") != content(place / "out"):
+        return f"{what}: exit code 0, and other bytes are written"
+    return None
+
+
+def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Kill `aoq mine`, damage what it leaves, and go on."""
+    place = reference.copy(folder / "place")
+    before = {path.name for path in place.iterdir()}
+    command = ("aoq", "mine", "images.npy", "captions.npy", "out", "--per-image", 3, "--normalise")
+    command = (*command, "--h-captions", 9, "--h-images", 5)
+    for _ in range(10):
+        forks.run(command, place, kill_after=rng.uniform(0.02, 0.4))
+        if (place / "out").exists():
+            shutil.rmtree(place / "out")
+            continue
+        left = [path for path in place.iterdir() if path.name not in before]
+        files = sorted(p for path in left for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
+        if files:
+            break
+    else:
+        return None
+    what = damage(rng.choice(files), rng)
+    ended = forks.run(command, place)
+    if broke := refused_well(ended):
+        return f"mine: {what}: {broke}"
+    wanted = reference.written(next(writer for writer in WRITERS if writer.name == "mine"))
+    broke = differences(wanted, content(place / "out")) if ended.code == 0 else None
+    return f"mine: {what}: exit code 0, and {broke}" if broke else None
+
+
+KINDS = [
+    Kind("artefacts", 200, "a file of an artefact damaged; what follows it is made again", of_an_artefact),
+    Kind("unfinished", 120, "a file of killed work damaged; the chain goes on", of_unfinished_work),
+    Kind("tables", 150, "a file of a table damaged; a command reads it", of_a_table),
+    Kind("mining", 40, "a file of a killed search damaged; it goes on", of_mining_work),
+]

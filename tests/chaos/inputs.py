@@ -1,0 +1,459 @@
+"""Hostile input in every format through every command that reads it: one sentence, or a right result."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file
+
+from tests.chaos import forks
+from tests.chaos import mutations as m
+from tests.chaos.campaign import Kind
+from tests.chaos.forks import Ended
+from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, READERS, TEXTS, VECTORS, Reference, luigi
+from tests.chaos.rules import nothing_left, refused_well
+
+NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
+PARQUET = (m.any_bytes, m.parquet_columns, m.parquet_columns)
+TEXT = (m.any_bytes, m.lines, m.lines)
+JSON = (m.any_bytes, m.json_values, m.json_values)
+TOML = (m.toml_lines, m.toml_lines, m.toml_lines, m.any_bytes)
+SAFETENSORS = (m.any_bytes, m.safetensors_header, m.safetensors_header)
+FOLDER_OF_DATA = """
+[dataset]
+folder = "data"
+vocabulary = "vocabulary.{ending}"
+
+[model]
+name = "vsepp"
+embedding_size = 16
+word_size = 8
+
+[mining]
+h_captions = 20
+h_images = 8
+
+[first_round]
+epochs = 1
+loss.name = "online"
+
+[second_round]
+epochs = 1
+loss.name = "adapoffquin"
+"""
+SETTINGS = """
+[paths]
+data_root = data
+artifact_root = artifacts
+cache_root = cache
+
+[engine]
+device = cpu
+threads = 1
+tensorboard = false
+"""
+STUDY = """
+baseline = "online"
+seeds = [0]
+columns = ["rsum"]
+
+[models]
+small = "./tiny.toml"
+
+[arms.online]
+says = "the table's own"
+
+[arms.longer]
+change = {second_round.epochs = 4}
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A command, one of the files it reads, and how that one may be hostile."""
+
+    command: tuple[object, ...]
+    files: tuple[str, ...]
+    mutations: tuple[m.Mutation, ...]
+    right: Callable[[Path, Ended], str | None] = lambda place, ended: None
+    """What is wrong with the result, where the command ends with 0."""
+    chain: str | None = None
+    """The chain in whose folder the command runs; by default it has the files of the writers."""
+
+
+def right_table(place: Path, ended: Ended) -> str | None:
+    """A table that `aoq audit` finds nothing wrong with."""
+    audited = forks.run(("aoq", "audit", "out"), place)
+    return None if audited.code == 0 else f"exit code 0, and the audit says: {audited.said}"
+
+
+def right_search(place: Path, ended: Ended) -> str | None:
+    """The lists that a product of all pairs gives, from the vectors as they stand now."""
+    broke = right_table(place, ended)
+    if broke:
+        return broke
+    images, captions = (_vectors(place, which) for which in ("images", "captions"))
+    with np.errstate(all="ignore"):
+        images, captions = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, captions))
+        scores = images @ captions.T
+    own = _owners(place, len(captions))[None, :] == np.arange(len(images))[:, None]
+    for direction, matrix, is_own in (("i2t", scores, own), ("t2i", scores.T, own.T)):
+        lists = pq.read_table(place / "out" / f"{direction}.parquet")
+        ids = np.array(lists["negative_ids"].to_pylist())
+        for row, listed in enumerate(ids):
+            kept = listed[listed >= 0]
+            if is_own[row, kept].any() or len(set(kept)) < len(kept):
+                return f"exit code 0, and list {row} of {direction} holds an own positive, or one twice"
+            rest = np.delete(matrix[row], np.concatenate([kept, np.flatnonzero(is_own[row])]))
+            if len(rest) and (len(kept) < ids.shape[1] or matrix[row, kept].min() < rest.max() - 1e-5):
+                return f"exit code 0, and list {row} of {direction} is not the hardest"
+    return None
+
+
+def _vectors(place: Path, which: str) -> np.ndarray:
+    """The vectors that the command was given, as numpy reads them."""
+    command = (place / "command").read_text().split()
+    name = command[2 if which == "images" else 3]
+    file, _, part = name.partition("::")
+    if file.endswith(".safetensors"):
+        return load_file(place / file)[part].astype(np.float64)
+    if file.endswith(".parquet"):
+        return np.array(pq.read_table(place / file).column(0).to_pylist(), np.float64)
+    return np.load(place / file).astype(np.float64)
+
+
+def _owners(place: Path, captions: int) -> np.ndarray:
+    pairs = np.load(place / "pairs.npy") if "--pairs" in (place / "command").read_text() else None
+    return np.repeat(np.arange(captions // EACH + 1), EACH)[:captions] if pairs is None else pairs.astype(np.int64)
+
+
+PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
+LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
+RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH)
+TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
+EXPORTS = ("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec", "pylate")
+SCREENED = ("aoq", "screen", "table", "out", "--positives")
+DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
+TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
+
+FILES = {
+    "npy": [
+        Target(
+            ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED),
+            ("images.npy", "captions.npy"),
+            NPY,
+            right_search,
+        ),
+        Target(("aoq", "mine", "images.npy", "captions.npy", "out", *PAIRED), ("pairs.npy",), NPY, right_search),
+        Target(
+            (*LISTS, *VECTORS, "--normalise"), ("aoq/i2t_aoq.npy", "aoq/t2i_aoq.npy", "images.npy"), NPY, right_table
+        ),
+        Target(LISTS, ("aoq/i2t_aoq.npy", "aoq/t2i_aoq.npy"), NPY, right_table),
+        Target(("aoq", "data", "check", "data"), DATA, NPY),
+    ],
+    "safetensors": [
+        Target(
+            ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED),
+            ("both.safetensors",),
+            SAFETENSORS,
+            right_search,
+        ),
+    ],
+    "parquet": [
+        Target(
+            ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED),
+            ("images.parquet",),
+            PARQUET,
+            right_search,
+        ),
+        Target((*SCREENED, "known.parquet"), ("known.parquet",), PARQUET),
+        *(Target(command, TABLE, PARQUET) for command in READERS),
+    ],
+    "json": [
+        Target((*SCREENED, "known.json"), ("known.json",), JSON),
+        *(Target(command, ("table/manifest.json",), JSON) for command in READERS),
+    ],
+    "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
+    "trec": [
+        Target(RUN, ("i2t.trec", "t2i.trec"), TEXT, right_table),
+        Target((*RUN, "--image-ids", "ids.txt"), ("i2t.trec", "ids.txt"), TEXT, right_table),
+    ],
+    "texts": [
+        *(
+            Target(
+                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *TEXTS),
+                ("captions.txt", "ids.txt"),
+                TEXT,
+            )
+            for name in EXPORTS
+            for way in ("i2t", "t2i")
+        ),
+        Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
+        Target(("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt"), ("captions.txt",), TEXT),
+    ],
+    "checkpoints": [
+        Target(
+            ("aoq", "import-checkpoint", "official.pth.tar", "out.safetensors"),
+            ("official.pth.tar",),
+            (m.any_bytes, m.zip_members, m.zip_members, m.pickles),
+        ),
+        Target(
+            ("aoq", "import-checkpoint", "legacy.pth.tar", "out.safetensors"),
+            ("legacy.pth.tar",),
+            (m.any_bytes, m.any_bytes, m.pickles),
+        ),
+    ],
+    "weights": [
+        Target(
+            ("aoq", "drift", "./tiny.toml", "--weights", "own.safetensors"),
+            ("own.safetensors",),
+            (*SAFETENSORS, m.weights_description, m.weights_description),
+            chain="tiny",
+        ),
+        Target(
+            luigi("FirstRound", "weighted.toml", "--data-root", "."),
+            ("own.safetensors",),
+            (*SAFETENSORS, m.weights_description),
+            chain="tiny",
+        ),
+    ],
+    "annotations": [
+        Target(("aoq", "data", "check", "data"), ("data/dev_relevance.csv",), (m.csv_cells, m.csv_cells, m.any_bytes)),
+        Target(("aoq", "data", "check", "data"), ("data/dev_judgements.parquet",), PARQUET),
+        Target(("aoq", "data", "check", "data"), ("data/dev_classes.npy",), NPY),
+        Target(("aoq", "data", "check", "data"), ("data/dev_phrases.jsonl",), (*TEXT, m.json_line, m.json_line)),
+    ],
+    "settings": [
+        Target(command, ("luigi.cfg",), (m.any_bytes, m.toml_lines, m.toml_lines), chain="tiny")
+        for command in (
+            ("aoq", "status", "./tiny.toml"),
+            ("aoq", "results", "./tiny.toml"),
+            ("aoq", "drift", "./tiny.toml"),
+        )
+    ],
+    "studies": [
+        Target(("aoq", "results", "--study", "./study.toml"), ("study.toml",), TOML, chain="evaluation"),
+    ],
+    "reports": [
+        Target(
+            command,
+            ("artifacts/second_round/*/metrics.jsonl", "artifacts/evaluation/*/similarity.npy"),
+            (m.any_bytes, m.any_bytes, m.json_line),
+            chain="evaluation",
+        )
+        for command in (("aoq", "report", "./tiny.toml"), ("aoq", "results", "--study", "./study.toml"))
+    ]
+    + [
+        Target(("aoq", "report", "./tiny.toml"), ("artifacts/evaluation/*/similarity.npy",), NPY, chain="evaluation"),
+    ],
+    "toml": [Target(("aoq", "status", "./tiny.toml"), ("tiny.toml",), TOML)],
+    "vocabularies": [
+        Target(luigi("Dataset", "pickled.toml", "--data-root", "."), ("vocabulary.pkl",), (m.pickles, m.any_bytes)),
+        Target(luigi("Dataset", "worded.toml", "--data-root", "."), ("vocabulary.json",), JSON),
+    ],
+    "manifests": [
+        Target(("aoq", *command), ("artifacts/*/*/MANIFEST.json",), JSON)
+        for command in (("verify", "./tiny.toml"), ("status", "./tiny.toml"), ("results", "./tiny.toml"), ("gc",))
+    ]
+    + [Target(("aoq", "explain", "./tiny.toml", "second_round"), ("artifacts/*/*/MANIFEST.json",), JSON)],
+}
+CASES = {
+    "npy": 1500,
+    "safetensors": 500,
+    "parquet": 900,
+    "json": 500,
+    "csv": 150,
+    "trec": 300,
+    "texts": 500,
+    "checkpoints": 250,
+    "toml": 250,
+    "weights": 200,
+    "annotations": 200,
+    "settings": 60,
+    "studies": 60,
+    "reports": 120,
+    "vocabularies": 60,
+    "manifests": 250,
+}
+
+
+def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    target = rng.choice(targets)
+    place = _prepared(reference, folder / "place", target)
+    (place / "command").write_text(" ".join(map(str, target.command)))
+    before = {path.name for path in place.iterdir()}
+    file = rng.choice(sorted(place.glob(rng.choice(target.files))))
+    mutation = rng.choice(target.mutations)
+    mutation(file, rng)
+    what = f"{' '.join(map(str, target.command))}, {file.relative_to(place)} after {mutation.__name__}"
+    ended = forks.run(target.command, place)
+    if broke := refused_well(ended):
+        return f"{what}: {broke}"
+    if (place / "canary").exists():
+        return f"{what}: what stood in the file was executed"
+    broke = (
+        target.right(place, ended) if ended.code == 0 else nothing_left(place, before | {"artifacts", "runs", "cache"})
+    )
+    return f"{what}: {broke}" if broke else None
+
+
+def _prepared(reference: Reference, place: Path, target: Target) -> Path:
+    if target.chain is not None or "./tiny.toml" in target.command or "gc" in target.command:
+        reference.copy_chain(target.chain or "tiny", place)
+        (place / "luigi.cfg").write_text(SETTINGS)
+        (place / "study.toml").write_text(STUDY)
+        (weights,) = place.glob("artifacts/first_round/*/model.safetensors")
+        (place / "own.safetensors").write_bytes(weights.read_bytes())
+        tiny = (place / "tiny.toml").read_text()
+        before, after = tiny.split("[first_round]")
+        weighted = f'teacher_weights = "own.safetensors"\n{before}[mining]{after.split("[mining]")[1]}'
+        (place / "weighted.toml").write_text(weighted)
+        return place
+    reference.copy(place)
+    for name, checkpoint in (("official", CHECKPOINT), ("legacy", LEGACY)):
+        (place / f"{name}.pth.tar").write_bytes(checkpoint.read_bytes())
+    if target.files[0].startswith("data/dev_"):
+        _annotate(place / "data")
+    if "luigi" in target.command:
+        words = {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "a": 4, "caption": 5, "of": 6, "row": 7}
+        (place / "vocabulary.json").write_text(json.dumps({"word2idx": words, "idx2word": {}, "idx": len(words)}))
+        (place / "vocabulary.pkl").write_bytes(pickle.dumps({"word2idx": words, "idx": len(words)}))
+        for name, ending in (("pickled", "pkl"), ("worded", "json")):
+            (place / f"{name}.toml").write_text(FOLDER_OF_DATA.format(ending=ending))
+    return place
+
+
+def _annotate(folder: Path) -> None:
+    """All that may be known of a split."""
+    captions = len((folder / "dev_caps.txt").read_text().splitlines())
+    images = len((folder / "dev_ids.txt").read_text().splitlines())
+    (folder / "dev_relevance.csv").write_text("caption_id,image_id\n7,3\n11,0\n")
+    np.save(folder / "dev_classes.npy", np.arange(images * 4).reshape(images, 4) % 3 == 0)
+    columns = {"image_id": [0, 1, 2], "caption_id": [3, 4, 5], "score": [0.5, 1.0, 2.0]}
+    pq.write_table(pa.table(columns), folder / "dev_judgements.parquet")
+    phrase = {"phrase": "caption", "start": 1, "regions": [0, 2]}
+    (folder / "dev_phrases.jsonl").write_text(f"{json.dumps([phrase])}\n" * captions)
+
+
+OPTIONS = (
+    ("--threads", ("100000", "-1", "99999999999999999999", "0")),
+    (
+        "--search",
+        (
+            "faiss:IVF4,Flat|nprobe=-1",
+            "faiss:IVF4,Flat|nprobe=99999999999",
+            "faiss:Flat|x=1",
+            "faiss:",
+            "faiss:IVF100000,Flat",
+            "faiss:PCA99,Flat",
+            "faiss:\x1b[31m",
+            "nothing",
+            "faiss:HNSW32",
+            "faiss:IVF4,PQ5",
+            "faiss:" + "x" * 10_000,
+        ),
+    ),
+    ("--h-captions", ("0", "-1", "99999999999999999999", "2147483648", "1e3", "nan")),
+    ("--per-image", ("0", "2147483648", "99999999999999999999", "7")),
+    ("--recall-floor", ("nan", "2", "-1", "1e999")),
+    ("--pairs", ("/dev/zero", "/dev/null", ".", "missing\x1b[2J.npy", "images.npy", "captions.txt", "\udcff.npy")),
+    ("--memory-mb", ("0", "1", "99999999999999999999", "-5")),
+    ("--metric", ("dot", "l2", "\u202e")),
+)
+ARGUMENTS = (
+    ("aoq", "status", "./...toml"),
+    ("aoq", "status", "/dev/zero"),
+    ("aoq", "status", "."),
+    ("aoq", "status", "a\x1b[31mb"),
+    ("aoq", "status", "./tiny.toml", "--override", "seed=1e999"),
+    ("aoq", "status", "./tiny.toml", "--override", "=,,="),
+    ("aoq", "status", "./tiny.toml", "--override", "a" * 100_000),
+    ("aoq", "status", "./tiny.toml", "--override", "seed=\u202e1"),
+    ("aoq", "status", "./tiny.toml", "--artifact-root", "/dev/null"),
+    ("aoq", "status", "./tiny.toml", "--data-root", "\x00x"),
+    ("aoq", "stats", "table", "--view", "table"),
+    ("aoq", "stats", "/dev/zero"),
+    ("aoq", "stats", "ids.txt"),
+    ("aoq", "diff", "table", "table", "--depth", "-1"),
+    ("aoq", "diff", "table", "table", "--depth", "99999999999999999999"),
+    ("aoq", "screen", "table", "out", "--min-score", "nan"),
+    ("aoq", "screen", "table", "out", "--max-score", "1e999"),
+    ("aoq", "screen", "table", "out", "--range-min", "-1"),
+    ("aoq", "screen", "table", "out", "--mutual-rank", "99999999999999999999"),
+    ("aoq", "screen", "table", "out", "--near-text", "nan", "--texts", "captions.txt"),
+    ("aoq", "screen", "table", "table/inside", "--mutual-rank", "3"),
+    ("aoq", "export", "table", "table", "--format", "aoq"),
+    (
+        "aoq",
+        "export",
+        "table",
+        "out",
+        "--format",
+        "trec",
+        "--direction",
+        "i2t",
+        "--num-negatives",
+        "99999999999999999999",
+    ),
+    ("aoq", "export", "table", "/dev/full", "--format", "trec", "--direction", "i2t"),
+    ("aoq", "export", "table", "no/such/folder/out", "--format", "trec", "--direction", "i2t"),
+    ("aoq", "inspect", "./tiny.toml", "--image", "99999999999999999999"),
+    ("aoq", "inspect", "./tiny.toml", "--caption", "-1"),
+    ("aoq", "inspect", "./tiny.toml", "--image", "\x1b[31m"),
+    ("aoq", "explain", "./tiny.toml", "\u202estage"),
+    ("aoq", "data", "check", "missing\x1b[2J"),
+    ("aoq", "data", "check", "/dev"),
+    ("aoq", "estimate", "99999999999999999999", "5"),
+    ("aoq", "estimate", "-1", "5"),
+    ("aoq", "import-checkpoint", "/dev/zero", "out.safetensors"),
+    ("aoq", "results", "\x07"),
+)
+
+
+def hostile_argument(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    place = reference.copy(folder / "place")
+    (place / "tiny.toml").write_text((reference.folder / "tiny" / "tiny.toml").read_text())
+    before = {path.name for path in place.iterdir()}
+    if rng.random() < 0.5:
+        command = [*rng.choice(ARGUMENTS)]
+    else:
+        option, values = rng.choice(OPTIONS)
+        given = dict(zip(MINED[3::2], MINED[4::2], strict=True))  # --normalise stands alone
+        command = [
+            "aoq",
+            "mine",
+            "images.npy",
+            "captions.npy",
+            "out",
+            "--normalise",
+            *({} if option == "--pairs" else MINED[:2]),
+        ]
+        command += [part for name, value in given.items() if name != option for part in (name, value)]
+        command += [option, rng.choice(values)]
+    if any("\x00" in str(part) for part in command):
+        command = [str(part).replace("\x00", "\x01") for part in command]
+    ended = forks.run(command, place)
+    shown = ascii(" ".join(str(part)[:80] for part in command))
+    if broke := refused_well(ended):
+        return f"{shown}: {broke}"
+    if ended.code != 0 and (broke := nothing_left(place, before)):
+        return f"{shown}: {broke}"
+    return None
+
+
+def _kind(name: str) -> Kind:
+    def run(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+        return hostile_file(FILES[name], reference, folder, rng)
+
+    return Kind(name, CASES[name], f"hostile {name} through the commands that read them", run)
+
+
+KINDS = [*map(_kind, FILES), Kind("arguments", 200, "hostile options and arguments", hostile_argument)]

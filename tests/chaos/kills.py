@@ -1,0 +1,98 @@
+"""Killed at any instant: what is published is whole, and the same command again ends at the same bytes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.chaos import forks
+from tests.chaos.campaign import Kind
+from tests.chaos.reference import (
+    CHAINS,
+    WRITERS,
+    Reference,
+    artefacts,
+    content,
+    leftovers,
+    luigi,
+    write_experiments,
+)
+from tests.chaos.rules import refused_well
+
+KILLS_OF_A_CHAIN = 4
+"""Kills on the way to one end; each counts as none of its own, the case as one."""
+
+
+def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict[str, float]:
+    """When to kill: at a moment of the run's time, or before one of the operations by which files come and go."""
+    seconds, operations = length
+    if rng.random() < 0.5:
+        return {"kill_after": rng.uniform(0, share * seconds)}
+    return {"kill_before": rng.randint(1, max(1, round(share * operations)))}
+
+
+def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Kill Luigi several times on its way, then let it end."""
+    name = rng.choice(list(CHAINS))
+    task, experiment = CHAINS[name]
+    write_experiments(folder)
+    wanted, command = reference.chain(name), luigi(task, experiment)
+    for _ in range(KILLS_OF_A_CHAIN):
+        forks.run(command, folder, **instant(reference.length(name), 0.6, rng))
+        if broke := published_otherwise(wanted, folder):
+            return f"{name}: after a kill {broke}"
+    ended = forks.run(command, folder)
+    if ended.code != 0:
+        return f"{name}: after the kills it ends with {ended.code}\n{ended.said}"
+    return differences(wanted, artefacts(folder)) or left_behind(folder)
+
+
+def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Kill a command that writes; then run it again, as users do: it makes the output, or says that it is there."""
+    writer = rng.choice(WRITERS)
+    place = reference.copy(folder / "place")
+    before = {path.name for path in place.iterdir()}
+    forks.run(writer.command, place, **instant(reference.length(writer.name), 1.1, rng))
+    wanted, was_made = reference.written(writer), (place / writer.output).exists()
+    if was_made and (broke := differences(wanted, content(place / writer.output))):
+        return f"{writer.name}: after a kill {broke}"
+    if odd := {path.name for path in place.iterdir()} - before - {writer.output, f".{writer.output}.work"}:
+        return f"{writer.name}: a kill leaves {sorted(odd)}"
+    ended = forks.run(writer.command, place)
+    if broke := refused_well(ended):
+        return f"{writer.name}: {broke}"
+    if (ended.code == 0) == was_made:
+        return f"{writer.name}: {'made already' if was_made else 'not made'}, it ends with {ended.code}\n{ended.said}"
+    if left := {path.name for path in place.iterdir()} - before - {writer.output}:
+        return f"{writer.name}: {sorted(left)} stay behind"
+    return differences(wanted, content(place / writer.output))
+
+
+def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
+    """What artefacts hold other bytes than an undisturbed run's, while not all need be there."""
+    other = [file for file, sha256 in artefacts(folder).items() if wanted.get(file) != sha256]
+    return f"{', '.join(other)}: published with other bytes" if other else None
+
+
+def left_behind(folder: Path) -> str | None:
+    left = leftovers(folder)
+    return f"{left} stay behind" if left else None
+
+
+def differences(wanted: dict[str, str], found: dict[str, str]) -> str | None:
+    """What files are missing, other or too many."""
+    if wanted == found:
+        return None
+    names = [name for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
+    return f"{', '.join(names)}: not the bytes of an undisturbed run"
+
+
+KINDS = [
+    Kind(
+        "chains",
+        50,
+        f"Luigi's chains, each killed {KILLS_OF_A_CHAIN} times with SIGKILL, then run to their end",
+        kill_a_chain,
+    ),
+    Kind("commands", 150, "commands that write, killed with SIGKILL, then run again", kill_a_command),
+]

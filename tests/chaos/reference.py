@@ -1,0 +1,253 @@
+"""What an undisturbed run makes of a tiny world, and the commands that make it: the bytes that all others must have."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+
+from tests.chaos import forks
+
+HERE = Path(__file__).parent
+TINY = HERE.parent / "tiny.toml"
+CHECKPOINT = HERE.parent / "golden" / "ckpt_scan_bigru_zip.pth.tar"
+LEGACY = HERE.parent / "golden" / "ckpt_bfan.pth.tar"
+NOISY = """
+[dataset]
+demo = {images = 60, dev_images = 20}
+noise = {ratio = 0.3}
+
+[model]
+name = "vsepp"
+embedding_size = 16
+word_size = 8
+
+[co_teaching]
+warmup_epochs = 1
+epochs = 2
+batch_size = 16
+learning_rate = 1e-2
+"""
+REFRESHED = """
+[refresh]
+rounds = 1
+h_captions = 20
+h_images = 8
+"""
+TIMED = ("steps_per_second",)
+PAGE = 4096
+IMAGES, EACH, SIZE = 40, 3, 12
+TEXTS = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+VECTORS = ("--vectors", "images.npy", "captions.npy")
+MINED = ("--per-image", EACH, "--normalise", "--h-captions", 9, "--h-images", 5)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes `output`, in a folder that holds the files it reads."""
+
+    name: str
+    command: tuple[object, ...]
+    output: str
+
+
+WRITERS = (
+    Writer("mine", ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED), "out"),
+    Writer("mine safetensors", ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED), "out"),
+    Writer("mine parquet", ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED), "out"),
+    Writer(
+        "screen", ("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt", "--mutual-rank", 3), "out"
+    ),
+    Writer(
+        "import lists",
+        ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH, *VECTORS, "--normalise"),
+        "out",
+    ),
+    Writer(
+        "import run", ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt"), "out"
+    ),
+    Writer("import checkpoint", ("aoq", "import-checkpoint", CHECKPOINT, "out.safetensors"), "out.safetensors"),
+    *(
+        Writer(
+            f"export {name}", ("aoq", "export", "table", "out", "--format", name, "--direction", "i2t", *TEXTS), "out"
+        )
+        for name in ("triplet", "n-tuple", "labeled-list", "flagembedding", "tevatron", "trec")
+    ),
+    Writer(
+        "export pylate", ("aoq", "export", "table", "out", "--format", "pylate", "--direction", "t2i", *TEXTS), "out"
+    ),
+    Writer("export aoq", ("aoq", "export", "table", "out", "--format", "aoq"), "out"),
+)
+READERS = (
+    ("aoq", "stats", "table", "--json"),
+    ("aoq", "audit", "table"),
+    ("aoq", "diff", "table", "table"),
+    ("aoq", "export", "table", "out", "--format", "triplet", "--direction", "t2i", *TEXTS),
+    ("aoq", "export", "table", "out", "--format", "trec", "--direction", "i2t"),
+    ("aoq", "screen", "table", "out", "--mutual-rank", 3),
+)
+"""Commands that read the folder `table`."""
+
+CHAINS = {
+    "tiny": ("SecondRound", "tiny.toml"),
+    "noisy": ("SecondRound", "noisy.toml"),
+    "evaluation": ("Evaluation", "tiny.toml"),
+    "refreshed": ("SecondRound", "refreshed.toml"),
+}
+
+
+def luigi(task: str, experiment: str, *more: object) -> tuple[object, ...]:
+    return ("luigi", "--module", "tasks", task, "--experiment", f"./{experiment}", "--engine-threads", "1", *more)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A folder with the inputs (`files`), what each writer makes of them, and the artefacts of each chain."""
+
+    folder: Path
+
+    @property
+    def files(self) -> Path:
+        return self.folder / "files"
+
+    def written(self, writer: Writer) -> dict[str, str]:
+        return dict(json.loads((self.folder / "written.json").read_text())[writer.name])
+
+    def chain(self, name: str) -> dict[str, str]:
+        return dict(json.loads((self.folder / "chains.json").read_text())[name])
+
+    def length(self, name: str) -> tuple[float, int]:
+        """Seconds and operations of a writer's command, or of a chain, undisturbed."""
+        seconds, operations = json.loads((self.folder / "lengths.json").read_text())[name]
+        return seconds, operations
+
+    def room(self, writer: Writer) -> int:
+        """Bytes of disk that a writer's output takes."""
+        return int(json.loads((self.folder / "rooms.json").read_text())[writer.name])
+
+    def copy(self, place: Path) -> Path:
+        """The inputs in a folder of their own."""
+        return Path(shutil.copytree(self.files, place))
+
+    def copy_chain(self, name: str, place: Path) -> Path:
+        """The experiments and what the chain makes."""
+        return Path(shutil.copytree(self.folder / name, place, symlinks=True))
+
+
+def make(folder: Path) -> Reference:
+    """Make the reference, unless it is there."""
+    reference = Reference(folder)
+    if (folder / "chains.json").is_file():
+        return reference
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _write_files(reference.files)
+    written, lengths, rooms = {}, {}, {}
+    for writer in WRITERS:
+        place = reference.copy(folder / "place")
+        lengths[writer.name] = _succeed(writer.command, place)
+        written[writer.name], rooms[writer.name] = content(place / writer.output), taken(place / writer.output)
+        shutil.rmtree(place)
+    (folder / "written.json").write_text(json.dumps(written))
+    chains = {}
+    for name, (task, experiment) in CHAINS.items():
+        place = folder / name
+        place.mkdir()
+        write_experiments(place)
+        lengths[name] = _succeed(luigi(task, experiment), place)
+        chains[name] = artefacts(place)
+    (folder / "rooms.json").write_text(json.dumps(rooms))
+    (folder / "lengths.json").write_text(json.dumps(lengths))
+    (folder / "chains.json").write_text(json.dumps(chains))
+    return reference
+
+
+def write_experiments(place: Path) -> None:
+    tiny = TINY.read_text()
+    (place / "tiny.toml").write_text(tiny)
+    (place / "noisy.toml").write_text(NOISY)
+    (place / "refreshed.toml").write_text(tiny + REFRESHED)
+
+
+def content(path: Path) -> dict[str, str]:
+    """The sha256 of every file below a path, or of the file itself."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path.parent)): _sha256(file) for file in files}
+
+
+def artefacts(place: Path) -> dict[str, str]:
+    """The sha256 of every published file that is a function of the experiment: but for manifests and clocks."""
+    root = place / "artifacts"
+    files = [
+        file for manifest in root.glob("*/[!.]*/MANIFEST.json") for file in manifest.parent.rglob("*") if file.is_file()
+    ]
+    return {str(file.relative_to(root)): _sha256(file) for file in sorted(files) if file.name != "MANIFEST.json"}
+
+
+def taken(path: Path) -> int:
+    """Bytes of disk that a file, or a folder with all in it, takes: whole pages."""
+    files = [path, *path.rglob("*")] if path.is_dir() else [path]
+    return sum(PAGE if file.is_dir() else -(-file.lstat().st_size // PAGE) * PAGE for file in files)
+
+
+def leftovers(place: Path) -> list[str]:
+    """Unfinished work, scratch folders and temporary files below a folder."""
+    names = (path for path in place.rglob("*") if path.name.endswith((".work", ".tmp")) or ".tmp" in path.name)
+    return sorted(str(path.relative_to(place)) for path in names)
+
+
+def _sha256(file: Path) -> str:
+    stored = file.read_bytes()
+    if file.name == "metrics.jsonl":
+        lines = [json.loads(line) for line in stored.splitlines()]
+        stored = json.dumps([{k: v for k, v in line.items() if k not in TIMED} for line in lines]).encode()
+    return hashlib.sha256(stored).hexdigest()
+
+
+def _succeed(command: tuple[object, ...], place: Path) -> tuple[float, int]:
+    ended = forks.run(command, place, kill_before=0)
+    if ended.code != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {ended.code}\n{ended.output}{ended.errors}")
+    return ended.seconds, ended.operations
+
+
+def _write_files(files: Path) -> None:
+    """Vectors in three formats, texts, pairs, a table of them, its lists and runs, matches, and a data set's folder."""
+    files.mkdir()
+    rng = np.random.default_rng(7)
+    images = rng.normal(size=(IMAGES, SIZE)).astype(np.float32)
+    captions = (np.repeat(images, EACH, 0) + 2 * rng.normal(size=(IMAGES * EACH, SIZE))).astype(np.float32)
+    save_file({"i": images, "c": captions}, files / "both.safetensors")
+    for name, vectors in (("images", images), ("captions", captions)):
+        np.save(files / f"{name}.npy", vectors)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
+        pq.write_table(pa.table({"vector": column}), files / f"{name}.parquet")
+    np.save(files / "pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+    (files / "captions.txt").write_text("".join(f"a caption of row {row}\n" for row in range(IMAGES * EACH)))
+    (files / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    (files / "known.json").write_text('{"7": [3], "11": [0, 1]}')
+    (files / "known.csv").write_text("caption_id,image_id\n7,3\n11,0\n")
+    pq.write_table(pa.table({"caption_id": [7, 11], "image_id": [3, 0]}), files / "known.parquet")
+    data = files / "data"
+    data.mkdir()
+    for split in ("train", "dev"):
+        np.save(data / f"{split}_ims.npy", rng.normal(size=(IMAGES, 4, 6)).astype(np.float32))
+        np.save(data / f"{split}_pairs.npy", np.repeat(np.arange(IMAGES), EACH))
+        (data / f"{split}_caps.txt").write_text((files / "captions.txt").read_text())
+        (data / f"{split}_ids.txt").write_text((files / "ids.txt").read_text())
+    _succeed(("aoq", "mine", "images.npy", "captions.npy", "table", *MINED), files)
+    _succeed(("aoq", "export", "table", "aoq", "--format", "aoq"), files)
+    for direction in ("i2t", "t2i"):
+        texts = ("--image-ids", "ids.txt", "--direction", direction)
+        _succeed(("aoq", "export", "table", f"{direction}.trec", "--format", "trec", *texts), files)
+
+
+Change = Callable[[Path], None]

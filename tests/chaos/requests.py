@@ -1,0 +1,331 @@
+"""Hostile requests to `aoq browse`: no error of the server's, no file from elsewhere, and it goes on answering."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import socket
+import struct
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlencode
+
+from PIL import Image
+
+from aoq.pipeline.terminal import is_hidden
+from tests.chaos import forks
+from tests.chaos.campaign import Kind
+from tests.chaos.reference import Reference
+
+REQUESTS = 40
+CLIENTS = 50
+MOST_GROWN = 600 << 20
+"""Bytes that the server may take beyond what it starts with: one picture of the most pixels, and its copy."""
+PICTURES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+PATHS = (
+    "/",
+    "/image/0",
+    "/caption/0",
+    "/image/0/listed",
+    "/picture/train/0",
+    "/picture/train/2",
+    "/picture/train/3",
+    "/picture/train/../../../etc/passwd",
+    "/picture/train/%2e%2e%2f",
+    "/picture/../0",
+    "/picture/train/-1",
+    "/picture/train/99999999999999999999",
+    "/picture/train/\u0661",
+    "/static/../app.py",
+    "/static/%2e%2e/app.py",
+    "/static//etc/passwd",
+    "//etc/passwd",
+    "/image/0?table=99",
+    "/image/0?page=-1",
+    "/image/0?page=1e9",
+    "/?page=0",
+    "/?page=99999",
+    "/search?q=",
+    "/search?q=%00",
+    "/search?q=%1b%5b31m",
+    "/search?q=" + "x" * 6000,
+    "/search?q=" + "x+" * 30_000,
+    "/search?" + "&".join(f"q{n}=1" for n in range(5000)),
+    "/image/0?" + "table=0&" * 7000,
+    "/" + "?" * 70_000,
+    "/image/0?table=" + "9" * 5000,
+    "/search?q=%ff%fe",
+    "/search?q=%E2%80%AE",
+    "/image/0?beside=0&beside=9",
+    "/nothing/0",
+    "/%00",
+    "/\x7f",
+    "/image/0?show=%3Cscript%3E",
+    "/favicon.ico",
+    "/picture/dev/1",
+    "/picture/train/1",
+    "/mark",
+    "*",
+    "http://evil.example/",
+    "/" + "a/" * 3000,
+    "/query/0",
+    "/evaluations/0",
+    "/caption/5?table=0&run=99",
+)
+METHODS = ("GET", "GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "JUNK", "GET\x00", "get")
+HEADERS = (
+    "Host: evil.example",
+    "Host: 127.0.0.1:1",
+    "Host: ",
+    "X: " + "y" * 70_000,
+    "Content-Length: -1",
+    "Content-Length: 99999999999",
+    "Content-Length: x",
+    "Transfer-Encoding: chunked",
+    "Origin: http://evil.example",
+    "Cookie: \xff",
+    "Range: bytes=0-99999999999",
+    "Content-Type: multipart/form-data; boundary=",
+    "Expect: 100-continue",
+    "If-None-Match: *",
+    "Connection: upgrade",
+    ": empty",
+    "Content-Type: application/x-www-form-urlencoded; charset=utf-7",
+)
+BACKS = (
+    "\t//evil.example",
+    "\n//evil.example",
+    "/\\evil.example",
+    "//evil.example",
+    "/\t/evil.example",
+    "https://evil.example",
+    "/x\r\nSet-Cookie: a=1",
+)
+BODIES = (
+    b"",
+    b"token=x&image=0&caption=0",
+    b"a=" + b"b" * 100_000,
+    b"%",
+    b"\x00\xff",
+    b"token=%ff&back=%09//evil",
+    b"&" * 5000,
+)
+
+
+def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    place = reference.copy_chain("evaluation", folder / "place")
+    pictures = _put_pictures(place, rng)
+    before = {str(path.relative_to(place)) for path in place.rglob("*")}
+    server = forks.start(("aoq", "browse", "./tiny.toml", "--port", "0"), place)
+    slow: list[socket.socket] = []
+    try:
+        port = _port(server)
+        if port is None:
+            return f"the server does not start: {server.output}"
+        start = _get(port, "/").decode()
+        album = re.search(r"/picture/(train-\w+)/", start)
+        if album is None:
+            return "the start page names no picture"
+        peak = _peak(server.process)
+        slow += [_connect(port) for _ in range(6)]
+        for connection in slow:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost:")  # and nothing more, or a byte now and then
+        paths = [f"/picture/{album[1]}/{row}" for row in range(pictures)]
+        for number in range(REQUESTS + pictures):
+            request = _request(rng, port)
+            if number >= REQUESTS:
+                request = f"GET {paths[number - REQUESTS]} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+            _drip(slow[:3])
+            if broke := _wrong_answer(_ask(port, request)):
+                return f"{request[:200].decode('latin-1')!a}: {broke}"
+        if broke := _all_at_once(port, rng.choices([*paths, "/", "/image/0", "/caption/1"], k=CLIENTS)):
+            return broke
+        if broke := _hostile_mark(port, rng) or _hostile_token(port, rng, place):
+            return broke
+        started = time.monotonic()
+        good = _get(port, "/")
+        if good != start.encode():
+            return f"after it all the start page gives {good[:60]!r}"
+        if time.monotonic() - started > 5:
+            return "after it all the start page takes over 5 s"
+        if (grown := _peak(server.process) - peak) > MOST_GROWN:
+            return f"the server's memory grew by {grown >> 20} MB"
+    finally:
+        for connection in slow:
+            connection.close()
+        server.kill()
+        ended = server.wait(seconds=10)
+    new = {str(path.relative_to(place)) for path in place.rglob("*")} - before
+    if new - {"matches.csv", ".matches.csv.lock"}:
+        return f"it wrote {sorted(new)}"
+    if "Traceback" in ended.errors or any(map(is_hidden, ended.errors)):
+        return f"on its terminal: {ended.errors[-800:]!a}"
+    return None
+
+
+def _wrong_answer(answer: bytes) -> str | None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if re.match(rb"HTTP/1\.[01] 5(?!01)", answer):
+        return ascii(answer[:60])
+    if b"root:x:" in answer or b"import Flask" in answer:
+        return "it gives files from elsewhere"
+    if b"Traceback" in answer or b"evil" in head:
+        return ascii(answer[:400])
+    if not body.startswith(b"\xff\xd8") and any(is_hidden(c) and c != "\r" for c in body.decode("utf-8", "replace")):
+        return "the page holds characters that are not seen"
+    return None
+
+
+def _drip(connections: list[socket.socket]) -> None:
+    """A byte more from each; the server may have let go of them."""
+    for connection in connections:
+        with suppress(OSError):
+            connection.sendall(b"x")
+
+
+def _all_at_once(port: int, paths: list[str]) -> str | None:
+    """Every path asked for at the same time, each by a client of its own."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(paths)) as clients:
+        answers = list(clients.map(lambda path: _ask(port, _plain(port, path)), paths))
+    for path, answer in zip(paths, answers, strict=True):
+        if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
+            return f"of {len(paths)} requests at once, {path} is answered {answer[:60]!r}"
+    taken = time.monotonic() - started
+    return f"{len(paths)} requests at once take {taken:.0f} s" if taken > 30 else None
+
+
+def _hostile_mark(port: int, rng: random.Random) -> str | None:
+    """Mark a pair with the page's own token, and ask to be led elsewhere."""
+    back = rng.choice(BACKS)
+    answer = _mark(port, {"token": _token(port), "back": back})
+    if answer[0] != b"400":
+        return f"a mark with back={back!r} is answered {answer}"
+    return None
+
+
+def _hostile_token(port: int, rng: random.Random, place: Path) -> str | None:
+    """Mark a pair with another token than the page's."""
+    token = _token(port)
+    other = rng.choice(["", token[:-1], token + "x", token.swapcase(), "\x00", "\u0661" * 43, "x" * 50_000, "*", "%s"])
+    answer = _mark(port, {"token": other, "back": "/"})
+    if answer[0] != b"403":
+        return f"a mark with the token {other[:60]!a} is answered {answer}"
+    return "a mark that was refused is written" if (place / "matches.csv").exists() else None
+
+
+def _token(port: int) -> str:
+    return re.findall(r'name="token" value="([^"]+)"', _get(port, "/image/0").decode())[0]
+
+
+def _mark(port: int, form: dict[str, str]) -> tuple[bytes, bytes]:
+    """The status of the answer, and the head."""
+    body = urlencode({"image": 0, "caption": 9, "match": "yes", **form})
+    lines = ["POST /mark HTTP/1.0", f"Host: 127.0.0.1:{port}", "Content-Type: application/x-www-form-urlencoded"]
+    head = _ask(port, "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()).split(b"\r\n\r\n")[0]
+    return [*head.split(), b"", b""][1], head[:300]
+
+
+def _peak(process: int) -> int:
+    """Bytes of memory that a process has had at most."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+)", status)[0]) << 10
+
+
+def _port(server: forks.Running) -> int | None:
+    for _ in range(1000):
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", server.output):
+            return int(found[1])
+        time.sleep(0.02)
+    return None
+
+
+def _plain(port: int, path: str) -> bytes:
+    return f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+
+
+def _get(port: int, path: str) -> bytes:
+    """The body of a page."""
+    return _ask(port, _plain(port, path)).partition(b"\r\n\r\n")[2]
+
+
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def _ask(port: int, request: bytes) -> bytes:
+    """The whole answer, or what comes of it in 20 seconds; it may come, and all end, before the request is sent."""
+    answer = b""
+    with _connect(port) as connection:
+        with suppress(OSError):
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            while block := connection.recv(1 << 16):
+                answer += block
+    return answer
+
+
+def _request(rng: random.Random, port: int) -> bytes:
+    lines = [f"{rng.choice(METHODS)} {rng.choice(PATHS)} HTTP/1.{rng.choice('01')}"]
+    lines += [f"Host: 127.0.0.1:{port}"] if rng.random() < 0.9 else []
+    lines += rng.sample(HEADERS, rng.choice((0, 0, 1, 2)))
+    body = rng.choice(BODIES)
+    if body and not any("Content-Length" in line for line in lines):
+        lines += [f"Content-Length: {len(body)}", "Content-Type: application/x-www-form-urlencoded"]
+    request = "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + body
+    return rng.randbytes(300) if rng.random() < 0.05 else request
+
+
+def _put_pictures(place: Path, rng: random.Random) -> int:
+    """Thumbnails of the first images: links elsewhere, too large, damaged, or nothing that is read; how many."""
+    world = next(place.glob("artifacts/world/*/MANIFEST.json")).parent
+    thumbs = world / "thumbs"
+    thumbs.mkdir()
+    names = iter((world / "train_ids.txt").read_text().splitlines())
+    (thumbs / next(names)).symlink_to("/etc/passwd")
+    (thumbs / next(names)).symlink_to("/dev/zero")
+    (thumbs / next(names)).mkdir()
+    os.mkfifo(thumbs / next(names))
+    contents = [
+        _bomb(13_000),
+        _bomb(7_000),
+        rng.randbytes(500),
+        b"",
+        b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900),
+    ]
+    contents += [_picture(form, rng) for form in PICTURES for _ in range(3)]
+    for content in contents:
+        (thumbs / next(names)).write_bytes(content)
+    return 4 + len(contents)
+
+
+def _picture(form: str, rng: random.Random) -> bytes:
+    """A picture with some of its bytes changed, the size in its header often among them, or cut short."""
+    file = io.BytesIO()
+    Image.new("RGB", (90, 60), "red").save(file, form)
+    content = bytearray(file.getvalue())
+    for _ in range(rng.choice((1, 3, 30))):
+        content[rng.randrange(min(len(content), rng.choice((40, 200, 10**6))))] = rng.choice(
+            (0, 255, rng.randrange(256))
+        )
+    return bytes(content[: rng.choice((None, None, len(content) // 2))])
+
+
+def _bomb(side: int) -> bytes:
+    """A PNG of side x side black pixels, small as a file."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = zlib.compress(bytes((side // 8 + 1) * side), 9)
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+KINDS = [Kind("requests", 12, f"`aoq browse` under {REQUESTS} hostile requests each", hostile_requests)]

@@ -1,0 +1,38 @@
+"""What every command must keep to, whatever it was given."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from aoq.pipeline.terminal import is_hidden
+from tests.chaos.forks import Ended
+
+LINES = 12
+"""Lines that a refusal has at most: `aoq data check` lists problems, Luigi names the tasks that failed."""
+INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!")
+
+
+def refused_well(ended: Ended) -> str | None:
+    """What is wrong with how a command ended, whether it refused or not: None if nothing is."""
+    if ended.late:
+        return f"it took more than {ended.seconds:.0f} s\n{ended.said}"
+    if ended.code is None or ended.code < 0:
+        return f"it ended by signal {ended.code}\n{ended.said}"
+    if found := INTERNALS.search(ended.output + ended.errors):
+        return f"{found[0]!r} is shown\n{ended.output[-200:]}{ended.errors[-1500:]}"
+    hidden = {character for character in ended.output + ended.errors if is_hidden(character)}
+    if hidden:
+        return f"{sorted(map(ascii, hidden))} reach the terminal\n{ended.said!a}"
+    if ended.code != 0 and not ended.errors.strip():
+        return f"exit code {ended.code} without a word"
+    refusal = ended.errors[ended.errors.find("error:") :].strip()
+    if ended.code != 0 and len(refusal.splitlines()) > LINES:
+        return f"{len(refusal.splitlines())} lines of refusal\n{ended.said}"
+    return None
+
+
+def nothing_left(folder: Path, before: set[str]) -> str | None:
+    """What a refused command left in its folder."""
+    left = {path.name for path in folder.iterdir()} - before
+    return f"it left {sorted(left)}" if left else None
