@@ -28,7 +28,7 @@ from aoq.pipeline.digests import canonical_json, digest, file_sha256, known_sha2
 from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs, collected, take_in
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest, seal
 from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_in, writing_in
+from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_in, scratch_of, writing_in
 
 INPUTS = ".inputs.json"
 """In a work directory: the content of what was read so far."""
@@ -152,6 +152,8 @@ class Artifact:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
+            if (left := scratch_of(alias)).exists():  # of a run that was killed once the link was there
+                reclaim(left)
             return
         with writing_in(alias.parent):
             alias.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def scratch_beside(
         ValueError: where another process makes `output`, unless asked to `wait` for it.
         PermissionError: where nothing may be written beside `output`.
     """
-    folder = output.absolute().with_name(f".{output.name}.work")
+    folder = scratch_of(output)
     with writing_in(folder.parent):
         if not folder.parent.is_dir():
             raise ValueError(f"{folder.parent} is no folder to write to.")
@@ -48,6 +48,10 @@ def scratch_beside(
         finally:
             if is_made or not keep(folder):
                 _remove(folder)
+
+
+def scratch_of(output: Path) -> Path:
+    return output.absolute().with_name(f".{output.name}.work")
 
 
 @contextmanager

@@ -181,6 +181,16 @@ def test_links_follow_the_latest(tmp_path):
     assert json.loads((alias / "MANIFEST.json").read_text())["key"] == second.key
 
 
+def test_what_a_kill_left_beside_a_finished_link_goes(tmp_path):
+    made, alias = build(artifact(tmp_path, a=1)), tmp_path / "runs" / "stage"
+    made.link(alias)
+    left = alias.with_name(".stage.work")
+    left.mkdir()
+    (left / "aoq.lock").touch()
+    made.link(alias)
+    assert not left.exists()
+
+
 def test_a_root_that_is_a_file_is_named_with_a_remedy(tmp_path):
     root = tmp_path / "artifacts"
     root.write_text("not a folder")

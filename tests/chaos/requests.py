@@ -21,6 +21,7 @@ from aoq.pipeline.terminal import is_hidden
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.reference import Reference
+from tests.republish import republish
 
 REQUESTS = 40
 CLIENTS = 50
@@ -302,6 +303,7 @@ def _put_pictures(place: Path, rng: random.Random) -> int:
     contents += [_picture(form, rng) for form in PICTURES for _ in range(3)]
     for content in contents:
         (thumbs / next(names)).write_bytes(content)
+    republish(world)
     return 4 + len(contents)
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from aoq.pipeline.cli import main
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.terminal import is_hidden
+from tests.republish import republish
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 HOSTILE = "[/red]\x1b[31m \u202edog\x00\x9b :smile:"
@@ -70,6 +71,7 @@ def test_captions_and_ids_are_shown(aoq, mined, tmp_path):
     ids = (world / "train_ids.txt").read_text().splitlines()
     (world / "train_caps.txt").write_text("".join(f"{text} {HOSTILE}\n" for text in captions))
     (world / "train_ids.txt").write_text("".join(f"{name}\x1b[2J\n" for name in ids))
+    republish(world)
     for given in (["--image", "3"], ["--caption", "3"], ["--image", "3", "--json"]):
         shown = aoq("inspect", TINY, *given, root=root)
         assert shown.exit_code == 0, shown.output

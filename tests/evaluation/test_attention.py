@@ -161,8 +161,8 @@ def test_phrases_stand_at_their_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[", "is not json"),
-        ("{}", r"is no list but '\{\}'; write a list of phrases, \[\] for none"),
+        ("[", "is no json list"),
+        ("{}", r"'\{\}' is no json list .*; write a list of phrases, \[\] for none"),
         ('["dog"]', "phrase, start and either boxes or regions; this is 'dog'"),
         ([{"phrase": "dog", "start": 3}], "either boxes or regions"),
         ([GOOD | {"regions": [1]}], "either boxes or regions"),

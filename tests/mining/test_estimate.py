@@ -31,12 +31,14 @@ def measured(problem, folder, search, monkeypatch):
     """The work folder's bytes before it is cleared, and the lists' bytes."""
     sizes = []
     clear = shutil.rmtree
+
+    def weigh(path, **options):
+        if path == folder / "w":
+            sizes.append(sum(p.stat().st_size for p in path.iterdir()))
+        clear(path, **options)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            mining.shutil,
-            "rmtree",
-            lambda path: (sizes.append(sum(p.stat().st_size for p in path.iterdir())), clear(path)),
-        )
+        patch.setattr(mining.shutil, "rmtree", weigh)
         mining.mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "w", output=folder / "t")
     return sizes[0], sum((folder / "t" / f"{name}.parquet").stat().st_size for name in ("i2t", "t2i"))
 
