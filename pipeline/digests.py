@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ def digest(content: Any) -> str:
 
 
 def file_sha256(path: Path) -> str:
+    """The hash of a file's bytes; devices and pipes, which may never end, are refused."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is no regular file, and none other is read; copy its content to one.")
     with path.open("rb") as file:
         hasher = hashlib.sha256()
         while block := file.read(1 << 20):

@@ -242,3 +242,10 @@ def test_what_stages_made_is_read_by_opened_and_data_by_open_checked(room):
 @pytest.mark.parametrize("command", ["inspect", "tables", "results", "pages", "estimate"])
 def test_commands_read_what_stages_made_by_opened(command):
     assert not [way for way in _reads(ROOT / "pipeline" / "cli" / f"{command}.py") if way.endswith("/")]
+
+
+def test_what_may_never_end_is_not_hashed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
+        with pytest.raises(ValueError, match=r"is no regular file, and none other is read"):
+            file_sha256(path)
