@@ -157,7 +157,7 @@ def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, worl
     [
         ({"versions": "1.0"}, r"has numpy {numpy}, not 1\.0"),
         (
-            {"work": "elsewhere"},
+            {"store": "elsewhere"},
             r"cannot read and write in .*elsewhere .*: that folder must be one that all nodes share",
         ),
         ({"images": "other.npy"}, r"reads another .*other\.npy \(sha256"),
@@ -183,7 +183,9 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
         value = getattr(job, name)
         if name in ("images", "captions"):
             return replace(value, path=value.path.with_name(change[name]))
-        return value / change[name] if name == "work" else tuple({**dict(value), "numpy": change[name]}.items())
+        if name == "store":
+            return replace(value, path=value.path / change[name])
+        return tuple({**dict(value), "numpy": change[name]}.items())
 
     monkeypatch.setattr(jobs, "problems_here", differs_there)
     expected = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*" + message.replace(
