@@ -9,6 +9,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
 from aoq.pipeline.config.section import Array, Section
 
+StartUp = Literal["auto"]
+
 
 class Constraint(Section):
     """The paper reports the best of weights 0.1 and 1 with margins 0, 0.1 and 0.2, not which, so none is a default."""
@@ -58,18 +60,16 @@ class Training(Schedule):
     loss: Loss
     warmup: Array[WarmUp] = ()
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
-    start_up: Literal["protected"] | None = None
-    """Before all else epochs on every negative (`sum`), until the batch's hardest cost less than they cost a
-    collapsed model: until then, training on them would end on the collapse plateau."""
+    start_up: StartUp | None = None
+    """`auto`: online negatives are as hard as the model can bear (`aoq.pipeline.training.pace`). By default they are
+    the batch's hardest from the first step on, on which a training from scratch may collapse."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides ranking pairs."""
 
     @model_validator(mode="after")
     def _loss_fits(self) -> Training:
-        before = len(self.warmup) + (self.start_up is not None)
-        if before >= self.epochs:
-            what = "warm-up" if self.start_up is None else "start-up and warm-up"
-            raise ValueError(f"{before} {what} epochs leave none of {self.epochs} for {self.loss.name!r}")
+        if len(self.warmup) >= self.epochs:
+            raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
         if self.loss.makes_triples and self.batch_size < 6:
             raise ValueError(
                 f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
@@ -110,6 +110,8 @@ class CoTeaching(Schedule):
     """`pair`: each has one label, and its margin in both directions (paper). `broadcast`: as in the released code, the
     label of entry (i, j) mixes pair i's probability with what is predicted of pair j, and captions as anchors have the
     margins of the images' rows."""
+    start_up: StartUp | None = None
+    """`auto`: after the warm-up online negatives are as hard as the model can bear; by default the hardest."""
     rectify_from: NonNegativeInt | None = None
     """The epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
     them."""
@@ -126,6 +128,7 @@ def plain_training(section: CoTeaching) -> SecondRound:
         "epochs": section.warmup_epochs + section.epochs,
         "decay_epochs": tuple(section.warmup_epochs + after for after in section.decay_epochs),
         "warmup": ("sum",) * section.warmup_epochs,
+        "start_up": section.start_up,
     }
     online = OnlineLoss(name="online", margin=section.margin, mask_positives=section.mask_positives)
     return SecondRound(**schedule, loss=online)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.pipeline.losses.hinge import NO_NEGATIVE, hardest_negative, hinge, squared_hinge
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge, squared_hinge
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 
 
@@ -53,7 +53,7 @@ def adap_off_quin(
     """OffQuin with each online term weighed by its adaptive weight, AOQ eq. (5)."""
     weights = [
         adaptive_weight(offline, online, alpha=alpha, beta=beta)
-        for offline, online in zip(offline_by_direction(pairs), online_by_direction(pairs), strict=True)
+        for offline, online in zip(offline_by_direction(pairs), pairs.online, strict=True)
     ]
     return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
 
@@ -72,6 +72,7 @@ def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: fl
 
     Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
     caption t_own of i_on that stand in the batch. Where i_on and t_on correspond, both are true pairs and add nothing.
+    These are always the hardest ones.
     """
     candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)
     captions, images = candidates.argmax(dim=1), candidates.argmax(dim=0)
@@ -90,7 +91,7 @@ def adap_pos_quin(
 
     The paper tuned alpha and beta anew for it, and does not say to what.
     """
-    weights = [adaptive_weight(pairs.positive, online, alpha=alpha, beta=beta) for online in online_by_direction(pairs)]
+    weights = [adaptive_weight(pairs.positive, online, alpha=alpha, beta=beta) for online in pairs.online]
     return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
 
 
@@ -110,7 +111,7 @@ def add_up(
     """The weighted online terms of both directions, the offline terms and those of the derived pairs."""
     positive, offline = pairs.positive, offline_by_direction(pairs)
     online_term = offline_term = derived_term = positive.new_zeros(())
-    for weight, online in zip(weights, online_by_direction(pairs), strict=True):
+    for weight, online in zip(weights, pairs.online, strict=True):
         online_term = online_term + (weight * penalty(positive, online, margin=margin_online)).sum()
     for negative in offline:
         offline_term = offline_term + penalty(positive, negative, margin=margin_offline).sum()
@@ -126,14 +127,6 @@ def add_up(
         "offline_above_positive_share": (torch.stack(offline) > positive).float().mean(),
     }
     return LossValue(online_term + offline_term + derived_term, figures)
-
-
-def online_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
-    """S(i, t_on) and S(i_on, t)."""
-    return [
-        hardest_negative(pairs.matrix, pairs.is_positive),
-        hardest_negative(pairs.matrix.T, pairs.is_positive.T),
-    ]
 
 
 def offline_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:

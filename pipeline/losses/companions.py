@@ -22,6 +22,7 @@ teacher ranked these, and nothing has screened them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -52,4 +53,4 @@ def turn_triples(pairs: Similarities) -> Similarities:
     ]
     triple = own % (size // 3)
     is_positive = pairs.is_positive | (triple[:, None] == triple[None, :])
-    return Similarities(matrix, is_positive, OfflineSimilarities(*similarities))
+    return replace(pairs, is_positive=is_positive, offline=OfflineSimilarities(*similarities))

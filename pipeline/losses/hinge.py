@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -39,3 +41,27 @@ def hardest_negative(
     tensor([0.3000, 0.4000])
     """
     return similarity.masked_fill(is_positive, NO_NEGATIVE).max(dim=1).values
+
+
+def online_negative(
+    similarity: Float[Tensor, "anchors candidates"],
+    is_positive: Bool[Tensor, "anchors candidates"],
+    *,
+    hardness: float,
+) -> Float[Tensor, " anchors"]:
+    """The similarity of each row's online negative: a mean of its negatives, the more similar ones weighing more.
+
+        s_on = sum over j of p_j s_j,    p = softmax(hardness * s) over the row's negatives, without gradient
+
+    A hardness of 0 is the mean of all negatives, infinity the hardest one.
+
+    >>> import torch
+    >>> similarity = torch.tensor([[0.9, 0.4, 0.2]])
+    >>> [online_negative(similarity, similarity > 0.5, hardness=h).item() for h in (0.0, 10.0, math.inf)]
+    [0.3..., 0.376..., 0.4...]
+    """
+    if math.isinf(hardness):
+        return hardest_negative(similarity, is_positive)
+    without = is_positive.all(dim=1, keepdim=True)
+    share = (similarity.detach() * hardness).masked_fill(is_positive & ~without, -math.inf).softmax(dim=1)
+    return (share * similarity).sum(dim=1).masked_fill(without[:, 0], NO_NEGATIVE)

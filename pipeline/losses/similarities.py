@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from aoq.pipeline.losses.hinge import online_negative
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,18 @@ class Similarities:
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
     offline: OfflineSimilarities | None = None
+    hardness: float = math.inf
+    """How much more the more similar ones of the batch's negatives weigh: infinity is the hardest one alone."""
 
     @property
     def positive(self) -> Float[Tensor, " batch"]:
         return self.matrix.diagonal()
+
+    @property
+    def online(self) -> list[Float[Tensor, " batch"]]:
+        """S(i, t_on) and S(i_on, t), at this hardness."""
+        directions = [(self.matrix, self.is_positive), (self.matrix.T, self.is_positive.T)]
+        return [online_negative(*direction, hardness=self.hardness) for direction in directions]
 
 
 @dataclass(frozen=True)

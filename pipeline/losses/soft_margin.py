@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from aoq.pipeline.losses.hinge import online_negative
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 BASE = 10.0
@@ -56,17 +57,19 @@ def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
     return Margins(margins, margins.T)
 
 
-def violations(pairs: Similarities, margins: Margins) -> list[Float[Tensor, "batch batch"]]:
-    """How much each negative violates its margin, a row an anchor: of images, then of captions.
+Direction = tuple[Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]
 
-    [margin - S(anchor, own) + S(anchor, negative)]_+, and 0 for what is no negative.
+
+def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
+    """margin - S(anchor, own) + S(anchor, candidate) and which candidates are positives, a row an anchor.
+
+    Images are anchors, then captions.
     """
-    found = []
     directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
-    for (similarity, is_positive), margin in zip(directions, margins, strict=True):
-        violation = (margin - pairs.positive[:, None] + similarity).clamp(min=0)
-        found.append(violation.masked_fill(is_positive, 0.0))
-    return found
+    return [
+        (margin - pairs.positive[:, None] + similarity, is_positive)
+        for (similarity, is_positive), margin in zip(directions, margins, strict=True)
+    ]
 
 
 def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
@@ -78,7 +81,10 @@ def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"
     >>> pair_losses(Similarities(matrix, torch.eye(2).bool()), margin=0.2)
     tensor([0.0500, 0.3500])
     """
-    of_images, of_captions = violations(pairs, own_margins(torch.full_like(pairs.positive, margin)))
+    margins = own_margins(torch.full_like(pairs.positive, margin))
+    of_images, of_captions = (
+        difference.clamp(min=0).masked_fill(is_positive, 0.0) for difference, is_positive in differences(pairs, margins)
+    )
     return of_images.mean(dim=1) + of_captions.mean(dim=1)
 
 
@@ -89,10 +95,10 @@ def mean_triplet(pairs: Similarities, *, margin: float) -> LossValue:
 
 
 def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
-    """The negative that violates its margin most, in both directions."""
+    """The negative that violates its margin most, in both directions; a mean, at a lower `hardness` of the pairs."""
     total = pairs.matrix.new_zeros(())
-    for violation in violations(pairs, margins):
-        total = total + violation.max(dim=1).values.sum()
+    for difference, is_positive in differences(pairs, margins):
+        total = total + online_negative(difference, is_positive, hardness=pairs.hardness).clamp(min=0).sum()
     return LossValue(total, {"online": total.detach(), "margin": margins.to_captions.mean().detach()})
 
 

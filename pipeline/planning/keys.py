@@ -84,7 +84,8 @@ class Recipes:
         return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
-        ingredients = {**_trained(experiment), "co_teaching": values(section)}
+        started = {"start_up"} if section.start_up is None else set()  # it came later
+        ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=started)}
         return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 
     def student(self, experiment: Experiment, *upstream: Artifact) -> Artifact:

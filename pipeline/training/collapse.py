@@ -39,8 +39,8 @@ class CollapseDetector:
             self.warned = True
             logger.warning(
                 "the %s loss has sat at %.1f for %d steps: the plateau of a model that finds all pairs equally similar "
-                '(%.1f). Try `start_up = "protected"` (epochs on every negative until the hardest are of use); a lower '
-                "learning rate; or a larger batch.",
+                '(%.1f). Try `start_up = "auto"`: online negatives as hard as the model can bear; or a lower '
+                "learning rate.",
                 loss_name,
                 loss,
                 self.steps,

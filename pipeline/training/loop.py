@@ -1,4 +1,4 @@
-"""The training loop of both rounds: the schedule, the protected start-up, and what is noticed on the way."""
+"""The training loop of both rounds: the schedule, the pace, and what is noticed on the way."""
 
 from __future__ import annotations
 
@@ -16,37 +16,30 @@ from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses import plateau
 from aoq.pipeline.training.collapse import CollapseDetector
+from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
 
 logger = logging.getLogger(__name__)
 
-READY = 1.0
-"""The protected start-up ends after the epoch in whose last steps the hardest negatives cost less, in margins: from
-there, a collapse is uphill."""
-LAST_STEPS = 50
-"""The count of these steps; of whole batches, for a small one has easier negatives."""
-
 
 @dataclass
 class RoundState(State):
-    protected_epochs: int = 0
-    """Epochs that the protected start-up took."""
-    ready: bool = True
-    """True once the start-up is over."""
-    hardest: list[float] = field(default_factory=list)
-    """In the start-up: what the batch's hardest negatives cost in this epoch's last steps."""
+    level: float = 0.0
+    """The pace's (`aoq.pipeline.training.pace`)."""
+    hardness: list[float] = field(default_factory=list)
+    """Of online negatives after each epoch, from 0 to 1."""
 
 
-def epoch_loss(training: Training, epoch: int | None) -> Loss:
-    """The warm-up loss of the first epochs, then the round's own; every negative in a protected start-up (None).
+def epoch_loss(training: Training, epoch: int) -> Loss:
+    """The warm-up loss of the first epochs, then the round's own.
 
     A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
     """
-    if epoch is not None and epoch >= len(training.warmup):
+    if epoch >= len(training.warmup):
         return training.loss
-    return online_version(training.loss, "sum" if epoch is None else training.warmup[epoch])
+    return online_version(training.loss, training.warmup[epoch])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,23 +52,12 @@ class Trainer(Resumable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state.ready = self.schedule.start_up is None
+        self.pace = None if self.schedule.start_up is None else Pace(self.schedule.loss.online_margin)
 
     def train(self, validate: Validate) -> dict[str, Any]:
-        notes, training = super().train(validate), self.schedule
+        notes = super().train(validate)
         (notes["final_weights_sha256"],) = notes["final_weights_sha256"]
-        if training.start_up is None:
-            return notes
-        protected = self.state.protected_epochs
-        if protected + len(training.warmup) >= training.epochs:
-            logger.warning(
-                "the protected start-up lasted %d of %d epochs, and nothing was trained on %s; give it more epochs, a "
-                "larger learning rate, or a smaller batch, whose hardest negatives are easier",
-                protected,
-                training.epochs,
-                training.loss.name,
-            )
-        return {**notes, "protected_epochs": protected}
+        return notes if self.pace is None else {**notes, "hardness_by_epoch": self.state.hardness}
 
     def kept(self) -> dict[str, Any]:
         (model,), (optimizer,) = self.models, self.optimizers
@@ -88,8 +70,10 @@ class Trainer(Resumable):
 
     def train_epoch(self) -> None:
         state, training = self.state, self.schedule
-        loss = epoch_loss(training, state.epoch - state.protected_epochs if state.ready else None)
-        objective = make_objective(loss)
+        loss = epoch_loss(training, state.epoch)
+        if self.pace is not None:
+            self.pace.level = state.level
+        objective = make_objective(loss, self.pace)
         if loss.draws_offline and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=state.epoch)
@@ -99,33 +83,26 @@ class Trainer(Resumable):
                 loss.name, line["retrieval_loss"], line["plateau"], gap=line["positive_gap"], steps=window.steps
             )
             self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
-        if not state.ready:
-            self._end_protected_epoch()
+        if self.pace is not None:
+            self._say_hardness(self.pace)
 
-    def _end_protected_epoch(self) -> None:
-        state, margin = self.state, online_version(self.schedule.loss).margin
-        hardest, state.hardest = float(np.mean(state.hardest)), []
-        state.protected_epochs += 1
-        state.ready = hardest < READY * margin
-        logger.info(
-            "start-up, epoch %d: a batch's hardest negatives cost %.3f, and %.3f in a collapsed model; %s",
-            state.epoch + 1,
-            hardest,
-            margin,
-            "the schedule begins" if state.ready else "on every negative until they cost less",
-        )
+    def _say_hardness(self, pace: Pace) -> None:
+        share = round(pace.share, 2)
+        self.state.hardness.append(share)
+        what = "the batch's hardest" if share == 1 else f"of hardness {share}"
+        logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
 
     def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, float]:
         state, training = self.state, self.schedule
         captions = order[state.step * training.batch_size :][: training.batch_size]
         rng = step_rng(seed=self.seed, epoch=state.epoch, step=state.step)
-        before = state.protected_epochs + len(training.warmup)  # epochs that draw nothing
-        draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, state.epoch - before)
+        drawing_epoch = state.epoch - len(training.warmup)  # the warm-up draws nothing
+        draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, drawing_epoch)
         batch = read_batch(self.pairs, draw).to(self.run.device)
         if training.constraints is not None:
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
         figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
+        if self.pace is not None:
+            state.level, figures["hardness"] = self.pace.level, self.pace.share
         size = len(batch.image_rows)
-        if not state.ready and size == min(training.batch_size, len(order)):
-            state.hardest = [*state.hardest, figures["hardest"]][-LAST_STEPS:]
         return {**figures, "collision_rate": draw.collision_rate, "plateau": plateau(objective.loss, size)}

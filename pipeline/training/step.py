@@ -17,9 +17,12 @@ from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.losses import loss_kind
+from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
@@ -34,6 +37,8 @@ class Objective:
     offline: Literal["none"] | Offline = "none"
     besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
     """A further loss on the codes of the anchors, already weighted."""
+    pace: Callable[[Similarities], Similarities] | None = None
+    """Makes the online negatives as hard as the model can bear."""
     observes: bool = True
     """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
@@ -56,10 +61,15 @@ class Batch:
         return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), corresponding)
 
 
-def make_objective(loss: Loss) -> Objective:
+def make_objective(loss: Loss, pace: Pace | None = None) -> Objective:
+    """The loss with its numbers; `pace` is given what the online negatives alone would cost."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
     numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
-    return Objective(partial(kind.function, **numbers), loss.mask_positives, kind.offline)
+    objective = Objective(partial(kind.function, **numbers), loss.mask_positives, kind.offline)
+    if pace is None:
+        return objective
+    online = with_companions(online_triplet) if loss.makes_triples else online_triplet
+    return replace(objective, pace=partial(pace.follow, partial(online, margin=loss.online_margin)))
 
 
 def draw_batch(
@@ -99,7 +109,8 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     matrix = model.similarity(images[:size], captions[:size])
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
-    value = objective.loss(Similarities(matrix, is_positive, offline))
+    pairs = Similarities(matrix, is_positive, offline)
+    value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
     auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
     if objective.besides is not None:

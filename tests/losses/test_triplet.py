@@ -67,9 +67,7 @@ def test_other_captions_of_the_image_are_no_negatives():
             expected_max += max(hinges)
             expected_sum += sum(hinges)
     assert online_triplet(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected_max)
-    on_all = sum_triplet(similarities(matrix, rows), margin=0.2)
-    assert on_all.total.item() == pytest.approx(expected_sum)
-    assert on_all.figures["hardest"].item() == pytest.approx(expected_max / 6)
+    assert sum_triplet(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected_sum)
 
 
 def test_a_batch_of_one_image_has_no_negatives():

@@ -13,7 +13,7 @@ def test_the_plateau_is_named_once(caplog):
     flat = [detector.observe("online", 51.3, 51.2, gap=0.001, steps=50) for _ in range(10)]
     assert flat == [False] * 5 + [True] * 5
     assert caplog.text.count("plateau") == 1
-    assert 'start_up = "protected"' in caplog.text
+    assert 'start_up = "auto"' in caplog.text
     assert not detector.observe("online", 40.0, 51.2, gap=0.2, steps=50)
     assert not detector.observe("online", 51.2, 51.2, gap=0.001, steps=50)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from contextlib import suppress
@@ -17,7 +18,7 @@ from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
-from aoq.pipeline.training import collapse, loop, resumable
+from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, epoch_loss
 from aoq.pipeline.training.resumable import Run, learning_rate
@@ -210,31 +211,7 @@ def test_schedules():
     assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
 
 
-@pytest.mark.parametrize("ready", [0.0, 1.205, 1.22, 10.0])
-def test_a_protected_start_is_on_every_negative_until_the_hardest_cost_less(
-    run_training, tmp_path, monkeypatch, caplog, ready
-):
-    """Of an epoch's five batches the last is a small one, and the first is not among the last steps."""
-    for name, value in (("READY", ready), ("LAST_STEPS", 3)):
-        monkeypatch.setattr(loop, name, value)
-    monkeypatch.setattr(resumable, "LOG_STEPS", 1)
-    training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ("online",), "epochs": 6})
-    result, _ = run_training(tmp_path, training=training)
-    of_epoch = [[line for line in lines(tmp_path) if "loss" in line and line["epoch"] == epoch] for epoch in range(6)]
-    protected = 0
-    while protected < 6:
-        protected += 1
-        if sum(line["hardest"] for line in of_epoch[protected - 1][1:4]) / 3 < ready * 0.2:
-            break
-    assert result["protected_epochs"] == protected
-    assert ("nothing was trained on adapoffquin" in caplog.text) == (protected >= 5)
-    losses = ["sum"] * protected + ["online", *["adapoffquin"] * 6]
-    assert [step[0]["loss_name"] for step in of_epoch] == losses[:6]
-
-
-@pytest.mark.parametrize("start_up", [None, "protected"])
-def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch, start_up):
-    monkeypatch.setattr(loop, "READY", 10.0)  # one epoch of start-up
+def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):
     heard, draw = [], sampler.draw
 
     def listen(captions, rng, epoch):
@@ -242,20 +219,29 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
         return draw(captions, rng, epoch)
 
     monkeypatch.setattr(sampler, "draw", listen)
-    run_training(tmp_path, training=TRAINING.model_copy(update={"start_up": start_up, "epochs": 5}))
-    drawing = 3 if start_up is None else 2
-    assert heard == [epoch for epoch in range(drawing) for _ in range(5)]
+    run_training(tmp_path, training=TRAINING.model_copy(update={"epochs": 5}))
+    assert heard == [epoch for epoch in range(3) for _ in range(5)]
 
 
-def test_a_protected_start_is_resumed(run_training, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "READY", 10.0)
-    training = TRAINING.model_copy(update={"start_up": "protected", "warmup": ()})
-    whole, _ = run_training(tmp_path / "whole", training=training)
+@pytest.mark.parametrize("companions", [None, "anchors"])
+def test_a_paced_training_says_its_hardness_and_resumes_to_the_bit(run_training, tmp_path, caplog, companions):
+    caplog.set_level(logging.INFO)
+    loss = AdaptiveLoss(name="adapoffquin", companions=companions)
+    paced = TRAINING.model_copy(update={"start_up": "auto", "warmup": (), "loss": loss, "epochs": 8})
+    whole, _ = run_training(tmp_path / "whole", training=paced)
+    plain, _ = run_training(tmp_path / "plain", training=paced.model_copy(update={"start_up": None}))
+    assert whole["final_weights_sha256"] != plain["final_weights_sha256"]
+    assert "hardness_by_epoch" not in plain
     with pytest.raises(KilledError):
-        run_training(tmp_path / "cut", training=training, kill_at=7)
-    resumed, _ = run_training(tmp_path / "cut", training=training)
+        run_training(tmp_path / "cut", training=paced, kill_at=7)
+    resumed, _ = run_training(tmp_path / "cut", training=paced)
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
-    assert resumed["protected_epochs"] == whole["protected_epochs"] == 1
+    assert resumed["hardness_by_epoch"] == whole["hardness_by_epoch"]
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+    by_step = [line["hardness"] for line in lines(tmp_path / "whole") if "loss" in line]
+    assert 0 <= by_step[0] < max(by_step) <= 1
+    assert len(whole["hardness_by_epoch"]) == 8
+    assert f"epoch 8: online negatives are of hardness {whole['hardness_by_epoch'][-1]}" in caplog.text
 
 
 def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32
+from torch import Tensor
 
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
@@ -23,7 +24,9 @@ from aoq.pipeline.training.co_teaching.division import (
 )
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.collapse import on_plateau
+from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.resumable import Resumable, State
+from aoq.pipeline.training.step import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class PairState(State):
     """Which of the two trains."""
     taken: int = 0
     """Steps of both in all."""
+    levels: list[float] = field(default_factory=lambda: [0.0] * len(FILES))
+    """Of each network's pace (`aoq.pipeline.training.pace`)."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,9 +64,14 @@ class CoTrainer(Resumable):
         self.schedule = plain_training(self.section)
         super().__post_init__()
         self._networks = [
-            Network(model, optimizer, self.section, self.run.device)
-            for model, optimizer in zip(self.models, self.optimizers, strict=True)
+            Network(model, optimizer, self.section, self.run.device, pace)
+            for model, optimizer, pace in zip(self.models, self.optimizers, self._paces(), strict=True)
         ]
+
+    def _paces(self) -> list[Pace | None]:
+        if self.section.start_up is None:
+            return [None] * len(FILES)
+        return [Pace(self.section.margin) for _ in FILES]
 
     @property
     def taken(self) -> int:
@@ -161,11 +171,19 @@ class CoTrainer(Resumable):
         state.taken += 1
         if self.probabilities is None:
             return network.warm_up(batch)
+        if network.pace is not None:
+            network.pace.level = state.levels[state.network]
         trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(self.run.device)
         is_rectified = state.epoch - self.section.warmup_epochs >= self.section.first_rectified
         if not is_rectified or noisy.steps == 0:
-            return network.learn_clean(batch, trusted)
+            return self._learn_clean(network, batch, trusted)
         doubtful = network.read(self.pairs, noisy[state.step])
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
-        figures = network.learn_clean(batch, trusted)
+        figures = self._learn_clean(network, batch, trusted)
         return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
+
+    def _learn_clean(self, network: Network, batch: Batch, trusted: Tensor) -> dict[str, float]:
+        figures = network.learn_clean(batch, trusted)
+        if network.pace is not None:
+            self.state.levels[self.state.network] = network.pace.level
+        return figures

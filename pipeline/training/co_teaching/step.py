@@ -25,10 +25,12 @@ from aoq.pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
+from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
 
 Loss = Callable[[Similarities], LossValue]
+Follow = Callable[[Similarities], Similarities]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Network:
     optimizer: torch.optim.Optimizer
     section: CoTeaching
     device: torch.device
+    pace: Pace | None = None
+    """That of its online negatives; None makes them the hardest."""
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
         return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
@@ -68,7 +72,10 @@ class Network:
         With `soft_labels = "broadcast"` about that.
         """
         clean = probabilities[:, None] if self._broadcasts else probabilities
-        figures = self._learn(batch, self._soft_loss(refined_labels(clean, self.labels(batch))))
+        loss = self._soft_loss(refined_labels(clean, self.labels(batch)))
+        figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss))
+        if self.pace is not None:
+            figures["hardness"] = self.pace.share
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> float:
@@ -79,7 +86,9 @@ class Network:
         """
         loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
         self.model.train()
-        value, _ = forward(self.model, batch, Objective(loss, self.section.mask_positives, observes=False))
+        pace = None if self.pace is None else self.pace.at_level  # which wrong pairs do not change
+        objective = Objective(loss, self.section.mask_positives, pace=pace, observes=False)
+        value, _ = forward(self.model, batch, objective)
         descend(value.total, self.optimizer, self.section.gradient_clip)
         return float(value.total.detach())
 
@@ -92,6 +101,6 @@ class Network:
         margins = soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         return partial(soft_triplet, margins=(own_margins if labels.ndim == 1 else row_margins)(margins))
 
-    def _learn(self, batch: Batch, loss: Loss) -> dict[str, float]:
-        objective = Objective(loss, self.section.mask_positives)
+    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, float]:
+        objective = Objective(loss, self.section.mask_positives, pace=pace)
         return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip)

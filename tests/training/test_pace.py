@@ -1,0 +1,158 @@
+"""Self-paced hardness against loops and bisection; a collapsed model always finds the way up."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses.companions import turn_triples, with_companions
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
+
+MARGIN = 0.2
+ONLINE = partial(online_triplet, margin=MARGIN)
+
+
+def similarities(matrix, rows=None):
+    rows = torch.arange(len(matrix)) if rows is None else rows
+    return Similarities(matrix, positive_pairs(rows, mask_positives=True))
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 9), hardness=st.sampled_from([0.0, 0.7, 5.0, 300.0, math.inf]))
+def test_online_negatives_are_the_weighed_means_of_loops(seed, size, hardness):
+    rng = np.random.default_rng(seed)
+    matrix = torch.from_numpy(rng.uniform(-1, 1, (size, size)))
+    pairs = similarities(matrix, torch.from_numpy(rng.integers(0, max(2, size // 2), size)))
+    found = online_negative(matrix, pairs.is_positive, hardness=hardness)
+    for row, similarity in enumerate(found.tolist()):
+        negatives = matrix[row][~pairs.is_positive[row]].tolist()
+        if not negatives:
+            assert similarity == NO_NEGATIVE
+            continue
+        highest = max(negatives)
+        hardest = math.isinf(hardness)
+        weights = [float(s == highest) if hardest else math.exp(hardness * (s - highest)) for s in negatives]
+        mean = sum(w * s for w, s in zip(weights, negatives, strict=True)) / sum(weights)
+        assert similarity == pytest.approx(mean, abs=1e-6)
+
+
+def test_the_weights_have_no_gradient():
+    matrix = torch.tensor([[0.9, 0.4, 0.2], [0.1, 0.8, 0.3], [0.0, 0.2, 0.7]], requires_grad=True)
+    is_positive = torch.eye(3).bool()
+    online_negative(matrix, is_positive, hardness=10.0).sum().backward()
+    expected = (matrix.detach() * 10).masked_fill(is_positive, -math.inf).softmax(dim=1)
+    torch.testing.assert_close(matrix.grad, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.integers(2, 40), gap=st.floats(-0.3, 1.0), spread=st.floats(0.0, 0.5))
+def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, spread):
+    rng = np.random.default_rng(seed)
+    matrix = torch.from_numpy(spread * rng.normal(size=(size, size)) + gap * np.eye(size))
+    pairs = similarities(matrix)
+
+    def cost(level):
+        hardness = LEVELS[level] / MARGIN
+        of_negatives = [online_negative(m, pairs.is_positive, hardness=hardness) for m in (matrix, matrix.T)]
+        return sum(
+            max(0.0, MARGIN - float(matrix[row, row]) + float(negatives[row]))
+            for negatives in of_negatives
+            for row in range(size)
+        ) / (2 * size * MARGIN)
+
+    level = bearable_level(ONLINE, pairs, margin=MARGIN)
+    bearable = [whole for whole in range(TOP + 1) if cost(whole) <= BEARABLE]
+    if not bearable:
+        assert level == 0
+    elif len(bearable) == TOP + 1:
+        assert level == TOP
+    else:
+        first = next(whole for whole in range(TOP + 1) if whole not in bearable)
+        if first:
+            below, above = cost(first - 1), cost(first)
+            assert level == pytest.approx(first - 1 + (BEARABLE - below) / (above - below), abs=1e-4)
+
+
+def test_hardness_grows_with_the_level_without_a_jump():
+    levels = np.linspace(0, TOP - 0.51, 400)
+    found = np.array([hardness_at(level, margin=MARGIN) for level in levels])
+    assert found[0] == 0
+    assert (np.diff(found) > 0).all()
+    assert (np.diff(found)[100:] < 0.1 * found[101:]).all()
+    assert [hardness_at(float(level), margin=MARGIN) * MARGIN for level in range(TOP)] == pytest.approx(LEVELS[:-1])
+    assert math.isinf(hardness_at(TOP - 0.5, margin=MARGIN))
+
+
+def test_a_pace_follows_slowly_and_comes_back():
+    flat, parted = similarities(torch.zeros(8, 8)), similarities(torch.eye(8))
+    pace = Pace(MARGIN)
+    assert pace.follow(ONLINE, flat).hardness == 0
+    assert pace.follow(ONLINE, parted).hardness == pytest.approx(hardness_at(0.05 * TOP, margin=MARGIN))
+    for _ in range(100):
+        hardest = pace.follow(ONLINE, parted)
+    assert math.isinf(hardest.hardness)
+    assert pace.share == 1
+    assert pace.at_level(flat).hardness == math.inf
+    for _ in range(200):
+        pace.follow(ONLINE, flat)
+    assert pace.level < 0.01
+
+
+def gap_after_training(seed, pace):
+    """How far positives are above the mean of a batch, after 300 steps of two linear maps on noisy pairs."""
+    rng = torch.Generator().manual_seed(seed)
+    maps = [torch.nn.Linear(16, 4) for _ in range(2)]
+    for linear in maps:
+        torch.nn.init.normal_(linear.weight, std=0.1, generator=rng)
+        torch.nn.init.normal_(linear.bias, std=1, generator=rng)
+    optimizer = torch.optim.Adam([weight for linear in maps for weight in linear.parameters()], lr=0.01)
+    for _ in range(300):
+        seen = torch.randn(64, 16, generator=rng)
+        told = seen + torch.randn(64, 16, generator=rng)
+        images, captions = (torch.nn.functional.normalize(m(x)) for m, x in zip(maps, (seen, told), strict=True))
+        pairs = similarities(images @ captions.T)
+        loss = ONLINE(pairs if pace is None else pace.follow(ONLINE, pairs)).total
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return float((pairs.positive.mean() - pairs.matrix.mean()).detach())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hardest_negatives_collapse_and_paced_ones_do_not(seed):
+    assert gap_after_training(seed, None) < 0.02
+    assert gap_after_training(seed, Pace(MARGIN)) > 0.2
+
+
+def test_triples_are_paced_by_negatives_of_other_triples():
+    rng = np.random.default_rng(0)
+    matrix = torch.from_numpy(rng.uniform(0, 0.3, (9, 9)) + 0.1 * np.eye(9))
+    pairs = similarities(matrix)
+    level = bearable_level(partial(with_companions(online_triplet), margin=MARGIN), pairs, margin=MARGIN)
+    assert level == bearable_level(ONLINE, turn_triples(pairs), margin=MARGIN)
+    assert level != bearable_level(ONLINE, pairs, margin=MARGIN)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LOSSES.items() if name not in ("sum", "onlyoffline")])
+def test_every_loss_hears_of_the_hardness(name):
+    rng = np.random.default_rng(1)
+    matrix = torch.from_numpy(rng.uniform(0, 0.4, (9, 9)))
+    offline = OfflineSimilarities(*torch.from_numpy(rng.uniform(0, 0.4, (4, 9))))
+    numbers = {"margin_online": 0.2, "margin_offline": 0.0, "margin": 0.2, "alpha": 0.3, "beta": 1.5}
+    function = LOSSES[name].function
+    wanted = {key: value for key, value in numbers.items() if key in function.__annotations__}
+    costs = [
+        float(function(Similarities(matrix, torch.eye(9).bool(), offline, hardness), **wanted).total)
+        for hardness in (0.0, 10.0, math.inf)
+    ]
+    assert costs[0] < costs[1] < costs[2]
