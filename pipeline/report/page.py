@@ -26,6 +26,7 @@ COURSE = {
     "offline": "offline term",
     "derived": "derived term",
     "weight_mean": "mean adaptive weight",
+    "hardness": "hardness of online negatives",
     "collision_rate": "corresponding draws",
     "positive_gap": "positives above the batch's mean",
 }

@@ -65,6 +65,7 @@ class Line(TypedDict):
     offline: NotRequired[float | None]
     derived: NotRequired[float | None]
     weight_mean: NotRequired[float | None]
+    hardness: NotRequired[float | None]
     collision_rate: NotRequired[float | None]
     positive_gap: NotRequired[float | None]
 

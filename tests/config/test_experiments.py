@@ -86,11 +86,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
         ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
         ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
-        (
-            'warmup = ["sum"]',
-            'warmup = ["sum", "sum"]\nstart_up = "protected"',
-            "3 start-up and warm-up epochs leave none of 3 for 'adapoffquin'",
-        ),
+        ('warmup = ["sum"]', 'start_up = "protected"', r"second_round.start_up: Input should be 'auto'"),
         (
             'loss.name = "adapoffquin"',
             'loss = {name = "offtri", companions = "anchors", mask_positives = false}',

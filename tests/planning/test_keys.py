@@ -160,13 +160,13 @@ def test_a_student_starts_from_weights_that_fit(tmp_path):
 
 
 def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():
-    warm = "second_round={epochs=4, warmup=['sum', 'online'], start_up='protected', loss={name='offtri'}START}"
+    warm = "second_round={epochs=4, warmup=['sum', 'online'], start_up='auto', loss={name='offtri'}START}"
     plain, tuned = (chain_of(warm.replace("START", start)) for start in ("", ", start='control'"))
     assert tuned["control"].key == plain["control"].key
     assert tuned["control"] in tuned["second_round"].upstream
     trained = [chain["second_round"].ingredients["training"] for chain in (plain, tuned)]
     assert [(training["warmup"], training.get("start_up")) for training in trained] == [
-        (["sum", "online"], "protected"),
+        (["sum", "online"], "auto"),
         ([], None),
     ]
 

@@ -225,6 +225,24 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
         assert not list(cut.glob("*.ckpt"))
 
 
+def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path):
+    paced = SECTION.model_copy(update={"start_up": "auto", "warmup_epochs": 8, "epochs": 4, "decay_epochs": ()})
+    whole, reports = run_co_teaching(tmp_path / "whole", section=paced)
+    hardest, _ = run_co_teaching(tmp_path / "hardest", section=paced.model_copy(update={"start_up": None}))
+    assert whole["final_weights_sha256"] != hardest["final_weights_sha256"]
+    with pytest.raises(KilledError):
+        run_co_teaching(tmp_path / "cut", section=paced, kill_at=len(reports) - 3)
+    resumed, _ = run_co_teaching(tmp_path / "cut", section=paced)
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    trained = [line for line in lines(tmp_path / "whole") if "loss" in line]
+    assert all(("hardness" in line) == (line["loss_name"] == "co_teaching") for line in trained)
+    for network in (0, 1):
+        hardness = [line["hardness"] for line in trained if line["network"] == network and "hardness" in line]
+        assert 0 <= hardness[0] <= max(hardness) <= 1
+        assert max(hardness) > 0
+    assert len({line["hardness"] for line in trained if "hardness" in line}) > 2
+
+
 def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
     result, _ = run_co_teaching(tmp_path)
     models = [load_model(tmp_path / name) for name in FILES]
