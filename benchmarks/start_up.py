@@ -1,0 +1,175 @@
+"""Does `start_up = "auto"` ever collapse? Short trainings of many models, batches and worlds, counted.
+
+    python benchmarks/start_up.py --data-root data --jobs 2             200 trainings, hours on two cores
+    python benchmarks/start_up.py --runs 20 --hardest                   the first 20, and the same on hardest negatives
+
+A training is drawn from all combinations by its number: model, loss, batch size, world, regions, wrong pairs. It has
+collapsed if at its end the loss lies on the plateau and positives do not stand out (`aoq.pipeline.training.collapse`),
+or if its dev rsum is below three times that of chance. Finished trainings are artefacts and count again when the script
+is started again.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
+
+import click
+
+from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.training.collapse import on_plateau
+from aoq.pipeline.training.metrics import read_metrics
+
+STEPS = 500
+"""At least; whole epochs."""
+MODELS = {
+    "vsepp": "",
+    "vsrn": "caption_hidden_size = 32\ncaption_word_size = 32",
+    "scan": "",
+    "bfan": "",
+    "pfan": "",
+    "sgr": "similarity_size = 16",
+    "saf": "similarity_size = 16",
+    "naaf": "",
+    "imram": "",
+}
+WORLDS = {
+    "demo 600": "demo = {images = 600, dev_images = 200}",
+    "demo 3000": "demo = {images = 3000, dev_images = 200}",
+    "f8k 500": 'folder = "f8k_precomp"\ntrain_images = 500',
+    "f8k 2000": 'folder = "f8k_precomp"\ntrain_images = 2000',
+    "f8k 6000": 'folder = "f8k_precomp"',
+}
+IMAGES = {"demo 600": 600, "demo 3000": 3000, "f8k 500": 500, "f8k 2000": 2000, "f8k 6000": 6000}
+CAPTIONS_AN_IMAGE = 5
+EXPERIMENT = """
+seed = {seed}
+[dataset]
+{world}
+max_regions = {regions}
+noise = {{level = "caption", ratio = {noise}}}
+[model]
+name = "{model}"
+embedding_size = 64
+word_size = 32
+{options}
+[second_round]
+epochs = {epochs}
+batch_size = {batch}
+learning_rate = {rate}
+{start_up}
+loss.name = "online"
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, drawn by its number."""
+
+    number: int
+    model: str
+    world: str
+    batch: int
+    regions: int
+    noise: float
+    rate: float
+
+    def experiment(self, *, hardest: bool) -> str:
+        steps = IMAGES[self.world] * CAPTIONS_AN_IMAGE / self.batch
+        return EXPERIMENT.format(
+            seed=self.number,
+            world=WORLDS[self.world],
+            regions=self.regions,
+            noise=self.noise,
+            model=self.model,
+            options=MODELS[self.model],
+            epochs=max(1, round(STEPS / steps + 0.5)),
+            batch=self.batch,
+            rate=self.rate,
+            start_up="" if hardest else 'start_up = "auto"',
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number:4} {self.model:6} {self.world:10} batch {self.batch:3} regions {self.regions:2} "
+            f"wrong pairs {self.noise:.0%} learning rate {self.rate:g}"
+        )
+
+
+def trial(number: int, worlds: list[str]) -> Trial:
+    rng = random.Random(number)
+    return Trial(
+        number,
+        rng.choice([*MODELS]),
+        rng.choice(worlds),
+        rng.choice([16, 32, 64, 128, 256]),
+        rng.choice([4, 12, 24, 36]),
+        rng.choice([0.0, 0.2, 0.5]),
+        rng.choice([5e-4, 1e-3]),
+    )
+
+
+@click.command()
+@click.option("--runs", default=200, show_default=True)
+@click.option("--first", default=0, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Trainings at a time, one thread each.")
+@click.option("--hardest", is_flag=True, help="The same trainings on hardest negatives as well.")
+@click.option("--data-root", default="")
+@click.option("--artifact-root", default="")
+def main(runs: int, first: int, jobs: int, hardest: bool, data_root: str, artifact_root: str) -> None:
+    """Count collapsed trainings."""
+    read_shipped_settings()
+    roots = {
+        "data_root": configured_path("data_root", data_root),
+        "artifact_root": configured_path("artifact_root", artifact_root),
+    }
+    worlds = [name for name in WORLDS if name.startswith("demo") or (roots["data_root"] / "f8k_precomp").is_dir()]
+    trials = [trial(number, worlds) for number in range(first, first + runs)]
+    for arm in ["hardest"] * hardest + ["auto"]:
+        with TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+            ended = list(pool.map(lambda one: _run(one, arm == "hardest", Path(folder), roots), trials))  # noqa: B023
+        click.echo(f"{arm}: {sum(ended)} of {len(ended)} trainings collapsed")
+
+
+def _run(one: Trial, hardest: bool, folder: Path, roots: dict[str, Path]) -> bool:
+    path = folder / f"trial{one.number}.toml"
+    path.write_text(one.experiment(hardest=hardest))
+    command = [
+        str(Path(sys.executable).parent / "luigi"),
+        "--module",
+        "tasks",
+        "SecondRound",
+        "--experiment",
+        str(path),
+    ]
+    options = [part for name, root in roots.items() for part in (f"--{name.replace('_', '-')}", str(root))]
+    subprocess.run([*command, "--engine-threads", "1", *options], check=True, capture_output=True)
+    chain = plan(str(path), **roots)
+    made = chain["second_round"]
+    steps = [line for line in read_metrics(made.path / "metrics.jsonl") if "loss_name" in line]
+    last, rsum = steps[-2] if len(steps) > 1 else steps[-1], made.manifest()["dev_rsum_by_epoch"][-1]
+    flat = on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"])
+    collapsed = flat or rsum < 3 * _chance(roots, chain)
+    hardness = f"hardness {last['hardness']:.2f}" if "hardness" in last else "the hardest"
+    click.echo(f"{one}: rsum {rsum:.1f}, {hardness}{', COLLAPSED' if collapsed else ''}")
+    return collapsed
+
+
+def _chance(roots: dict[str, Path], chain: object) -> float:
+    """About the rsum of random ranks on dev: one caption in five of an image suffices."""
+    counts = chain["dataset"].manifest()["counts"]["dev"]  # type: ignore[index]
+    of_images = sum(min(1.0, k * CAPTIONS_AN_IMAGE / counts["captions"]) for k in K)
+    return 100 * (of_images + sum(min(1.0, k / counts["images"]) for k in K))
+
+
+if __name__ == "__main__":
+    main()
