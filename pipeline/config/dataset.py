@@ -15,6 +15,8 @@ class DemoWorld(Section):
     images: Annotated[int, Field(ge=10)] = 3000
     dev_images: Annotated[int, Field(ge=10)] = 500
     seed: int = 0
+    detail: Literal["partial", "full"] = "partial"
+    """How much a caption tells of its scene: all (about 3 % are true of another scene too), or a part (about 40 %)."""
 
 
 class Noise(Section):

@@ -69,6 +69,7 @@ def write_demo_world(
     feature_size: int = 64,
     noise: float = 2.0,
     captions_an_image: int = 5,
+    detail: grammar.Detail = "partial",
 ) -> None:
     """Write the splits train and dev, byte for byte the same for the same arguments.
 
@@ -86,7 +87,7 @@ def write_demo_world(
     for split, size, rng in (("train", images, streams[1]), ("dev", dev_images, streams[2])):
         scenes, family = world.draw_scenes(size, most, rng)
         labels, boxes = world.place_regions(scenes, regions, rng)
-        captions = grammar.narrate(scenes, family, captions_an_image, rng)
+        captions = grammar.narrate(scenes, family, captions_an_image, rng, detail=detail)
         np.save(folder / f"{split}_ims.npy", world.region_features(looks, labels, boxes, noise, rng).astype(np.float16))
         np.save(folder / f"{split}_boxes.npy", boxes)
         image_of = np.repeat(np.arange(size, dtype=np.int32), captions_an_image)

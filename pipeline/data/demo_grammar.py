@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int
@@ -31,6 +31,7 @@ ALIKE = 0.6
 FIRST = 0.75
 """How often the first of several words for the same thing is taken."""
 Word = TypeVar("Word")
+Detail = Literal["partial", "full"]
 Chunk = tuple[str, "int | None"]
 """Words, and what they speak of."""
 
@@ -41,8 +42,15 @@ class Caption(NamedTuple):
     """Tokens start .. stop - 1 speak of a group of objects, or of the ground (GROUND)."""
 
 
-def narrate(scenes: Scenes, family: Int[np.ndarray, " images"], number: int, rng: np.random.Generator) -> list[Caption]:
-    """`number` different captions of every scene, image by image.
+def narrate(
+    scenes: Scenes,
+    family: Int[np.ndarray, " images"],
+    number: int,
+    rng: np.random.Generator,
+    *,
+    detail: Detail = "partial",
+) -> list[Caption]:
+    """`number` different captions of every scene, image by image; with full detail few are true of another scene.
 
     ALIKE of them are told with the choices that the rest of the family shares, so that captions of different images
     differ in the very word in which the images differ.
@@ -56,11 +64,11 @@ def narrate(scenes: Scenes, family: Int[np.ndarray, " images"], number: int, rng
         own: dict[str, Caption] = {}
         for style in own_styles:
             if rng.random() < ALIKE:
-                caption = Teller(*scene, np.random.default_rng(style)).tell()
+                caption = Teller(*scene, np.random.default_rng(style), detail).tell()
                 if caption.text not in told:
                     own[caption.text] = caption
         while len(own) < number:
-            caption = Teller(*scene, rng).tell()
+            caption = Teller(*scene, rng, detail).tell()
             own[caption.text] = caption
         told.update(own)
         captions += own.values()
@@ -75,12 +83,19 @@ class Teller:
     cells: list[list[int]]
     ground: int
     rng: np.random.Generator
+    detail: Detail = "partial"
 
     def tell(self) -> Caption:
-        """One or three groups, or two and how they stand to each other; now and then with the ground."""
+        """In full detail all groups, how two of them stand to each other, and the ground.
+
+        Otherwise one or three groups, or two and how they stand to each other; now and then with the ground.
+        """
         groups = self.rng.permutation([group for group in range(GROUPS) if self.groups[group][COUNT]]).tolist()
         ground = GROUNDS[self.ground]
         on_ground: list[Chunk] = [(PREPOSITIONS[ground], None), (f"the {ground}", GROUND)]
+        if self.detail == "full":
+            others: list[Chunk] = [chunk for group in groups[2:] for chunk in (("and", None), self._group(group))]
+            return assemble([*self._related(groups[0], groups[1]), *others, *on_ground])
         kind = self.rng.random()
         if kind < 0.15:
             return assemble([*self._opening(groups[0]), *on_ground])
@@ -107,9 +122,9 @@ class Teller:
     def _group(self, group: int) -> Chunk:
         thing, colour, size, count = self.groups[group]
         words = [self._one_of(COUNT_WORDS[count - 1])]
-        if self._often(0.8):
+        if self._tells(0.8):
             words.append(self._one_of(SIZE_WORDS[SIZES[size]]))
-        if self._often(0.9):
+        if self._tells(0.9):
             words.append(self._one_of(COLOUR_WORDS[COLOURS[colour]]))
         noun = self._one_of(NOUNS[OBJECTS[thing]])
         return " ".join([*words, noun if count == 1 else PLURALS[noun]]), group
@@ -121,6 +136,9 @@ class Teller:
         # Always two draws, so that what is told alike stays so after a word with a synonym more or less.
         other, which = self.rng.random(2)
         return words[0] if other < FIRST or len(words) == 1 else words[1 + int(which * (len(words) - 1))]
+
+    def _tells(self, share: float) -> bool:
+        return self._often(share) or self.detail == "full"
 
     def _often(self, share: float) -> bool:
         return bool(self.rng.random() < share)

@@ -43,7 +43,8 @@ class Recipes:
         data, stages = experiment.dataset, {}
         folder, splits = self.data_root / str(data.folder), {"train": data.train, "dev": data.dev}
         if data.demo is not None:
-            stages["world"] = self.artifact("world", values(data.demo))
+            partial = {"detail"} if data.demo.detail == "partial" else set()  # it came later
+            stages["world"] = self.artifact("world", data.demo.model_dump(mode="json", exclude=partial))
             folder = stages["world"].path
         else:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
