@@ -1,4 +1,4 @@
-"""`aoq results`: round one, the control and round two side by side, or a study."""
+"""`aoq results`: the teacher, the control and round two side by side, with a verdict; or a study."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pyarrow.parquet as pq
 from rich.table import Column, Table
 
@@ -17,14 +18,17 @@ from aoq.pipeline.cli.options import override, roots
 from aoq.pipeline.cli.output import Console
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.evaluation.significance import compare_runs, verdict
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.comparisons import PlannedStudy, plan_study
+from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.settings import configured_path
 
-ROUNDS = {"first_round": "round one", "control": "control", "second_round": "round two"}
+ROUNDS = {"first_round": "teacher", "control": "control", "second_round": "round two"}
 CO_TAUGHT = {"control": "control", "second_round": "co-taught"}
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
@@ -51,11 +55,12 @@ def results(
 ) -> None:
     """Show recalls of EXPERIMENT, or a study.
 
-    They are of its rounds on the dev split; the control is the same student and steps on the online loss alone. After
-    an evaluation on another split (or in folds) its recalls follow, and what else is known of the split: how well the
-    student attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble has the
-    recalls of its members and of their mean similarity, on its evaluation split; a --study its table, or what there is
-    of it.
+    They are of its rounds on the dev split; the control is the same student and steps on the online loss alone. The
+    verdict is what round two gains on the control, with the 95 % interval of a bootstrap over the images and a paired
+    test. After an evaluation on another split (or in folds) its recalls follow, and what else is known of the split:
+    how well the student attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble
+    has the recalls of its members and of their mean similarity, on its evaluation split; a --study its table, or what
+    there is of it.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -76,6 +81,8 @@ def _show_experiment(chain: Chain) -> None:
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
     console = Console()
     console.print(_table("", RECALLS.values(), rows, words=("model", "loss")))
+    if said := _verdict(chain):
+        console.print(f"\n{said}", soft_wrap=True)
     _show_annotations(console, chain, evaluation)
     last = chain["evaluation" if chain.is_ensemble else "second_round"]
     if last.exists():
@@ -95,6 +102,19 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
         folds = f", {options.folds} folds" if options.folds > 1 else ""
         title = f"{rounds['second_round']}, {options.split}{folds}"
         yield _row(title, evaluation["metrics"], *_how(chain["second_round"]))
+
+
+def _verdict(chain: Chain) -> str | None:
+    """Round two against the control, where both are there and were ranked on the same queries."""
+    rounds = [chain.stages.get(stage) for stage in ("second_round", "control")]
+    if chain.is_ensemble or not all(made and (made.path / DEV_RANKS).is_file() for made in rounds):
+        return None
+    split = open_checked(chain, chain.experiment.dataset.dev)
+    sizes = {"images": split.image_count, "captions": split.caption_count}
+    ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds if made)
+    name = "round two" if chain.experiment.co_teaching is None else "co-taught"
+    found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
+    return verdict(found, f"{name} - control", images=split.image_count)
 
 
 def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:

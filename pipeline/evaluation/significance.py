@@ -37,6 +37,20 @@ class Comparison:
     p: float
 
 
+def verdict(found: Comparison, what: str, *, images: int) -> str:
+    """A comparison of two runs of one seed, in a line: `what` is minuend and subtrahend.
+
+    >>> verdict(Comparison(6.1, (2.0, 10.3), 0.004), "round two - control", images=500)
+    'round two - control: +6.1 rsum [+2.0, +10.3], p = 0.004, 500 dev images, one seed'
+    >>> verdict(Comparison(-2.4, (-6.0, 1.3), 0.21), "round two - control", images=500)
+    'round two - control: -2.4 rsum [-6.0, +1.3], p = 0.21, 500 dev images, one seed: not distinguishable'
+    """
+    low, high = found.interval
+    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.2g}"
+    line = f"{what}: {found.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {p}, {images:,} dev images, one seed"
+    return f"{line}: not distinguishable" if low <= 0 <= high else line
+
+
 def metric_intervals(
     ranks: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> dict[str, Interval]:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.config.dataset import DemoWorld, Noise
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import online_version
 from aoq.pipeline.config.screen import Screen
@@ -24,6 +24,7 @@ from aoq.pipeline.digests import file_sha256
 VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
+LATER_WORLD = {"detail", "noise"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "harder", "hardest"}
 """Options that came later: they have no part in keys while they are not used."""
 
@@ -43,8 +44,7 @@ class Recipes:
         data, stages = experiment.dataset, {}
         folder, splits = self.data_root / str(data.folder), {"train": data.train, "dev": data.dev}
         if data.demo is not None:
-            partial = {"detail"} if data.demo.detail == "partial" else set()  # it came later
-            stages["world"] = self.artifact("world", data.demo.model_dump(mode="json", exclude=partial))
+            stages["world"] = self.artifact("world", _world(data.demo))
             folder = stages["world"].path
         else:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
@@ -154,6 +154,12 @@ def student_training(student: SecondRound) -> SecondRound:
 def schedule(training: Training) -> dict[str, Any]:
     """The round's options; those that came later are None, and have no part in keys, while they are not used."""
     return training.model_dump(mode="json", exclude_none=True)
+
+
+def _world(demo: DemoWorld) -> dict[str, Any]:
+    """What a world is made of; options that came later have no part in keys while they are the default."""
+    later = {name for name in LATER_WORLD if getattr(demo, name) == DemoWorld.model_fields[name].default}
+    return demo.model_dump(mode="json", exclude=later)
 
 
 def values(section: BaseModel) -> dict[str, Any]:

@@ -35,9 +35,7 @@ def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
     demo = chain.experiment.dataset.demo
     assert demo is not None  # only experiments on the demo have this stage
     build.clear()
-    write_demo_world(
-        build.directory, images=demo.images, dev_images=demo.dev_images, seed=demo.seed, detail=demo.detail
-    )
+    write_demo_world(build.directory, **demo.model_dump())
 
 
 def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:

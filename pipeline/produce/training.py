@@ -17,7 +17,8 @@ from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
+from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
@@ -86,7 +87,9 @@ def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -
     save_model(build.directory / "model.safetensors", weights, description)
     device = engine.torch_device()
     similarity = similarity_matrix(load_model(path).to(device), dev, device)
-    build.notes["metrics"] = evaluate_similarity(similarity, dev.split.image_of)
+    ranks = retrieval_ranks(similarity, dev.split.image_of)
+    write_ranks(build.directory / DEV_RANKS, ranks)
+    build.notes["metrics"] = summarise(ranks)
 
 
 def _train(chain: Chain, training: Training, build: Build, engine: Engine, *, on_table: bool = False) -> None:
@@ -129,10 +132,10 @@ def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator
     for pairs in (train_pairs, dev_pairs):
         check_inputs(MODELS[name], pairs)
 
-    def validate(models: Sequence[MatchingModel]) -> dict[str, float]:
+    def validate(models: Sequence[MatchingModel]) -> Ranks:
         scores = [similarity_matrix(model, dev_pairs, device) for model in models]
         mean = scores[0] if len(scores) == 1 else ensemble(scores)
-        return evaluate_similarity(mean, dev_pairs.split.image_of)
+        return retrieval_ranks(mean, dev_pairs.split.image_of)
 
     with show_progress(f"{chain.experiment.name} {what}") as report:
         run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report)

@@ -21,6 +21,8 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
+from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
 from aoq.pipeline.training.metrics import MetricsLog, Window
 
@@ -30,7 +32,8 @@ LOG_STEPS = 50
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two are kept, the later one first: where that is damaged, the other one serves."""
 BEST = "best-"
-Validate = Callable[[Sequence[MatchingModel]], Mapping[str, float]]
+Validate = Callable[[Sequence[MatchingModel]], Ranks]
+"""The ranks on dev."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,9 @@ def learning_rate(schedule: Training, epoch: int) -> float:
 class Resumable(ABC):
     """Models with their place in a schedule; a subclass says what an epoch is and what else it keeps.
 
-    Models are trained in place, and their best weights (dev rsum) and `metrics.jsonl` written into `run.work`. A killed
-    run continues from its last checkpoint to the same weights. A checkpoint names the best epoch's files and what
-    stands in the log; without these it is a damaged one, and the one before is taken.
+    Models are trained in place. Their best weights (dev rsum), the ranks on dev with these, and `metrics.jsonl` are
+    written into `run.work`. A killed run continues from its last checkpoint to the same weights. A checkpoint names the
+    best epoch's files and what stands in the log; without these it is a damaged one, and the one before is taken.
     """
 
     models: Sequence[MatchingModel]
@@ -123,11 +126,12 @@ class Resumable(ABC):
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
             self.train_epoch()
-            metrics = dict(validate(self.models))
+            ranks = validate(self.models)
+            metrics = summarise(ranks)
             state.history.append(metrics)
             if self.can_be_best and metrics["rsum"] > state.best_rsum:
                 state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
-                state.best_files = self._write_best()
+                state.best_files = self._write_best(ranks)
             self.append({f"dev_{name}": value for name, value in metrics.items()})
             logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
             self.end_epoch()
@@ -205,11 +209,12 @@ class Resumable(ABC):
         """The folder of what an epoch leaves while it is the best."""
         return self.run.work / f"{BEST}{epoch:06d}"
 
-    def _write_best(self) -> dict[str, str]:
+    def _write_best(self, ranks: Ranks) -> dict[str, str]:
         folder = self._best_of(self.state.best_epoch)
         shutil.rmtree(folder, ignore_errors=True)  # of a killed run
         folder.mkdir()
         self.keep_best(folder)
+        write_ranks(folder / DEV_RANKS, ranks)
         return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
 
     def _drop_best(self, most: int) -> None:

@@ -12,7 +12,10 @@ import pytest
 from aoq.pipeline.cli.artifacts import _delete
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.evaluation.ranks import write_ranks
+from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.manifest import seal
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.tables.table import read_table
 
@@ -139,8 +142,28 @@ def test_an_artefact_made_again_alike_is_whole_with_what_was_made_from_it(aoq, m
 
 def test_results_shows_what_is_made(aoq):
     shown = aoq("results", TINY).stdout
-    assert "round one" in shown
+    assert "teacher" in shown
     assert "missing" in shown
+    assert "control:" not in shown
+
+
+@pytest.mark.parametrize(("better", "said"), [(10, " rsum ["), (0, ": not distinguishable")])
+def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said):
+    root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
+    chain, rng = plan(str(TINY), data_root=tmp_path, artifact_root=root), np.random.default_rng(0)
+    theirs = Ranks(rng.integers(0, 20, 20), rng.integers(0, 20, 100))
+    ours = Ranks(np.maximum(0, theirs.i2t - better), np.maximum(0, theirs.t2i - better))
+    for stage, ranks in (("second_round", ours), ("control", theirs)):
+        with chain[stage].building() as build:
+            write_ranks(build.directory / "dev_ranks.parquet", ranks)
+            build.notes["metrics"] = summarise(ranks)
+    shown = aoq("results", TINY, root=root).stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("round two - control: +")]
+    assert said in line
+    assert "20 dev images, one seed" in line
+    assert ("not distinguishable" in line) == (better == 0)
+    write_ranks(chain["control"].path / "dev_ranks.parquet", Ranks(theirs.i2t[::-1], theirs.t2i))
+    assert "was changed after it was published" in aoq("results", TINY, root=root).stderr
 
 
 def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):

@@ -16,7 +16,7 @@ from aoq.models.vsrn import VSRN
 from aoq.pipeline.config.training import CoTeaching, plain_training
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import loop
@@ -185,7 +185,7 @@ def run_co_teaching(pairs, monkeypatch):
 
         def validate(models):
             mean = ensemble([similarity_matrix(model, pairs, CPU) for model in models])
-            return evaluate_similarity(mean, pairs.split.image_of)
+            return retrieval_ranks(mean, pairs.split.image_of)
 
         models = build_model(name, **options), build_model(name, **options)
         settings = Run(work, CPU, checkpoint_steps=4, progress=progress)

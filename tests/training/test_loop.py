@@ -17,7 +17,7 @@ from aoq.models import build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ranks
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, epoch_loss
@@ -65,7 +65,7 @@ def run_training(pairs, sampler, monkeypatch):
 
         def validate(models):
             (model,) = models
-            return evaluate_similarity(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
+            return retrieval_ranks(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
 
         settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress)
         description = {"name": name, "options": options}
@@ -280,7 +280,7 @@ def check_the_same(cut, whole, resumed, result):
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert timeless(cut) == timeless(whole)
     left = {path.name for path in cut.iterdir() if path.suffix != ".work"}
-    assert left == {"metrics.jsonl", "model.safetensors"}
+    assert left == {"metrics.jsonl", "model.safetensors", "dev_ranks.parquet"}
 
 
 @pytest.mark.parametrize("damaged", ["checkpoints", "best weights", "metrics"])
