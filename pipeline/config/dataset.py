@@ -17,7 +17,7 @@ class DemoWorld(Section):
     seed: int = 0
     detail: Literal["partial", "full"] = "partial"
     """How much a caption tells of its scene: all (about 3 % are true of another scene too), or a part (about 40 %)."""
-    noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
+    feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """The standard deviation of what is added to every feature; an object's own features have about 1.9."""
 
 

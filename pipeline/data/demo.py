@@ -67,13 +67,13 @@ def write_demo_world(
     seed: int,
     regions: int = 12,
     feature_size: int = 64,
-    noise: float = 2.0,
+    feature_noise: float = 2.0,
     captions_an_image: int = 5,
     detail: grammar.Detail = "partial",
 ) -> None:
     """Write the splits train and dev, byte for byte the same for the same arguments.
 
-    `noise` is the standard deviation added to every feature; an object's own features have about 1.9.
+    `feature_noise` is the standard deviation added to every feature; an object's own features have about 1.9.
     """
     most = min(world.MOST, (regions - 2) // 3)
     if most < 1 or images < 1 or dev_images < 1:
@@ -88,7 +88,10 @@ def write_demo_world(
         scenes, family = world.draw_scenes(size, most, rng)
         labels, boxes = world.place_regions(scenes, regions, rng)
         captions = grammar.narrate(scenes, family, captions_an_image, rng, detail=detail)
-        np.save(folder / f"{split}_ims.npy", world.region_features(looks, labels, boxes, noise, rng).astype(np.float16))
+        np.save(
+            folder / f"{split}_ims.npy",
+            world.region_features(looks, labels, boxes, feature_noise, rng).astype(np.float16),
+        )
         np.save(folder / f"{split}_boxes.npy", boxes)
         image_of = np.repeat(np.arange(size, dtype=np.int32), captions_an_image)
         np.save(folder / f"{split}_pairs.npy", image_of)

@@ -133,6 +133,12 @@ def test_noise_is_another_dataset_and_none_is_none():
         keys('dataset.noise.file="none.npy"')
 
 
+def test_a_worlds_later_options_have_no_part_in_keys_while_they_are_the_default():
+    assert keys('dataset.demo.detail="partial", dataset.demo.feature_noise=2.0') == keys()
+    worlds = [keys(f"dataset.demo.{option}")["world"] for option in ('detail="full"', "feature_noise=3.0")]
+    assert len({keys()["world"], *worlds}) == 3
+
+
 def test_a_teacher_with_the_controls_schedule_is_the_control():
     same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
     made = keys(same + ", first_round.epochs=3")

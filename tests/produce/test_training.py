@@ -36,7 +36,8 @@ def test_results_show_another_split_beside_dev(make, data_root, tmp_path):
         chain = make(split, "mining", "second_round", "evaluation", more=f'evaluation.split = "{split}"')
         roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
         printed = CliRunner().invoke(main, ["results", str(tmp_path / f"{split}.toml"), *roots], env={"COLUMNS": "120"})
-        shown[split] = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
+        said = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
+        shown[split] = [line for line in said if " - control: " not in line]
     assert len(shown["dev"]) == 1
     assert shown["train"][0].split() == shown["dev"][0].split()
     assert shown["train"][1].startswith("round two, train ")
