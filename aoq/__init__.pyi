@@ -18,6 +18,7 @@ from aoq.pipeline.losses.aoq import online_quin as online_quin
 from aoq.pipeline.losses.aoq import only_offline as only_offline
 from aoq.pipeline.losses.aoq import squared_off_quin as squared_off_quin
 from aoq.pipeline.losses.companions import with_companions as with_companions
+from aoq.pipeline.losses.pace import Pace as Pace
 from aoq.pipeline.losses.similarities import LossValue as LossValue
 from aoq.pipeline.losses.similarities import OfflineSimilarities as OfflineSimilarities
 from aoq.pipeline.losses.similarities import Similarities as Similarities

@@ -55,9 +55,10 @@ SCREENS = [
 @click.option("--artifact-root", default="")
 def main(artifact_root: str) -> None:
     read_shipped_settings()
-    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "HardNegatives", "--experiment", "demo"]
+    luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks", "HardNegatives"]
+    luigi += ["--experiment", "demo_noisy"]
     subprocess.run([*luigi, *(["--artifact-root", artifact_root] if artifact_root else [])], check=True)
-    chain = plan("demo", data_root=Path(), artifact_root=configured_path("artifact_root", artifact_root))
+    chain = plan("demo_noisy", data_root=Path(), artifact_root=configured_path("artifact_root", artifact_root))
     split, scenes = open_split(chain.folder, "train"), read_scenes(chain.folder, "train")
     true = np.stack([is_true(caption, scenes) for caption in split.captions], axis=1)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)

@@ -61,7 +61,7 @@ class Training(Schedule):
     warmup: Array[WarmUp] = ()
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
     start_up: StartUp | None = None
-    """`auto`: online negatives are as hard as the model can bear (`aoq.pipeline.training.pace`). By default they are
+    """`auto`: online negatives are as hard as the model can bear (`aoq.pipeline.losses.pace`). By default they are
     the batch's hardest from the first step on, on which a training from scratch may collapse."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides ranking pairs."""

@@ -15,8 +15,8 @@ from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses import plateau
+from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.collapse import CollapseDetector
-from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 @dataclass
 class RoundState(State):
     level: float = 0.0
-    """The pace's (`aoq.pipeline.training.pace`)."""
+    """The pace's (`aoq.pipeline.losses.pace`)."""
     hardness: list[float] = field(default_factory=list)
     """Of online negatives after each epoch, from 0 to 1."""
 

@@ -20,9 +20,9 @@ from aoq.pipeline.losses import loss_kind
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
-from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
@@ -69,7 +69,7 @@ def make_objective(loss: Loss, pace: Pace | None = None) -> Objective:
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
-    return replace(objective, pace=partial(pace.follow, partial(online, margin=loss.online_margin)))
+    return replace(objective, pace=partial(pace.follow, loss=partial(online, margin=loss.online_margin)))
 
 
 def draw_batch(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
+from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.co_teaching.division import (
     Batches,
     clean_probabilities,
@@ -24,7 +25,6 @@ from aoq.pipeline.training.co_teaching.division import (
 )
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.collapse import on_plateau
-from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.resumable import Resumable, State
 from aoq.pipeline.training.step import Batch
 
@@ -45,7 +45,7 @@ class PairState(State):
     taken: int = 0
     """Steps of both in all."""
     levels: list[float] = field(default_factory=lambda: [0.0] * len(FILES))
-    """Of each network's pace (`aoq.pipeline.training.pace`)."""
+    """Of each network's pace (`aoq.pipeline.losses.pace`)."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

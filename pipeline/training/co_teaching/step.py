@@ -14,6 +14,7 @@ from torch import Tensor
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
 from aoq.pipeline.losses.soft_margin import (
     mean_triplet,
@@ -25,7 +26,6 @@ from aoq.pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
-from aoq.pipeline.training.pace import Pace
 from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
 
@@ -73,7 +73,7 @@ class Network:
         """
         clean = probabilities[:, None] if self._broadcasts else probabilities
         loss = self._soft_loss(refined_labels(clean, self.labels(batch)))
-        figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss))
+        figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
         if self.pace is not None:
             figures["hardness"] = self.pace.share
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}

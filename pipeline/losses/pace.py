@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from aoq.pipeline.losses import plateau
 from aoq.pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.triplet import online_triplet
 
 BEARABLE = 0.9
 """The cost of a batch, in that of a collapsed model."""
@@ -34,7 +36,12 @@ Loss = Callable[[Similarities], LossValue]
 
 @dataclass
 class Pace:
-    """How hard online negatives are; the level goes on from step to step."""
+    """How hard online negatives are; the level goes on from step to step.
+
+    >>> pace, alike = Pace(margin=0.2), Similarities(torch.zeros(4, 4), torch.eye(4).bool())
+    >>> pace.follow(alike).hardness
+    0.0
+    """
 
     margin: float
     """That of the online negatives."""
@@ -46,12 +53,17 @@ class Pace:
         """From 0, the mean of all negatives, to 1, the hardest."""
         return min(1.0, self.level / (TOP - 0.5))
 
-    def follow(self, loss: Loss, pairs: Similarities) -> Similarities:
-        """The pairs at the hardness of this step; `loss` is what the batch's online negatives cost."""
+    def follow(self, pairs: Similarities, loss: Loss | None = None) -> Similarities:
+        """The pairs at the hardness of this step.
+
+        `loss` is what the batch's online negatives cost, by default the online triplet loss.
+        """
+        loss = loss or partial(online_triplet, margin=self.margin)
         self.level = KEPT * self.level + (1 - KEPT) * bearable_level(loss, pairs, margin=self.margin)
         return self.at_level(pairs)
 
     def at_level(self, pairs: Similarities) -> Similarities:
+        """The pairs at the hardness of the last step."""
         return replace(pairs, hardness=hardness_at(self.level, margin=self.margin))
 
 

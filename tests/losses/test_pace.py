@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.companions import turn_triples, with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
+from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
-from aoq.pipeline.training.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
 
 MARGIN = 0.2
 ONLINE = partial(online_triplet, margin=MARGIN)
@@ -96,15 +96,15 @@ def test_hardness_grows_with_the_level_without_a_jump():
 def test_a_pace_follows_slowly_and_comes_back():
     flat, parted = similarities(torch.zeros(8, 8)), similarities(torch.eye(8))
     pace = Pace(MARGIN)
-    assert pace.follow(ONLINE, flat).hardness == 0
-    assert pace.follow(ONLINE, parted).hardness == pytest.approx(hardness_at(0.05 * TOP, margin=MARGIN))
+    assert pace.follow(flat).hardness == 0
+    assert pace.follow(parted).hardness == pytest.approx(hardness_at(0.05 * TOP, margin=MARGIN))
     for _ in range(100):
-        hardest = pace.follow(ONLINE, parted)
+        hardest = pace.follow(parted)
     assert math.isinf(hardest.hardness)
     assert pace.share == 1
     assert pace.at_level(flat).hardness == math.inf
     for _ in range(200):
-        pace.follow(ONLINE, flat)
+        pace.follow(flat)
     assert pace.level < 0.01
 
 
@@ -121,7 +121,7 @@ def gap_after_training(seed, pace):
         told = seen + torch.randn(64, 16, generator=rng)
         images, captions = (torch.nn.functional.normalize(m(x)) for m, x in zip(maps, (seen, told), strict=True))
         pairs = similarities(images @ captions.T)
-        loss = ONLINE(pairs if pace is None else pace.follow(ONLINE, pairs)).total
+        loss = ONLINE(pairs if pace is None else pace.follow(pairs)).total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
