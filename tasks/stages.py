@@ -31,12 +31,18 @@ class Dataset(ArtifactTask):
             yield self.of(DemoWorld)
 
 
-@requires(Dataset)
 class FirstRound(ArtifactTask):
     """The teacher, trained on in-batch negatives."""
 
     stage = "first_round"
     resources = TRAINING
+
+    def requires(self) -> Iterator[luigi.Task]:
+        """The dataset of the experiment whose first round it is, which may have another vocabulary."""
+        asked, chain = "", self.chain
+        while self.stage not in chain.stages and chain.teacher is not None:
+            asked, chain = chain.experiment.teacher or "", chain.teacher
+        yield self.of(Dataset, asked)
 
 
 @requires(FirstRound)

@@ -104,6 +104,18 @@ def test_a_student_reuses_its_teachers_table(luigi, tmp_path):
     assert "is there" in teacher.stderr
 
 
+def test_a_student_may_have_another_vocabulary_than_its_teacher(luigi, tmp_path):
+    text, student = TINY.read_text(), tmp_path / "student.toml"
+    student.write_text(
+        f'teacher = "{TINY}"\ndataset.min_count = 1\n'
+        + text[: text.index("[first_round]")]
+        + text[text.index("[second_round]") :]
+    )
+    made = luigi("SecondRound", experiment=student)
+    assert made.returncode == 0, made.stderr
+    assert len(list((tmp_path / "artifacts" / "dataset").glob("*/MANIFEST.json"))) == 2
+
+
 def start(command):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
