@@ -53,6 +53,7 @@ IMAGES = {"demo 600": 600, "demo 3000": 3000, "f8k 500": 500, "f8k 2000": 2000, 
 CAPTIONS_AN_IMAGE = 5
 EXPERIMENT = """
 seed = {seed}
+teacher = "demo_vsepp" # of which the online loss needs nothing
 [dataset]
 {world}
 max_regions = {regions}
