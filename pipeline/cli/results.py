@@ -106,12 +106,12 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
 
 def _verdict(chain: Chain) -> str | None:
     """Round two against the control, where both are there and were ranked on the same queries."""
-    rounds = [chain.stages.get(stage) for stage in ("second_round", "control")]
-    if chain.is_ensemble or not all(made and (made.path / DEV_RANKS).is_file() for made in rounds):
+    rounds = [made for stage in ("second_round", "control") if (made := chain.stages.get(stage)) and made.exists()]
+    if len(rounds) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
         return None
     split = open_checked(chain, chain.experiment.dataset.dev)
     sizes = {"images": split.image_count, "captions": split.caption_count}
-    ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds if made)
+    ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds)
     name = "round two" if chain.experiment.co_teaching is None else "co-taught"
     found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
     return verdict(found, f"{name} - control", images=split.image_count)
