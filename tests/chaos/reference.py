@@ -17,25 +17,9 @@ from safetensors.numpy import save_file
 from tests.chaos import forks
 
 HERE = Path(__file__).parent
-TINY = HERE.parent / "tiny.toml"
+TINY, NOISY = HERE.parent / "tiny.toml", HERE.parent / "noisy.toml"
 CHECKPOINT = HERE.parent / "golden" / "ckpt_scan_bigru_zip.pth.tar"
 LEGACY = HERE.parent / "golden" / "ckpt_bfan.pth.tar"
-NOISY = """
-[dataset]
-demo = {images = 60, dev_images = 20}
-noise = {ratio = 0.3}
-
-[model]
-name = "vsepp"
-embedding_size = 16
-word_size = 8
-
-[co_teaching]
-warmup_epochs = 1
-epochs = 2
-batch_size = 16
-learning_rate = 1e-2
-"""
 REFRESHED = """
 [refresh]
 rounds = 1
@@ -173,7 +157,7 @@ def make(folder: Path) -> Reference:
 def write_experiments(place: Path) -> None:
     tiny = TINY.read_text()
     (place / "tiny.toml").write_text(tiny)
-    (place / "noisy.toml").write_text(NOISY)
+    shutil.copy(NOISY, place)
     (place / "refreshed.toml").write_text(tiny + REFRESHED)
 
 

@@ -10,22 +10,7 @@ import pytest
 pytestmark = pytest.mark.install
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
-NCR = """
-[dataset]
-demo = {images = 60, dev_images = 20}
-noise = {ratio = 0.3}
-
-[model]
-name = "vsepp"
-embedding_size = 16
-word_size = 8
-
-[co_teaching]
-warmup_epochs = 1
-epochs = 2
-batch_size = 16
-learning_rate = 1e-2
-"""
+NOISY = TINY.with_name("noisy.toml")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +19,7 @@ def world(core, tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     (folder / "configs").mkdir()
     shutil.copy(TINY, folder / "configs" / "mine.toml")
-    (folder / "configs" / "noisy.toml").write_text(NCR)
+    shutil.copy(NOISY, folder / "configs")
     run = core.run("luigi", "--module", "tasks", "Evaluation", "--experiment", "mine", cwd=folder)
     assert run.returncode == 0, run.stderr
     return folder

@@ -18,6 +18,7 @@ import tasks
 from aoq.pipeline.cli import main
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
+NOISY = TINY.with_name("noisy.toml")
 ROOT = TINY.parent.parent
 TASKS = [task for task in vars(tasks).values() if isinstance(task, type)]
 
@@ -162,33 +163,14 @@ def whole(tmp_path_factory):
     return weights(root)
 
 
-NOISY = """
-[dataset]
-demo = {images = 60, dev_images = 20}
-noise = {ratio = 0.3}
-
-[model]
-name = "vsepp"
-embedding_size = 16
-word_size = 8
-
-[co_teaching]
-warmup_epochs = 1
-epochs = 2
-batch_size = 16
-learning_rate = 1e-2
-"""
-
-
 def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, tmp_path):
-    experiment, whole, cut = tmp_path / "noisy.toml", tmp_path / "whole", tmp_path / "cut"
-    experiment.write_text(NOISY)
-    running = start(command("SecondRound", experiment=experiment, root=cut))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    running = start(command("SecondRound", experiment=NOISY, root=cut))
     wait_for(lambda: list(cut.glob("second_round/.*.work/last.ckpt")))
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     for root in (whole, cut):
-        made = luigi("Evaluation", experiment=experiment, root=root)
+        made = luigi("Evaluation", experiment=NOISY, root=root)
         assert made.returncode == 0, made.stderr
     assert weights(cut) == weights(whole)
     one, other = (manifests(root)["second_round"]["files"] for root in (cut, whole))
@@ -198,8 +180,8 @@ def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, t
     about = manifests(whole)["second_round"]
     assert manifests(whole)["evaluation"]["metrics"] == about["metrics"]
     assert 0 <= about["suspected"]["of_right_pairs"] <= 1
-    assert luigi("Control", experiment=experiment, root=whole).returncode == 0
-    shown = CliRunner().invoke(main, ["results", str(experiment), "--artifact-root", str(whole)])
+    assert luigi("Control", experiment=NOISY, root=whole).returncode == 0
+    shown = CliRunner().invoke(main, ["results", str(NOISY), "--artifact-root", str(whole)])
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:3]] == ["control", "co-taught"]
     assert "co-teaching" in shown.stdout
 
