@@ -39,10 +39,10 @@ class Kind:
 
 
 def kinds() -> dict[str, Kind]:
-    from tests.chaos import cluster, damages, disk, inputs, kills, requests, together
+    from tests.chaos import arguments, cluster, damages, disk, inputs, kills, requests, together
 
-    found = [*kills.KINDS, *damages.KINDS, *disk.KINDS, *together.KINDS, *inputs.KINDS, *requests.KINDS, *cluster.KINDS]
-    return {kind.name: kind for kind in found}
+    modules = (kills, damages, disk, together, inputs, arguments, requests, cluster)
+    return {kind.name: kind for module in modules for kind in module.KINDS}
 
 
 def main() -> int:
