@@ -105,9 +105,9 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
 
 
 def _verdict(chain: Chain) -> str | None:
-    """Round two against the control, where both are there and were ranked on the same queries."""
+    """What round two gains on the control, where both are there, are two trainings, and have their ranks."""
     rounds = [made for stage in ("second_round", "control") if (made := chain.stages.get(stage)) and made.exists()]
-    if len(rounds) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
+    if len({made.key for made in rounds}) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
         return None
     split = open_checked(chain, chain.experiment.dataset.dev)
     sizes = {"images": split.image_count, "captions": split.caption_count}

@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RoundState(State):
-    level: float = 0.0
-    """The pace's (`aoq.pipeline.losses.pace`)."""
     hardness: list[float] = field(default_factory=list)
     """Of online negatives after each epoch, from 0 to 1."""
 
@@ -61,18 +59,22 @@ class Trainer(Resumable):
 
     def kept(self) -> dict[str, Any]:
         (model,), (optimizer,) = self.models, self.optimizers
-        return {"collapse": vars(self.collapse), "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        return {
+            "collapse": vars(self.collapse),
+            "pace": self.pace and vars(self.pace),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         self.models[0].load_state_dict(kept["model"])
         self.optimizers[0].load_state_dict(kept["optimizer"])
         self.collapse = CollapseDetector(**kept["collapse"])
+        self.pace = kept["pace"] and Pace(**kept["pace"])
 
     def train_epoch(self) -> None:
         state, training = self.state, self.schedule
         loss = epoch_loss(training, state.epoch)
-        if self.pace is not None:
-            self.pace.level = state.level
         objective = make_objective(loss, self.pace)
         if loss.draws_offline and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
@@ -87,9 +89,8 @@ class Trainer(Resumable):
             self._say_hardness(self.pace)
 
     def _say_hardness(self, pace: Pace) -> None:
-        share = round(pace.share, 2)
-        self.state.hardness.append(share)
-        what = "the batch's hardest" if share == 1 else f"of hardness {share}"
+        self.state.hardness.append(round(pace.share, 2))
+        what = "the batch's hardest" if pace.share == 1 else f"of hardness {pace.share:.2f}"
         logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
 
     def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, float]:
@@ -103,6 +104,6 @@ class Trainer(Resumable):
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
         figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
         if self.pace is not None:
-            state.level, figures["hardness"] = self.pace.level, self.pace.share
+            figures["hardness"] = self.pace.share
         size = len(batch.image_rows)
         return {**figures, "collision_rate": draw.collision_rate, "plateau": plateau(objective.loss, size)}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32
-from torch import Tensor
 
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
@@ -26,7 +25,6 @@ from aoq.pipeline.training.co_teaching.division import (
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.resumable import Resumable, State
-from aoq.pipeline.training.step import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +42,6 @@ class PairState(State):
     """Which of the two trains."""
     taken: int = 0
     """Steps of both in all."""
-    levels: list[float] = field(default_factory=lambda: [0.0] * len(FILES))
-    """Of each network's pace (`aoq.pipeline.losses.pace`)."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -64,14 +60,11 @@ class CoTrainer(Resumable):
         self.schedule = plain_training(self.section)
         super().__post_init__()
         self._networks = [
-            Network(model, optimizer, self.section, self.run.device, pace)
-            for model, optimizer, pace in zip(self.models, self.optimizers, self._paces(), strict=True)
+            Network(
+                model, optimizer, self.section, self.run.device, self.section.start_up and Pace(self.section.margin)
+            )
+            for model, optimizer in zip(self.models, self.optimizers, strict=True)
         ]
-
-    def _paces(self) -> list[Pace | None]:
-        if self.section.start_up is None:
-            return [None] * len(FILES)
-        return [Pace(self.section.margin) for _ in FILES]
 
     @property
     def taken(self) -> int:
@@ -90,13 +83,17 @@ class CoTrainer(Resumable):
         return {
             "models": [model.state_dict() for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "levels": [network.pace and network.pace.level for network in self._networks],
             "probabilities": None if self.probabilities is None else torch.from_numpy(self.probabilities),
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        for network, weights, moments in zip(self._networks, kept["models"], kept["optimizers"], strict=True):
+        of_each = (kept[name] for name in ("models", "optimizers", "levels"))
+        for network, weights, moments, level in zip(self._networks, *of_each, strict=True):
             network.model.load_state_dict(weights)
             network.optimizer.load_state_dict(moments)
+            if network.pace is not None:
+                network.pace.level = level
         self.probabilities = None if kept["probabilities"] is None else kept["probabilities"].numpy()
 
     def train_epoch(self) -> None:
@@ -156,8 +153,8 @@ class CoTrainer(Resumable):
             if on_plateau(line["retrieval_loss"], line["plateau"], gap=line["positive_gap"]):
                 logger.warning(
                     "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
-                    "negatives of its batches cost more than that. Try a smaller batch_size, whose hardest negatives "
-                    "are easier, or more warmup_epochs.",
+                    'negatives of its batches cost more than that. Try start_up = "auto", a smaller batch_size, whose '
+                    "hardest negatives are easier, or more warmup_epochs.",
                     who,
                     line["retrieval_loss"],
                     line["plateau"],
@@ -171,19 +168,11 @@ class CoTrainer(Resumable):
         state.taken += 1
         if self.probabilities is None:
             return network.warm_up(batch)
-        if network.pace is not None:
-            network.pace.level = state.levels[state.network]
         trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(self.run.device)
         is_rectified = state.epoch - self.section.warmup_epochs >= self.section.first_rectified
         if not is_rectified or noisy.steps == 0:
-            return self._learn_clean(network, batch, trusted)
+            return network.learn_clean(batch, trusted)
         doubtful = network.read(self.pairs, noisy[state.step])
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
-        figures = self._learn_clean(network, batch, trusted)
-        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
-
-    def _learn_clean(self, network: Network, batch: Batch, trusted: Tensor) -> dict[str, float]:
         figures = network.learn_clean(batch, trusted)
-        if network.pace is not None:
-            self.state.levels[self.state.network] = network.pace.level
-        return figures
+        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
