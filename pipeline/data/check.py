@@ -74,6 +74,7 @@ class _Examination:
         if features is not None:
             repeat = 1 if captions is None else self._examine_pairing(features, len(captions), ids)
             self._examine_features(features, repeat)
+            self._examine_differences(captions or [])
             self._examine_geometry(*features.shape[:2])
         same = ((row + 1, first + 1) for row, first in _again(self.ids))
         self._note("ids.txt", "repeats the id of line {}", same, "warning")
@@ -146,6 +147,18 @@ class _Examination:
         self._note("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
         same = ((row * repeat, first * repeat) for row, first in _again(self.digests))
         self._note("ims.npy", "has the features of row {}: the same image twice", same, "warning")
+
+    def _examine_differences(self, captions: Sequence[str]) -> None:
+        """Whether any pair has a negative, and can be told from it."""
+        if len(self.digests) == 1:
+            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least")
+        elif len(set(self.digests)) == 1:
+            self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
+        if len(captions) > 1 and len(set(captions)) == 1:
+            self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
+
+    def _add(self, suffix: str, message: str) -> None:
+        self.flaws.append(Flaw(f"{self.split}_{suffix}", message))
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))

@@ -94,7 +94,7 @@ def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
 def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
     repeated = np.repeat(features(rows=100), 3, axis=0)
     repeated[3 * 50 + 2] += 1.0
-    flaw = the_one(write_split(ims=repeated, caps=["a"] * 300))
+    flaw = the_one(write_split(ims=repeated, caps=[*map(str, range(300))]))
     assert (flaw.row, flaw.severity) == (152, "error")
 
 
@@ -159,11 +159,13 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
 
 
 def test_captions_that_do_not_divide(write_split: Write) -> None:
-    assert "13 captions for 4 images" in the_one(write_split(caps=["a"] * 13)).message
+    assert "13 captions for 4 images" in the_one(write_split(caps=[*map(str, range(13))])).message
 
 
 def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
-    flaws = check_folder(write_split(ims=np.full((40, 3, 5), np.nan, np.float32), caps=["a"] * 40))
+    broken = features(rows=40)
+    broken[:, 0, 0] = np.nan
+    flaws = check_folder(write_split(ims=broken, caps=[*map(str, range(40))]))
     errors = [flaw for flaw in flaws if flaw.severity == "error"]
     assert len(errors) == MOST_OF_A_KIND + 1
     assert errors[-1].message == "... and 20 more like this"
@@ -180,3 +182,17 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     assert "image_id 9 to 9" in flaw.message
     (folder / "dev_relevance_eccv.parquet").write_bytes(b"")
     assert "stand for the same; remove one" in the_one(folder).message
+
+
+@pytest.mark.parametrize(
+    ("change", "file", "words"),
+    [
+        ({"ims": features(rows=1), "caps": b"one\ntwo\n"}, "train_ims.npy", "one image, so no pair has a negative"),
+        ({"ims": np.ones((4, 3, 5), np.float32)}, "train_ims.npy", "the same features for every image"),
+        ({"caps": b"a dog runs\n" * 8}, "train_caps.txt", "the same caption for every image"),
+    ],
+)
+def test_data_without_a_difference_are_refused(write_split: Write, change: dict, file: str, words: str) -> None:
+    (flaw,) = [flaw for flaw in check_folder(write_split(**change)) if flaw.severity == "error"]
+    assert flaw.file == file
+    assert words in flaw.message
