@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pyarrow.parquet as pq
 from rich.table import Column, Table
 
@@ -18,14 +17,12 @@ from aoq.pipeline.cli.options import override, roots
 from aoq.pipeline.cli.output import Console
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
-from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.evaluation.significance import compare_runs, verdict
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.comparisons import PlannedStudy, plan_study
-from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
+from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.settings import configured_path
 
 ROUNDS = {"first_round": "teacher", "control": "control", "second_round": "round two"}
@@ -81,7 +78,7 @@ def _show_experiment(chain: Chain) -> None:
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
     console = Console()
     console.print(_table("", RECALLS.values(), rows, words=("model", "loss")))
-    if said := _verdict(chain):
+    if said := gain_on_control(chain):
         console.print(f"\n{said}", soft_wrap=True)
     _show_annotations(console, chain, evaluation)
     last = chain["evaluation" if chain.is_ensemble else "second_round"]
@@ -102,19 +99,6 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
         folds = f", {options.folds} folds" if options.folds > 1 else ""
         title = f"{rounds['second_round']}, {options.split}{folds}"
         yield _row(title, evaluation["metrics"], *_how(chain["second_round"]))
-
-
-def _verdict(chain: Chain) -> str | None:
-    """What round two gains on the control, where both are there, are two trainings, and have their ranks."""
-    rounds = [made for stage in ("second_round", "control") if (made := chain.stages.get(stage)) and made.exists()]
-    if len({made.key for made in rounds}) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
-        return None
-    split = open_checked(chain, chain.experiment.dataset.dev)
-    sizes = {"images": split.image_count, "captions": split.caption_count}
-    ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds)
-    name = "round two" if chain.experiment.co_teaching is None else "co-taught"
-    found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
-    return verdict(found, f"{name} - control", images=split.image_count)
 
 
 def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:

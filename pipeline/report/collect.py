@@ -51,24 +51,34 @@ class Run:
     split: Split
     """The one that it is evaluated on."""
     scored: Scored | None
-    against_first: Comparison | None
-    """Beside the report's first run, where both answered the same queries."""
+    is_baseline: bool
+    """The run that others are compared with: the first control, or the first run."""
+    gain: Comparison | None
+    """Over the baseline, where both answered the same queries."""
 
     @property
     def trains(self) -> bool:
         return not self.chain.members and self.chain.experiment.weights is None
 
 
+def _is_control(chain: Chain) -> bool:
+    """Whether the run trains as its own control does."""
+    control = chain.stages.get("control")
+    return control is not None and control.key == chain["second_round"].key
+
+
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
-    runs: list[Run] = []
+    chains = dict(named)
+    baseline = next((name for name, chain in named if _is_control(chain)), named[0][0])
+    splits = {name: open_checked(chain, chain.experiment.evaluation.split) for name, chain in named}
+    scored = {name: _score(chain, splits[name]) for name, chain in named}
+    runs, theirs = [], scored[baseline]
     for name, chain in named:
-        split = open_checked(chain, chain.experiment.evaluation.split)
-        scored, comparison = _score(chain, split), None
-        first = runs[0] if runs else None
-        if scored and first and first.scored and same_queries(first.chain, chain):
+        ours, comparison = scored[name], None
+        if ours and theirs and name != baseline and same_queries(chains[baseline], chain):
             rng = np.random.default_rng(SEED)
-            comparison = compare_runs(scored.ranks, first.scored.ranks, split.image_of, rng=rng)
-        runs.append(Run(name, chain, split, scored, comparison))
+            comparison = compare_runs(ours.ranks, theirs.ranks, splits[name].image_of, rng=rng)
+        runs.append(Run(name, chain, splits[name], ours, name == baseline, comparison))
     return runs
 
 

@@ -15,6 +15,7 @@ from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.report.collect import Run, collect_runs, collect_stages, measured, training_lines
 from aoq.pipeline.report.pictures import OpenModel, OpenTrain, attended, examples, tables
 from aoq.pipeline.report.plots import COLOURS, curves, histogram_of_ranks
+from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.terminal import visible_value
 
 COURSE = {
@@ -27,6 +28,7 @@ COURSE = {
     "derived": "derived term",
     "weight_mean": "mean adaptive weight",
     "hardness": "hardness of online negatives",
+    "offline_harder_share": "offline negatives harder than the batch's hardest",
     "collision_rate": "corresponding draws",
     "positive_gap": "positives above the batch's mean",
 }
@@ -37,7 +39,6 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
     """The page about experiments by name."""
     runs = collect_runs(named)
     colours = {run.name: colour for run, colour in zip(runs, cycle(COLOURS), strict=False)}
-    scored = [run.scored for run in runs if run.scored]
     counts = {run.name: run.scored.cross_ranks for run in runs if run.scored}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -53,7 +54,8 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
         runs=runs,
         colours=colours,
         metrics=METRICS,
-        best={metric: max((each.metrics[metric] for each in scored), default=None) for metric in METRICS},
+        baseline=next(run.name for run in runs if run.is_baseline),
+        verdicts=[(run, said) for run in runs if (said := gain_on_control(run.chain))],
         courses=_courses(runs, colours),
         cross=histogram_of_ranks(counts, colours) if counts else None,
         right=_by_file(measured(runs, "relevance")),

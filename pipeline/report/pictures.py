@@ -65,7 +65,7 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
 
 def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
     """What the first runs that answered the same queries find: at most two, side by side."""
-    scored = [run for run in runs if run.scored and (run is runs[0] or run.against_first)][:2]
+    scored = [run for run in runs if run.scored and (run.is_baseline or run.gain)][:2]
     if not scored:
         return None
     split, queries = scored[0].split, {direction: list(_queries(scored, direction)) for direction in DIRECTIONS}

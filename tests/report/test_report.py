@@ -14,9 +14,10 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.evaluation.significance import compare_runs
+from aoq.pipeline.evaluation.significance import Comparison, compare_runs
 from aoq.pipeline.planning.comparisons import plan_report
 from aoq.pipeline.produce.comparisons import render_report
+from aoq.pipeline.report.collect import collect_runs
 from aoq.pipeline.terminal import is_hidden
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
@@ -59,15 +60,29 @@ def test_what_is_hidden_is_shown(page):
     assert not any(map(is_hidden, page))
 
 
-def test_results_are_those_of_the_evaluations_with_the_best_marked(page, planned):
+def test_results_are_those_of_the_evaluations(page, planned):
     text = page[page.index('id="results"') : page.index('id="training"')]
     rsums = [run.artifact.manifest()["metrics"]["rsum"] for run in planned.members[:2]]
     for name, rsum in zip(["student", "teacher"], rsums, strict=True):
         row = next(row for row in text.split("<tr>") if f"</span>{name}<" in row)
-        cell = re.search(rf'<td(?: class="best")?>{rsum:.1f}<small>', row)
-        assert cell is not None
-        assert ("best" in cell.group()) == (rsum == max(rsums))
+        assert f"<td>{rsum:.1f}<small>" in row
     assert "not evaluated yet" in text
+
+
+@pytest.mark.parametrize(("interval", "green"), [((0.1, 5.0), True), ((-0.1, 5.0), False), ((-5.0, -0.1), False)])
+def test_green_lies_above_the_baseline_beyond_the_interval(planned, monkeypatch, interval, green):
+    monkeypatch.setattr("aoq.pipeline.report.collect.compare_runs", lambda *_, **__: Comparison(2.5, interval, 0.03))
+    page = render_report(planned)
+    assert ('<td class="better">+2.5<small>' in page) == green
+    assert "+2.5<small>" in page
+
+
+def test_a_control_is_the_baseline_wherever_it_stands(root, names):
+    control = f'{names[0]}@second_round.loss.name="online"'
+    planned = plan_report(";".join([names[0], control]), data_root=root, artifact_root=root / "artifacts")
+    runs = collect_runs([(run.run, run.chain) for run in planned.members])
+    assert [run.is_baseline for run in runs] == [False, True]
+    assert "rsum to student@second_round.loss.name=online" in render_report(planned).replace("&#34;", "")
 
 
 def test_the_difference_is_the_paired_one(page, planned):
