@@ -48,22 +48,26 @@ def estimate(
 
     Options are those of `aoq mine`, but for --backend and --ray-address. Operations and sizes follow from the shape;
     times are those of a piece that is mined in one process on this machine, a second or two long, scaled. With
-    --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, and the
-    training's steps are counted as well.
+    --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, the
+    training's steps are counted as well, and it is said how hard the student's offline negatives will be beside those
+    of its batches.
     """
     if (experiment is None) == (images is None or captions is None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     if experiment is None:
         found, steps = _of_vectors({"images": str(images), "captions": str(captions)}, options)
+        drawing: list[str] = []
     else:
         artifacts = configured_path("artifact_root")
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifacts)
-        found, steps = _of_experiment(chain)
+        found, steps, drawing = _of_experiment(chain)
     if as_json:
         total = sum(found.seconds.values())
-        echo_json({**asdict(found), "total_seconds": total or None, "steps": steps})
+        echo_json({**asdict(found), "total_seconds": total or None, "steps": steps, "drawing": drawing})
         return
     _show(found, steps)
+    for sentence in drawing:
+        Console().print(sentence, soft_wrap=True)
 
 
 def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[Estimate, dict[str, int]]:
@@ -77,11 +81,12 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
         return estimate(open_problem(copies, Path(folder), options), options["search"]), {}
 
 
-def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
+def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.produce.data import open_true_train_split
+    from aoq.pipeline.produce.drawing import forecast
 
     miner = chain.owner("hard_negatives")
     mining, data = miner.experiment.mining, miner.experiment.dataset
@@ -108,7 +113,8 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int]]:
     }
     memory = settings.mining_memory_mb * 1_000_000
     problem = Problem(*whole, image_of, mining.h_captions, mining.h_images, memory)
-    return estimate(problem, mining.search, piece), steps
+    drawing = list(forecast(chain, (images, len(image_of)))) if chain.trains_on_table else []
+    return estimate(problem, mining.search, piece), steps, drawing
 
 
 def _show(found: Estimate, steps: Mapping[str, int]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -117,7 +119,7 @@ def add_up(
         offline_term = offline_term + penalty(positive, negative, margin=margin_offline).sum()
     for negative in derived:
         derived_term = derived_term + penalty(positive, negative, margin=margin_offline).sum()
-    both = torch.stack(weights).detach()
+    both, hardest = torch.stack(weights).detach(), replace(pairs, hardness=math.inf).online
     figures = {
         "online": online_term.detach(),
         "offline": offline_term.detach(),
@@ -125,6 +127,7 @@ def add_up(
         "weight_mean": both.mean(),
         "weight_negative_share": (both < 0).float().mean(),
         "offline_above_positive_share": (torch.stack(offline) > positive).float().mean(),
+        "offline_harder_share": (torch.stack(offline) > torch.stack(hardest)).float().mean(),
     }
     return LossValue(online_term + offline_term + derived_term, figures)
 

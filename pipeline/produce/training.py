@@ -24,18 +24,16 @@ from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.produce.data import (
     check_inputs,
-    fingerprint,
     model_options,
     open_pairs,
     open_true_train_split,
 )
+from aoq.pipeline.produce.drawing import open_table, ranks_of
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.screens.view import read_view
-from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
-from aoq.pipeline.training.drawable import GapWeights, drawable, expected_rank
+from aoq.pipeline.training.drawable import GapWeights, drawable
 from aoq.pipeline.training.loop import Trainer
 from aoq.pipeline.training.resumable import Run, Validate
 from aoq.pipeline.training.sampler import WHOLE, Sampler
@@ -146,22 +144,24 @@ def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator
 def _sampler(chain: Chain, split: Split) -> Sampler:
     """Draws from the table as [sampling] narrows it and [screen] sees it."""
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
-    table = read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain))
-    view = read_view(chain["screen"].opened() / "view", table.manifest) if screen else None
+    table, view = open_table(chain)
+    sizes = (split.image_count, split.caption_count)
     suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:
         gaps = GapWeights(sampling.gap, sampling.sharpness)
-    lists, batch_size = {}, chain.experiment.student.batch_size
-    depths, counts = (sampling.h_captions, sampling.h_images), (split.caption_count, split.image_count)
-    for direction, h, candidates, what in zip(DIRECTIONS, depths, counts, ("captions", "images"), strict=True):
-        after = 0
-        if sampling.harder is not None:
-            h = max(1, min(table[direction].h, expected_rank(candidates, batch_size, sampling.harder)))
-            after = 0 if sampling.hardest is None else expected_rank(candidates, batch_size, sampling.hardest)
-            logger.info("draws from ranks %d to %d of %d %s", after, h, candidates, what)
+    lists = {}
+    for direction in DIRECTIONS:
         judged = view[direction] if view else None
+        ranks = ranks_of(chain, sizes, direction, table[direction].h, judged)
+        logger.info("%s", ranks)
         lists[direction] = drawable(
-            direction, table[direction], h=h, after=after, judged=judged, suspected=suspected, gaps=gaps
+            direction,
+            table[direction],
+            h=ranks.stop,
+            after=ranks.start,
+            judged=judged,
+            suspected=suspected,
+            gaps=gaps,
         )
     return Sampler(
         lists["i2t"],

@@ -1,4 +1,4 @@
-"""From which ranks of a table's lists draws come, and how likely each negative is: what the sampler is given."""
+"""Which negatives of a table may be drawn, and how likely each is: what the sampler is given."""
 
 from __future__ import annotations
 
@@ -14,17 +14,6 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.screens.view import Judged
 
 logger = logging.getLogger(__name__)
-
-
-def expected_rank(candidates: int, batch: int, harder: float) -> int:
-    """The rank of a negative that is `harder` times harder than a batch's hardest.
-
-    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
-
-    >>> expected_rank(566_435, 128, 15.0), expected_rank(30_000, 64, 15.0)
-    (295, 31)
-    """
-    return round(candidates / (batch * harder))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_ob
 
 logger = logging.getLogger(__name__)
 
+EVEN = 0.5
+"""As many offline negatives are harder than the batch's hardest as are easier."""
+
 
 @dataclass
 class RoundState(State):
@@ -55,7 +58,21 @@ class Trainer(Resumable):
     def train(self, validate: Validate) -> dict[str, Any]:
         notes = super().train(validate)
         (notes["final_weights_sha256"],) = notes["final_weights_sha256"]
-        return notes if self.pace is None else {**notes, "hardness_by_epoch": self.state.hardness}
+        if self.pace is not None:
+            notes["hardness_by_epoch"] = self.state.hardness
+        if harder := self.means_by_epoch("offline_harder_share"):
+            notes["offline_harder_by_epoch"] = harder
+            self._say_what_the_table_gave(harder[-1])
+        return notes
+
+    def _say_what_the_table_gave(self, harder: float) -> None:
+        text = f"{harder:.0%} of the offline negatives were harder to this model than the hardest of their batch"
+        if harder < EVEN:
+            text += (
+                ": the table is no harder for it than its batches. Draw from fewer ranks "
+                '([sampling] hardness = "auto"), or search anew with this model ([refresh])'
+            )
+        logger.info("in the last epoch, %s", text)
 
     def kept(self) -> dict[str, Any]:
         (model,), (optimizer,) = self.models, self.optimizers

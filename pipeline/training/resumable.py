@@ -24,7 +24,7 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
-from aoq.pipeline.training.metrics import MetricsLog, Window
+from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -182,6 +182,14 @@ class Resumable(ABC):
     def append(self, line: Mapping[str, Any]) -> None:
         """A line of the log."""
         self._log.append(self.taken, {"epoch": self.state.epoch, **line})
+
+    def means_by_epoch(self, figure: str) -> list[float]:
+        """Of what the log says, epoch by epoch, where it says it."""
+        windows: dict[int, list[float]] = {}
+        for line in read_metrics(self._log.path):
+            if figure in line:
+                windows.setdefault(line["epoch"], []).append(line[figure])
+        return [round(float(np.mean(values)), 3) for values in windows.values()]
 
     def check_finite(self, losses: ArrayLike) -> None:
         if not np.isfinite(losses).all():

@@ -57,6 +57,21 @@ def test_an_experiments_training_is_counted_in_steps(run):
     assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19}
 
 
+def test_it_says_how_hard_offline_negatives_will_be(run):
+    """20 captions and 8 images a list, beside 300 and 60 in batches of 16."""
+    shown = run("--experiment", TINY).stdout
+    whole = "a batch of 16 finds rank 19 of 300 captions by itself; draws from the first 20: no harder"
+    assert whole in shown
+    assert "most of these captions are easier than in-batch negatives" in shown
+    said = json.loads(run("--experiment", TINY, "--override", 'sampling.hardness="auto"', "--json").stdout)
+    assert said["drawing"][0].endswith("draws from the first 4: about 4.7 times harder")
+
+
+def test_a_data_set_smaller_than_a_batch_is_told_so(run):
+    shown = run("--experiment", TINY, "--override", "second_round.batch_size=64").stdout
+    assert "60 images are fewer than a batch of 64" in shown
+
+
 def test_the_old_name_still_answers(run):
     help_ = CliRunner().invoke(main, ["--help"]).stdout
     assert "Estimate what mining will take." in help_

@@ -122,6 +122,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ),
         ("[dataset.demo]", "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` goes with `harder`"),
         ("[dataset.demo]", "sampling = {harder = 9.0, h_images = 5}\n[dataset.demo]", r"take out \['h_images'\]"),
+        ("[dataset.demo]", 'sampling = {hardness = "auto", harder = 9.0}\n[dataset.demo]', r"take out \['harder'\]"),
         ("[dataset.demo]", "sampling = {harder = 9.0, hardest = 9.0}\n[dataset.demo]", "leaves nothing"),
         ("[dataset.demo]", "sampling.windows = []\n[dataset.demo]", "`windows` is empty"),
         ("[dataset.demo]", "screen.same_words = true\n[dataset.demo]", r"\[screen\] has unknown keys \['same_words'\]"),

@@ -244,6 +244,25 @@ def test_a_paced_training_says_its_hardness_and_resumes_to_the_bit(run_training,
     assert f"epoch 8: online negatives are of hardness {whole['hardness_by_epoch'][-1]}" in caplog.text
 
 
+@pytest.mark.parametrize("companions", [None, "anchors"])
+def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(run_training, tmp_path, caplog, companions):
+    caplog.set_level(logging.INFO)
+    drawing = TRAINING.model_copy(update={"loss": AdaptiveLoss(name="adapoffquin", companions=companions)})
+    notes, _ = run_training(tmp_path, training=drawing)
+    by_step = [line["offline_harder_share"] for line in lines(tmp_path) if "offline_harder_share" in line]
+    assert all(0 <= share <= 1 for share in by_step)
+    last = [
+        line["offline_harder_share"]
+        for line in lines(tmp_path)
+        if line["epoch"] == drawing.epochs - 1 and "loss" in line
+    ]
+    assert notes["offline_harder_by_epoch"][-1] == pytest.approx(np.mean(last), abs=1e-3)
+    assert len(notes["offline_harder_by_epoch"]) == drawing.epochs - len(drawing.warmup)
+    said = f"in the last epoch, {notes['offline_harder_by_epoch'][-1]:.0%} of the offline negatives were harder"
+    assert said in caplog.text
+    assert ("the table is no harder for it" in caplog.text) == (notes["offline_harder_by_epoch"][-1] < 0.5)
+
+
 def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
     with pytest.raises(ValueError, match="'adapoffquin' draws from a negative table, and there is none"):
         run_training(tmp_path, sampler=None, training=TRAINING.model_copy(update={"warmup": ()}))

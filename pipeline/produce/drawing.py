@@ -1,0 +1,80 @@
+"""What a round on a table draws: which ranks, how hard they are, and how many of them may be true matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.produce.data import fingerprint
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.screens.view import Judged, View, read_view
+from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.training.drawn_ranks import FEWEST, HARDER, WHAT, DrawnRanks, drawn_ranks, expected_rank
+
+Sizes = tuple[int, int]
+"""Images and captions."""
+
+
+def open_table(chain: Chain) -> tuple[NegativeTable, View | None]:
+    """The table that the student trains on, and the screen's view of it, if there is a screen."""
+    table = read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain))
+    view = read_view(chain["screen"].opened() / "view", table.manifest) if chain.experiment.screen else None
+    return table, view
+
+
+def ranks_of(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
+    """The ranks that the student draws from lists of `depth`, as a screen has judged them."""
+    screen, (images, captions) = chain.experiment.screen, sizes
+    left = None if screen is None or judged is None else judged.weights(screen.suspected) > 0
+    return drawn_ranks(
+        chain.experiment.sampling,
+        direction,
+        depth=depth,
+        candidates=captions if direction == "i2t" else images,
+        batch=chain.experiment.student.batch_size,
+        drawable=left,
+    )
+
+
+def forecast(chain: Chain, sizes: Sizes) -> Iterator[str]:
+    """A sentence for each direction, before the round begins: how hard its offline negatives will be.
+
+    Where the table is made, it says how many of them the screen suspects; without a screen, how many score above the
+    anchor's own positive.
+    """
+    batch = chain.experiment.student.batch_size
+    if sizes[0] < batch:
+        yield f"{sizes[0]:,} images are fewer than a batch of {batch}: its own negatives are all there are"
+    mining = chain.owner("hard_negatives").experiment.mining
+    table, view = None, None
+    if chain["hard_negatives"].exists() and ("screen" not in chain.stages or chain["screen"].exists()):
+        table, view = open_table(chain)
+    for direction in DIRECTIONS:
+        if table is not None:
+            depth = table[direction].h
+        elif mining is not None:
+            depth = mining.h_captions if direction == "i2t" else mining.h_images
+        else:
+            return
+        judged = view[direction] if view else None
+        ranks = ranks_of(chain, sizes, direction, depth, judged)
+        doubts = "" if table is None else f"; {_doubt(table[direction], judged, ranks)}"
+        yield f"{ranks}{doubts}"
+        if ranks.harder < 1:
+            few = max(FEWEST, expected_rank(ranks.candidates, batch, HARDER))
+            yield (
+                f"most of these {WHAT[direction]} are easier than in-batch negatives, and will not help: draw from the "
+                f'first {few} ([sampling] hardness = "auto"), or train with a smaller batch'
+            )
+
+
+def _doubt(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks) -> str:
+    drawn = slice(ranks.start, ranks.stop)
+    listed = lists.negative_ids[:, drawn] >= 0
+    if judged is not None:
+        doubtful, what = judged.flags[:, drawn] != 0, "are left out or suspected by the screen"
+    else:
+        doubtful = lists.scores[:, drawn] > lists.positive_score[:, None]
+        what = "score above the anchor's positive"
+    return f"{(doubtful & listed).sum() / max(1, listed.sum()):.1%} of these {what}"

@@ -1,0 +1,83 @@
+"""From which ranks of the lists draws come, and how hard that is beside what a batch finds by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.search.problem import Direction
+
+HARDER = 10.0
+"""How many times harder than a batch's hardest `hardness = "auto"` draws."""
+FEWEST = 4
+"""Ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
+WHAT = {"i2t": "captions", "t2i": "images"}
+
+
+def expected_rank(candidates: int, batch: int, harder: float) -> int:
+    """The rank of a negative that is `harder` times harder than a batch's hardest.
+
+    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
+
+    >>> expected_rank(566_435, 128, 15.0), expected_rank(30_000, 64, 15.0)
+    (295, 31)
+    """
+    return round(candidates / (batch * harder))
+
+
+@dataclass(frozen=True)
+class DrawnRanks:
+    """Ranks `start` to `stop`, from 0, of lists of candidates, beside batches of a size.
+
+    >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
+    a batch of 64 finds rank 469 of 30,000 captions by itself; draws from the first 60: about 8 times harder
+    >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
+    a batch of 64 finds rank 9 of 600 images by itself; draws from the first 60: no harder
+    """
+
+    direction: Direction
+    start: int
+    stop: int
+    candidates: int
+    batch: int
+
+    @property
+    def harder(self) -> float:
+        """C / (B stop): by how much the last rank drawn lies above the batch's own."""
+        return self.candidates / (self.batch * self.stop)
+
+    def __str__(self) -> str:
+        own = max(1, round(self.candidates / self.batch))
+        drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
+        times = f"about {self.harder:.2g} times harder" if self.harder >= 1.5 else "no harder"
+        found = f"a batch of {self.batch} finds rank {own:,} of {self.candidates:,} {WHAT[self.direction]} by itself"
+        return f"{found}; draws from {drawn}: {times}"
+
+
+def drawn_ranks(
+    sampling: Sampling,
+    direction: Direction,
+    *,
+    depth: int,
+    candidates: int,
+    batch: int,
+    drawable: Bool[np.ndarray, "anchors depth"] | None = None,
+) -> DrawnRanks:
+    """What [sampling] draws from lists of `depth`.
+
+    `hardness = "auto"` takes the first C / (10 B), at least 4: of those that a screen leaves `drawable`, where there is
+    one, on average over the lists.
+    """
+    start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
+    if sampling.hardness is not None:
+        stop = max(FEWEST, expected_rank(candidates, batch, HARDER))
+        if drawable is not None:
+            stop = 1 + int(np.searchsorted(drawable.mean(axis=0).cumsum(), stop - 0.5))
+        stop = min(depth, stop)
+    elif sampling.harder is not None:
+        stop = max(1, min(depth, expected_rank(candidates, batch, sampling.harder)))
+        start = 0 if sampling.hardest is None else expected_rank(candidates, batch, sampling.hardest)
+    return DrawnRanks(direction, start, stop, candidates, batch)

@@ -1,0 +1,57 @@
+"""Which ranks are drawn, beside the rank that a batch finds by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.training.drawn_ranks import DrawnRanks, drawn_ranks
+
+AUTO = Sampling(hardness="auto")
+SIZES = {"depth": 300, "candidates": 30_000, "batch": 64}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "changed", "expected"),
+    [
+        (Sampling(), {}, (0, 300)),
+        (Sampling(h_captions=60, h_images=9), {}, (0, 60)),
+        (Sampling(harder=15.0), {}, (0, 31)),
+        (Sampling(harder=15.0, hardest=150.0), {}, (3, 31)),
+        (Sampling(harder=1.0), {}, (0, 300)),
+        (AUTO, {}, (0, 47)),  # 30,000 / (64 * 10)
+        (AUTO, {"depth": 20}, (0, 20)),
+        (AUTO, {"candidates": 500}, (0, 4)),
+        (AUTO, {"candidates": 500, "depth": 3}, (0, 3)),
+    ],
+)
+def test_lists_are_cut_by_what_a_batch_finds(sampling, changed, expected):
+    found = drawn_ranks(sampling, "i2t", **{**SIZES, **changed})
+    assert (found.start, found.stop) == expected
+
+
+def test_each_direction_has_its_own_head():
+    assert drawn_ranks(Sampling(h_captions=60, h_images=9), "t2i", **SIZES).stop == 9
+
+
+@pytest.mark.parametrize(("left", "stop"), [(1.0, 47), (0.5, 94), (0.0, 300)])
+def test_what_a_screen_takes_is_made_up_for_further_down(left, stop):
+    """The slow definition: the first rank up to which an average list has 47 drawable negatives."""
+    rng = np.random.default_rng(0)
+    drawable = np.zeros((40, 300), dtype=np.bool_)
+    for row in drawable:
+        row[: round(300 * left)] = True
+        pairs = row.reshape(-1, 2)  # half of each pair of ranks
+        if left == 0.5:
+            pairs[:] = [True, False]
+            pairs[:] = rng.permuted(pairs, axis=1)
+    found = drawn_ranks(AUTO, "i2t", **SIZES, drawable=drawable)
+    assert found.stop == stop
+    slow = next((rank for rank in range(1, 301) if drawable[:, :rank].sum(axis=1).mean() >= 46.5), 300)
+    assert found.stop == slow
+
+
+def test_a_window_below_the_head_names_both_ends():
+    said = str(DrawnRanks("i2t", 3, 31, candidates=30_000, batch=64))
+    assert said.endswith("draws from ranks 4 to 31: about 15 times harder")
