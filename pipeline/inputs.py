@@ -20,6 +20,8 @@ Check = Callable[[], str]
 
 Verify = Literal["sampled", "full"]
 """How large arrays of the data folder are compared with what was read first."""
+SAMPLED = "sampled:"
+"""Before the content of an array of which only blocks were compared."""
 
 
 class ChangedInputError(ValueError):
@@ -45,12 +47,14 @@ class Inputs:
     _checks: dict[str, Check] = field(default_factory=dict)
 
     def add(self, name: str, content: str, check: Check) -> None:
+        """The same content may be compared wholly one time and by blocks another; the stricter check stays."""
         if name not in self.begun_on:
             self.begun_on[name] = content
             self.keep(self.begun_on)
-        if self.begun_on[name] != content:
+        if self.begun_on[name].removeprefix(SAMPLED) != content.removeprefix(SAMPLED):
             raise ChangedInputError(f"the interrupted work was begun on another {name}; it is deleted: run again.")
-        self.content[name], self._checks[name] = content, check
+        if name not in self.content or not content.startswith(SAMPLED):
+            self.content[name], self._checks[name] = content, check
 
     def check_again(self) -> None:
         """Raise ChangedInputError if anything is not as it was when it was opened."""

@@ -18,6 +18,7 @@ from aoq.pipeline.cli.options import experiment_chain
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.digests import file_sha256, known_sha256
+from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan
@@ -195,7 +196,7 @@ def _other_inputs(artifact: Artifact) -> Iterator[str]:
             yield f"made from another copy of {name} than the one that is there"
     for name, content in inputs.items():
         file = name.rpartition("/")[2]
-        if name.startswith("data/") and content.removeprefix("sampled:") != data.get(file, content):
+        if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
             yield f"made from another {file} than the dataset"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.folder import LARGE, Split, open_split, present_files, split_fingerprint
 from aoq.pipeline.digests import known_sha256
-from aoq.pipeline.inputs import Verify, take_in
+from aoq.pipeline.inputs import SAMPLED, Verify, take_in
 from aoq.pipeline.planning.chain import Chain
 
 WHOLE = 1 << 30
@@ -63,7 +63,7 @@ def _fingerprints(chain: Chain) -> dict[str, str]:
 
 def _as_recorded(path: Path, sha256: str, dataset: Artifact, whole: bool) -> str:
     if not whole:
-        return f"sampled:{sha256}"
+        return SAMPLED + sha256
     if known_sha256(path) != sha256:
         raise ValueError(
             f"{path} is not the file that was read when the dataset was made; put that one back, or, if the change is "

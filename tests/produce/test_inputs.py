@@ -129,9 +129,38 @@ def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
     assert _problems(chain["first_round"]) == []
 
 
+def test_a_large_split_that_gave_words_is_evaluated_and_its_whole_hash_stays(make, own_data, monkeypatch):
+    monkeypatch.setattr(opening, "WHOLE", 0)
+    copy_dev(own_data / "one", "other")
+    more = 'dataset.vocabulary_splits = ["train", "other"]\nevaluation.split = "other"'
+    chain = make("own", "mining", "second_round", "evaluation", more=more, root=own_data)
+    inputs = chain["evaluation"].manifest()["inputs"]
+    assert inputs["data/one/other_ims.npy"] == file_sha256(own_data / "one" / "other_ims.npy")
+
+
+def test_unfinished_work_goes_on_however_large_arrays_are_compared(make, own_data, monkeypatch):
+    monkeypatch.setattr(opening, "WHOLE", 0)
+    chain = make("own", "dataset", root=own_data)
+
+    def interrupted(verify):
+        with chain["first_round"].building() as build:
+            open_checked(chain, "train", verify)
+            (build.directory / "checkpoint").touch()
+            raise KeyboardInterrupt
+
+    for verify in ("sampled", "full", "sampled"):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(verify)
+    assert (chain["first_round"].work / "checkpoint").exists()
+
+
+def copy_dev(folder, name):
+    for file in sorted(folder.glob("dev_*")):
+        shutil.copy(file, file.with_name(file.name.replace("dev_", f"{name}_")))
+
+
 def test_another_split_is_the_one_that_was_planned(make, own_data):
-    for file in sorted((own_data / "one").glob("dev_*")):
-        shutil.copy(file, file.with_name(file.name.replace("dev_", "other_")))
+    copy_dev(own_data / "one", "other")
     stages, more = ("mining", "second_round"), 'evaluation.split = "other"'
     chain = make("own", *stages, more=more, root=own_data)
     original = np.load(own_data / "one" / "other_ims.npy")
