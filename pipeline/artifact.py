@@ -127,7 +127,8 @@ class Artifact:
                         yield build
                     build.write_manifest(self)
                 except ChangedInputError:
-                    shutil.rmtree(self.work)  # it may rest on the other bytes
+                    build.clear()  # it may rest on the other bytes
+                    self.work.rmdir()
                     raise
                 os.rename(self.work, self.path)
                 _sync_directory(self.path.parent)
@@ -196,7 +197,7 @@ class Build:
         if (file := self.directory / INPUTS).exists():
             try:
                 self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
-            except (ValueError, OSError) as error:
+            except ValueError as error:
                 raise ChangedInputError(f"{error} The interrupted work is deleted; run again.") from None
 
     def _keep_inputs(self, content: Mapping[str, str]) -> None:
@@ -240,9 +241,9 @@ class Build:
         _sync_directory(self.directory)
 
     def clear(self) -> None:
-        """Forget what an interrupted run left, for stages that are not worth resuming."""
+        """Forget what an interrupted run left, and last what it read: a kill meanwhile leaves nothing to go on with."""
         self.inputs.begun_on.clear()
-        for path in self.directory.iterdir():
+        for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import time
@@ -97,6 +98,38 @@ def test_what_changes_while_it_is_read_is_not_published_and_its_work_is_gone(tab
         read_in_vain()
     assert not student.exists()
     assert not student.work.exists()
+
+
+def test_an_input_that_cannot_be_read_for_now_costs_no_finished_work(table, student, monkeypatch):
+    def read_then_unplugged():
+        with student.building() as work:
+            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
+            monkeypatch.setattr("aoq.pipeline.artifact.known_sha256", unplugged)
+
+    def unplugged(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    with pytest.raises(OSError, match=r"handle: .*lists"):
+        read_then_unplugged()
+    assert (student.work / "checkpoint").exists()
+
+
+def test_what_unfit_work_was_begun_on_is_deleted_last(table, student, monkeypatch):
+    student.work.mkdir(parents=True)
+    for name in "0123456789":
+        (student.work / name).touch()
+    (student.work / INPUTS).write_text(json.dumps({"inputs": {f"table/{table.key}": "another"}}))
+    unlink = Path.unlink
+
+    def killed(path, **options):
+        if path.name == INPUTS:
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt), student.building():
+        table.opened()
+    assert [path.name for path in student.work.iterdir()] == [INPUTS]
 
 
 def test_work_goes_on_from_what_it_was_begun_on(table, student):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,7 +12,7 @@ import click
 from filelock import FileLock, Timeout
 from rich.table import Column, Table
 
-from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.artifact import Artifact, Build
 from aoq.pipeline.cli.options import experiment_chain
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.config.load import names_in
@@ -226,7 +225,8 @@ def _delete(path: Path) -> bool:
     try:
         with writing_in(path.parent), lock.acquire(timeout=0):
             (path / MANIFEST).unlink(missing_ok=True)  # first: what has no manifest is no artefact
-            shutil.rmtree(path)
+            Build(path).clear()
+            path.rmdir()
             Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         return False
