@@ -138,16 +138,17 @@ class Artifact:
         try:
             yield
         except OSError as error:
+            place = Path(error.filename or self.work)
+            if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # a file of the data, say
+                raise
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
             elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # so numpy says it
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
             else:
                 raise
-            reason, place = error.strerror or error, error.filename or self.work
-            raise OSError(
-                error.errno or errno.ENOSPC, f"cannot write below {self.root}: {reason} at {place}; {remedy}"
-            ) from error
+            said = f"cannot write below {self.root}: {error.strerror or error} at {place}; {remedy}"
+            raise OSError(error.errno or errno.ENOSPC, said) from error
 
     def link(self, alias: Path) -> None:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""

@@ -137,9 +137,17 @@ def test_a_damaged_manifest_says_what_to_do(tmp_path):
 def test_disks_that_refuse_are_explained(tmp_path, number, remedy):
     made = artifact(tmp_path)
     with pytest.raises(OSError, match=remedy) as raised, made.building():
-        raise OSError(number, os.strerror(number), "somewhere")
+        raise OSError(number, os.strerror(number), str(made.work / "file"))
     assert raised.value.errno == number
     assert not made.exists()
+
+
+def test_a_data_file_that_may_not_be_read_is_no_matter_of_the_artifact_root(tmp_path):
+    with (
+        pytest.raises(PermissionError, match=r"^\[Errno 13\] .*: '/data/train_caps.txt'$"),
+        artifact(tmp_path).building(),
+    ):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/train_caps.txt")
 
 
 def test_a_short_write_of_numpys_is_a_full_disk_and_a_sentence_of_ours_stays(tmp_path):
