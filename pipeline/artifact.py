@@ -100,8 +100,10 @@ class Artifact:
         return self.path
 
     def _whole(self) -> str:
-        if changed := self.changed_files():
-            raise ValueError(f"{changed[0]}; delete {self.path} and run again: then it is remade.")
+        if damaged := self._damaged_files():
+            raise ValueError(f"{damaged[0]}; delete {self.path} and run again: then it is remade.")
+        if strays := self._stray_files():
+            raise ValueError(f"{strays[0]} and run again.")
         return content_of(self.manifest())
 
     @contextmanager
@@ -166,16 +168,22 @@ class Artifact:
 
     def changed_files(self) -> list[str]:
         """One sentence for each file that is not what the manifest recorded."""
-        sentences, recorded = [], self.manifest()["files"]
-        for name, entry in recorded.items():
+        return self._damaged_files() + self._stray_files()
+
+    def _damaged_files(self) -> list[str]:
+        sentences = []
+        for name, entry in self.manifest()["files"].items():
             file = self.path / name
             if not file.is_file():
                 sentences.append(f"{file} is missing")
             elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
                 sentences.append(f"{file} was changed after it was published")
-        extra = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
-        sentences += [f"{self.path / name} is not in the manifest" for name in sorted(extra - {*recorded, MANIFEST})]
         return sentences
+
+    def _stray_files(self) -> list[str]:
+        there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
+        strays = sorted(there - {*self.manifest()["files"], MANIFEST})
+        return [f"{self.path / name} is not in the manifest; delete that file" for name in strays]
 
 
 @dataclass

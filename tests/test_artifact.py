@@ -113,7 +113,7 @@ def test_changes_after_publication_are_found(tmp_path):
     (made.path / "new").write_text("")
     assert [sentence.split("/")[-1] for sentence in made.changed_files()] == [
         "file.txt was changed after it was published",
-        "new is not in the manifest",
+        "new is not in the manifest; delete that file",
     ]
     file.unlink()
     assert "is missing" in made.changed_files()[0]
