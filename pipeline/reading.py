@@ -5,9 +5,11 @@ Nothing that is read is executed, and nothing is allocated for a size that a hea
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import stat
 import sys
 import zipfile
@@ -39,6 +41,7 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
 
     Raises:
         FileNotFoundError, PermissionError: named as such.
+        OSError: for what the machine cannot do now, which says nothing of the file; too little memory is one.
         ValueError: everything else, with the remedy.
     """
     advice = f"; {remedy}" if remedy else ""
@@ -51,6 +54,9 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
     except PermissionError as error:
         raise PermissionError(f"{error.filename or path} may not be read (permission denied).") from None
     except Exception as error:  # of parsers, whose errors are of any kind where a file is hostile
+        number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+        if number not in (None, errno.EINVAL):  # those of pyarrow have none; zipfile seeks where a header says
+            raise OSError(number, os.strerror(number), str(path)) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON].rstrip(".")
         raise ValueError(f"{path} is damaged or not {what} ({visible(reason)}){advice}.") from None
 
