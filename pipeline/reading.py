@@ -117,11 +117,11 @@ def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
     """A JSON text whose content is of a kind.
 
     Raises:
-        ValueError: for a text that is no JSON, a number beyond float64, and a value of another kind, by its place.
+        ValueError: for a text that is no JSON, a number that is not finite, and a value of another kind, by its place.
     """
 
     try:
-        content = json.loads(text, parse_float=_finite)
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return checked(content, kind)
@@ -174,5 +174,5 @@ def _adapter(kind: Any) -> Any:
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"the number {digits[:20]} is too large")
+        raise ValueError(f"the number {digits[:20]} is not finite in 64 bits")
     return number

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from aoq.pipeline.reading import read_arrays, reading
+from aoq.pipeline.reading import parse_json, read_arrays, reading
 
 
 @pytest.fixture
@@ -48,3 +48,9 @@ def test_an_archive_that_leads_before_its_start_is_damaged(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"file\.npz is damaged or not"):
         read_arrays(path, ["rows"])
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_no_json(number):
+    with pytest.raises(ValueError, match=f"the number {number} is not finite"):
+        parse_json(f'{{"score": [{number}]}}', dict)
