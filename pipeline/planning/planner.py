@@ -144,12 +144,12 @@ class _Planner:
         members = [self.member("member", member, "second_round") for member in asked.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
-            mine, theirs = first["dataset"].ingredients, other["dataset"].ingredients
-            for part, what in (("splits", "data"), ("vocabulary", "vocabularies")):
-                if mine[part] != theirs[part]:
+            mine, theirs = _data_and_words(first), _data_and_words(other)
+            for what in mine:
+                if mine[what] != theirs[what]:
                     raise ValueError(
                         f"ensemble {asked.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
-                        f"different {what} ([dataset] gives {mine[part]} and {theirs[part]}); similarities can only "
+                        f"different {what} ([dataset] gives {mine[what]} and {theirs[what]}); similarities can only "
                         "be averaged between models of one."
                     )
         experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
@@ -157,6 +157,13 @@ class _Planner:
         made = {"evaluation": self.recipes.evaluation(experiment, first.folder, *scored, **mean)}
         data = replace(first, experiment=experiment)
         return _combined(asked.name, made, data, members, weights=asked.ensemble.weights)
+
+
+def _data_and_words(chain: Chain) -> dict[str, Any]:
+    """What models must share whose similarities are averaged."""
+    dataset = chain["dataset"]
+    worlds = {made.stage: made.key for made in dataset.upstream}
+    return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
 
 
 def _table(recipes: Recipes, chain: Chain, stages: dict[str, Artifact]) -> Artifact:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -48,3 +50,9 @@ def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
             make("wrong", text=ensemble_of(own, tmp_path / f"{name}.toml"))
     with pytest.raises(ValueError, match=r"both.toml' is an ensemble, which mines no table"):
         make("student", teacher=taught_by("both"))
+
+
+def test_models_of_two_demo_worlds_are_no_ensemble(make):
+    tiny = Path(__file__).parent.parent / "tiny.toml"
+    with pytest.raises(ValueError, match=r"are of different data .*'world'"):
+        make("both", text=ensemble_of(tiny, f"{tiny}@dataset.demo.seed=1"))
