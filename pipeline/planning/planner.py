@@ -66,7 +66,9 @@ class _Planner:
         elif experiment.co_teaching is not None:
             student = recipes.co_taught(experiment, experiment.co_teaching, dataset)
         elif experiment.student.loss.draws_offline:
-            table, start = _table(recipes, chain, stages), _start(chain)
+            table, start = _table(recipes, chain), _start(chain)
+            if experiment.screen is not None:
+                stages["screen"] = table
             student = recipes.student(experiment, dataset, table, *([start] if start else []))
         elif experiment.student.loss.name != "online":
             student = recipes.trained(experiment, experiment.student, dataset)
@@ -166,8 +168,8 @@ def _data_and_words(chain: Chain) -> dict[str, Any]:
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
 
 
-def _table(recipes: Recipes, chain: Chain, stages: dict[str, Artifact]) -> Artifact:
-    """The table that the student draws from, or the screen of it, which is then one of the stages."""
+def _table(recipes: Recipes, chain: Chain) -> Artifact:
+    """The table that the student draws from, or the screen of it."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     screen, sampling, there = experiment.screen, experiment.sampling, table_depths(chain)
     check_same_data(experiment.name, chain, owner)
@@ -180,8 +182,7 @@ def _table(recipes: Recipes, chain: Chain, stages: dict[str, Artifact]) -> Artif
             "[screen] caption_similarity and image_similarity ask for the vectors of a first round, and "
             f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
         )
-    stages["screen"] = recipes.screen(screen, owner["hard_negatives"])
-    return stages["screen"]
+    return recipes.screen(screen, owner["hard_negatives"])
 
 
 def _start(chain: Chain) -> Artifact | None:
