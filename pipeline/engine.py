@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
@@ -32,8 +33,8 @@ class Engine:
     def __post_init__(self) -> None:
         if self.backend not in ("inprocess", "ray"):
             raise ValueError(f"[engine] backend is {self.backend!r}; known are inprocess and ray.")
-        if self.verify not in ("sampled", "full"):
-            raise ValueError(f"[engine] verify is {self.verify!r}; known are sampled and full.")
+        if self.verify not in get_args(Verify):
+            raise ValueError(f"[engine] verify is {self.verify!r}; known are {' and '.join(get_args(Verify))}.")
         most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
         if not 0 <= self.threads <= most:
             raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as there are cores) to {most:,}.")

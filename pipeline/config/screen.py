@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, FiniteFloat, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.section import Section
 
@@ -23,9 +23,9 @@ class Screen(Section):
     """Leave out this many of each list's first; ranks are those of the table, from 0."""
     range_max: PositiveInt | None = None
     """Leave out all from this rank on."""
-    min_score: FiniteFloat | None = None
+    min_score: float | None = None
     """Leave out what scores less."""
-    max_score: FiniteFloat | None = None
+    max_score: float | None = None
     """Leave out what scores more."""
     positives: str | None = None
     """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
-from aoq.pipeline.config.section import Array, Section
+from aoq.pipeline.config.section import Array, Margin, Section
 
 StartUp = Literal["auto"]
 
@@ -16,7 +16,7 @@ class Constraint(Section):
     """The paper reports the best of weights 0.1 and 1 with margins 0, 0.1 and 0.2, not which, so none is a default."""
 
     weight: PositiveFloat
-    margin: Annotated[float, Field(ge=0.0, le=2.0)]
+    margin: Margin
 
 
 class Constraints(Section):
