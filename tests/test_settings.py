@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from luigi.configuration import LuigiConfigParser
@@ -89,7 +92,18 @@ def test_an_own_luigi_cfg_that_is_broken_is_one_sentence(tmp_path, text, message
     assert "Traceback" not in ended.stderr
 
 
-def test_an_own_luigi_cfg_that_may_not_be_read_is_named(folder):
+def test_an_own_luigi_cfg_that_may_not_be_read_is_named(folder, monkeypatch):
+    (folder / "luigi.cfg").touch()
+
+    def forbidden(path, mode):  # root may read anything
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(PermissionError, match=r"luigi\.cfg may not be read \(permission denied\)"):
+        read_shipped_settings()
+
+
+def test_an_own_luigi_cfg_that_is_a_folder_is_named(folder):
     (folder / "luigi.cfg").mkdir()
     with pytest.raises(ValueError, match=r"luigi.cfg is damaged or not a luigi.cfg \(it is a folder\)"):
         read_shipped_settings()
