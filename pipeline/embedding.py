@@ -28,7 +28,7 @@ TILE_IMAGES, TILE_CAPTIONS = 128, 512
 STORE_ROWS = 4096
 SIDES = ("images", "captions")
 HEADER_BYTES = 128
-"""Of an .npy file of two dimensions."""
+"""The size of the header of an .npy file of two dimensions."""
 
 
 def encode_images(

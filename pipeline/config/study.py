@@ -37,7 +37,7 @@ class Arm(Section):
 
 class Study(Section):
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
-    """Of the folder below `runs/` too."""
+    """The folder below `runs/` has this name too."""
     title: str = ""
     baseline: str
     """The arm that all others are compared with, seed by seed."""

@@ -30,7 +30,7 @@ EVEN = 0.5
 @dataclass
 class RoundState(State):
     hardness: list[float] = field(default_factory=list)
-    """Of online negatives after each epoch, from 0 to 1."""
+    """How hard online negatives are after each epoch, from 0 to 1."""
 
 
 def epoch_loss(training: Training, epoch: int) -> Loss:

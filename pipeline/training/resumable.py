@@ -92,7 +92,7 @@ class Resumable(ABC):
             for model in self.models
         ]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
-        """Of one model on all pairs."""
+        """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
 
     @property
