@@ -34,7 +34,7 @@ class NamedSection(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _as_its_kind(cls, given: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
-        kind = cls.kind(given.get("name", "")) if isinstance(given, Mapping) else cls
+        kind = cls.kind(str(given.get("name", ""))) if isinstance(given, Mapping) else cls
         return validate(given) if kind is cls else kind.model_validate(given)
 
 

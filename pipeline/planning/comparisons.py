@@ -132,7 +132,7 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
         return change
     loss = second_round["loss"]
     try:
-        section, here = LossSection.kind(loss.get("name", "")), base.student.loss
+        section, here = LossSection.kind(str(loss.get("name", ""))), base.student.loss
     except ValueError:  # the experiment says so better
         return change
     there = here if section.draws_offline else online_version(here)

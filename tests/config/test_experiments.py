@@ -85,6 +85,12 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("epochs = 3\nloss", 'epochs = "3"\nloss', r"first_round.epochs: .*integer \(got '3'\)"),
         ("h_images = 6", "h_images = 0", r"mining.h_images: .*greater than 0 \(got 0\)"),
         ('name = "vsepp"', 'name = "clip"', r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
+        ('name = "vsepp"', 'name = ["vsepp"]', r"model: there is no model .*vsepp.*; known are 'vsepp', 'vsrn'"),
+        (
+            'loss.name = "online"',
+            "loss.name.of = 1",
+            "first_round.loss: there is no loss .*; known are 'sum', 'online'",
+        ),
         ('warmup = ["sum"]', 'warmup = ["sum", "sum", "sum"]', "3 warm-up epochs leave none of 3"),
         ('warmup = ["sum"]', 'start_up = "protected"', r"second_round.start_up: Input should be 'auto'"),
         (

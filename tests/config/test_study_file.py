@@ -146,6 +146,11 @@ def test_the_studys_key_follows_its_cells(planned):
             'name = "offquim"',
             r"model 'small' .* cannot run arm 'quintuplet': .*second_round.loss.*'offquim'",
         ),
+        (
+            'name = "offquin"',
+            'name = ["offquin"]',
+            r"model 'small' .* cannot run arm 'quintuplet': .*second_round.loss.*offquin",
+        ),
         ("sampling.h_captions = 5", "seed = 5", r"\[arms.short\] changes the seed"),
         ("sampling.h_captions = 5", "evaluation.folds = 2", r"arm 'short' of model 'small' is evaluated on other data"),
         (
