@@ -13,7 +13,7 @@ from pathlib import Path
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override
-from aoq.pipeline.config.losses import LossSection, online_version
+from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import Member, same_queries, split_member
@@ -132,14 +132,15 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
         return change
     loss = second_round["loss"]
     try:
-        section, here = LossSection.kind(str(loss.get("name", ""))), base.student.loss
+        section = LossSection.kind(str(loss.get("name", "")))
     except ValueError:  # the experiment says so better
         return change
-    there = here if section.draws_offline else online_version(here)
+    here = base.student.loss.model_dump(exclude={"name"})
+    online = here.get("margin", here.get("margin_online"))  # with offline negatives it has the other name
     kept = {
         number: value
-        for number, value in there.model_dump(exclude={"name"}).items()
-        if number in section.model_fields and value != section.model_fields[number].default
+        for number, value in {"margin": online, "margin_online": online, **here}.items()
+        if number in section.model_fields and value not in (None, section.model_fields[number].default)
     }
     return {**change, "second_round": {**second_round, "loss": {**kept, **loss}}}
 

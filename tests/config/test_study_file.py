@@ -95,6 +95,8 @@ def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
     assert rounds["large", "quintuplet"].loss.margin_online == 0.3
     assert rounds["large", "online"].loss.margin == 0.3
     assert rounds["small", "online"].loss.margin == 0.2
+    online = planned(TEXT.replace("'adapoffquin', margin_online=0.3, alpha=0.5", "'online', margin=0.3")).cells
+    assert {c.chain.experiment.second_round.loss.margin_online for c in online if c.arm == "quintuplet"} == {0.2, 0.3}
     assert (rounds["large", "quintuplet"].learning_rate, rounds["small", "quintuplet"].learning_rate) == (5e-3, 1e-2)
 
 
