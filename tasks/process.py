@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -18,5 +19,6 @@ class DieWithParent(nullcontext[object]):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() == 1:  # the parent went before we asked
+            parent = multiprocessing.parent_process()
+            if parent is not None and os.getppid() != parent.pid:  # it went before we asked
                 os.kill(os.getpid(), signal.SIGTERM)
