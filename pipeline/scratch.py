@@ -88,8 +88,10 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
             _make(folder)
             with writing_in(folder):
                 held = lock.acquire()
-        except FileNotFoundError:  # whoever had it ended in this moment, and took it away
-            continue
+        except FileNotFoundError:
+            if not folder.parent.is_dir():
+                raise
+            continue  # whoever had it ended in this moment, and took it away
         if (folder / LOCK).exists():
             return held
         lock.release()
