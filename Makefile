@@ -12,8 +12,9 @@ demo: .venv/installed
 	@echo "Next: look at what the teacher finds hardest for an image of the training set:"
 	@echo "  $(BIN)/aoq inspect demo --image 17 --top 10"
 
+# One thread each: two processes of two threads wait for each other more than they work.
 test: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

@@ -22,12 +22,10 @@ class Sampling(Section):
     """With `weighted`, as in SimANS: negatives that score this far below the lowest positive come up most."""
     sharpness: PositiveFloat | None = None
     """With `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g."""
-    hardness: Literal["auto"] | None = None
-    """Lists are cut where they are ten times harder than in-batch negatives (`aoq.pipeline.training.drawn_ranks`),
-    in place of h_* and `harder`."""
-    harder: PositiveFloat | None = None
-    """Draw what is at least this many times harder than the hardest in-batch negative, which has rank C / B on average
-    (C candidates, batches of B): lists are cut at rank C / (B harder), in place of h_*."""
+    hardness: Literal["auto"] | PositiveFloat | None = None
+    """Draw what is this many times harder than the hardest in-batch negative, which has rank C / B on average (C
+    candidates, batches of B): lists are cut at rank C / (B hardness), in place of h_*. "auto" cuts at C / (10 B), as
+    `aoq.pipeline.training.drawn_ranks` says."""
     hardest: PositiveFloat | None = None
     """And at most this many times: ranks below C / (B hardest) are left out as well."""
     windows: Array[Array[Share]] | None = None
@@ -39,15 +37,13 @@ class Sampling(Section):
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
             raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
         heads = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
-        cuts = [name for name in ("harder", "hardest") if getattr(self, name) is not None]
-        if self.hardness is not None and heads + cuts:
-            raise ValueError(f"`hardness` says where lists are cut; take out {heads + cuts}")
-        if self.harder is None and self.hardest is not None:
-            raise ValueError("`hardest` goes with `harder`; give both, or `harder` alone")
-        if self.harder is not None and heads:
-            raise ValueError(f"`harder` says where lists are cut; take out {heads}")
-        if self.harder is not None and self.hardest is not None and self.hardest <= self.harder:
-            raise ValueError(f"hardest = {self.hardest} leaves nothing that is harder = {self.harder}; raise it")
+        if self.hardness is not None and heads:
+            raise ValueError(f"`hardness` says where lists are cut; take out {heads}")
+        if self.hardest is not None:
+            if self.hardness is None or self.hardness == "auto":
+                raise ValueError("`hardest` goes with a `hardness` that is a number; give both, or `hardness` alone")
+            if self.hardest <= self.hardness:
+                raise ValueError(f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it")
         for window in self.windows or ():
             if len(window) != 2 or window[0] >= window[1]:
                 raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")

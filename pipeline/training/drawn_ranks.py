@@ -72,12 +72,12 @@ def drawn_ranks(
     one, on average over the lists.
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
-    if sampling.hardness is not None:
+    if sampling.hardness == "auto":
         stop = max(FEWEST, expected_rank(candidates, batch, HARDER))
         if drawable is not None:
             stop = 1 + int(np.searchsorted(drawable.mean(axis=0).cumsum(), stop - 0.5))
         stop = min(depth, stop)
-    elif sampling.harder is not None:
-        stop = max(1, min(depth, expected_rank(candidates, batch, sampling.harder)))
+    elif sampling.hardness is not None:
+        stop = max(1, min(depth, expected_rank(candidates, batch, sampling.hardness)))
         start = 0 if sampling.hardest is None else expected_rank(candidates, batch, sampling.hardest)
     return DrawnRanks(direction, start, stop, candidates, batch)

@@ -93,7 +93,7 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
 def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
     caplog.set_level("INFO")
     whole = make("own")
-    part = "dataset.train_images = 9\nsampling = {harder = 1.5, hardest = 6.0}"
+    part = "dataset.train_images = 9\nsampling = {hardness = 1.5, hardest = 6.0}"
     chain = make("own", "mining", "second_round", more=part)
     table, made = read_table(chain["hard_negatives"].path / "table"), chain["dataset"].manifest()
     assert (len(table.i2t), len(table.t2i)) == (9, 45)

@@ -17,9 +17,9 @@ SIZES = {"depth": 300, "candidates": 30_000, "batch": 64}
     [
         (Sampling(), {}, (0, 300)),
         (Sampling(h_captions=60, h_images=9), {}, (0, 60)),
-        (Sampling(harder=15.0), {}, (0, 31)),
-        (Sampling(harder=15.0, hardest=150.0), {}, (3, 31)),
-        (Sampling(harder=1.0), {}, (0, 300)),
+        (Sampling(hardness=15.0), {}, (0, 31)),
+        (Sampling(hardness=15.0, hardest=150.0), {}, (3, 31)),
+        (Sampling(hardness=1.0), {}, (0, 300)),
         (AUTO, {}, (0, 47)),  # 30,000 / (64 * 10)
         (AUTO, {"depth": 20}, (0, 20)),
         (AUTO, {"candidates": 500}, (0, 4)),
