@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
 
 from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
-from tests.chaos.forks import Ended
+from tests.chaos.oracle import Command, right_search, right_table
 from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, READERS, TEXTS, VECTORS, Reference, luigi
 from tests.chaos.rules import nothing_left, refused_well
 
@@ -80,59 +79,13 @@ change = {second_round.epochs = 4}
 class Target:
     """A command, one of the files it reads, and how that one may be hostile."""
 
-    command: tuple[object, ...]
+    command: Command
     files: tuple[str, ...]
     mutations: tuple[m.Mutation, ...]
-    right: Callable[[Path, Ended], str | None] = lambda place, ended: None
+    right: Callable[[Path, Command], str | None] = lambda place, command: None
     """What is wrong with the result, where the command ends with 0."""
     chain: str | None = None
     """The chain in whose folder the command runs; by default it has the files of the writers."""
-
-
-def right_table(place: Path, ended: Ended) -> str | None:
-    """A table that `aoq audit` finds nothing wrong with."""
-    audited = forks.run(("aoq", "audit", "out"), place)
-    return None if audited.code == 0 else f"exit code 0, and the audit says: {audited.said}"
-
-
-def right_search(place: Path, ended: Ended) -> str | None:
-    """The lists that a product of all pairs gives, from the vectors as they stand now."""
-    broke = right_table(place, ended)
-    if broke:
-        return broke
-    images, captions = (_vectors(place, which) for which in ("images", "captions"))
-    with np.errstate(all="ignore"):
-        images, captions = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, captions))
-        scores = images @ captions.T
-    own = _owners(place, len(captions))[None, :] == np.arange(len(images))[:, None]
-    for direction, matrix, is_own in (("i2t", scores, own), ("t2i", scores.T, own.T)):
-        lists = pq.read_table(place / "out" / f"{direction}.parquet")
-        ids = np.array(lists["negative_ids"].to_pylist())
-        for row, listed in enumerate(ids):
-            kept = listed[listed >= 0]
-            if is_own[row, kept].any() or len(set(kept)) < len(kept):
-                return f"exit code 0, and list {row} of {direction} holds an own positive, or one twice"
-            rest = np.delete(matrix[row], np.concatenate([kept, np.flatnonzero(is_own[row])]))
-            if len(rest) and (len(kept) < ids.shape[1] or matrix[row, kept].min() < rest.max() - 1e-5):
-                return f"exit code 0, and list {row} of {direction} is not the hardest"
-    return None
-
-
-def _vectors(place: Path, which: str) -> np.ndarray:
-    """The vectors that the command was given, as numpy reads them."""
-    command = (place / "command").read_text().split()
-    name = command[2 if which == "images" else 3]
-    file, _, part = name.partition("::")
-    if file.endswith(".safetensors"):
-        return load_file(place / file)[part].astype(np.float64)
-    if file.endswith(".parquet"):
-        return np.array(pq.read_table(place / file).column(0).to_pylist(), np.float64)
-    return np.load(place / file).astype(np.float64)
-
-
-def _owners(place: Path, captions: int) -> np.ndarray:
-    pairs = np.load(place / "pairs.npy") if "--pairs" in (place / "command").read_text() else None
-    return np.repeat(np.arange(captions // EACH + 1), EACH)[:captions] if pairs is None else pairs.astype(np.int64)
 
 
 PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
@@ -288,7 +241,6 @@ CASES = {
 def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng: random.Random) -> str | None:
     target = rng.choice(targets)
     place = _prepared(reference, folder / "place", target)
-    (place / "command").write_text(" ".join(map(str, target.command)))
     before = {path.name for path in place.iterdir()}
     file = rng.choice(sorted(place.glob(rng.choice(target.files))))
     mutation = rng.choice(target.mutations)
@@ -300,7 +252,9 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     if (place / "canary").exists():
         return f"{what}: what stood in the file was executed"
     broke = (
-        target.right(place, ended) if ended.code == 0 else nothing_left(place, before | {"artifacts", "runs", "cache"})
+        target.right(place, target.command)
+        if ended.code == 0
+        else nothing_left(place, before | {"artifacts", "runs", "cache"})
     )
     return f"{what}: {broke}" if broke else None
 
