@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -88,11 +89,22 @@ class Target:
     """The chain in whose folder the command runs; by default it has the files of the writers."""
 
 
+@dataclass
+class Vocabulary:
+    """What official code pickles."""
+
+    word2idx: dict[str, int]
+    idx2word: dict[int, str]
+    idx: int
+
+
 PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
 LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
-RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH)
+RUN = ("aoq", "import-table", "i2t_rows.trec", "out", "--per-image", EACH)
+NAMED_RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
 TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
-EXPORTS = ("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec", "pylate")
+EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec"), TEXTS)
+EXPORTS["pylate"] = (*TEXTS, *VECTORS)
 SCREENED = ("aoq", "screen", "table", "out", "--positives")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
@@ -136,17 +148,17 @@ FILES = {
     ],
     "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
     "trec": [
-        Target(RUN, ("i2t.trec", "t2i.trec"), TEXT, right_table),
-        Target((*RUN, "--image-ids", "ids.txt"), ("i2t.trec", "ids.txt"), TEXT, right_table),
+        Target(RUN, ("i2t_rows.trec", "t2i_rows.trec"), TEXT, right_table),
+        Target(NAMED_RUN, ("i2t.trec", "ids.txt"), TEXT, right_table),
     ],
     "texts": [
         *(
             Target(
-                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *TEXTS),
+                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *options),
                 ("captions.txt", "ids.txt"),
                 TEXT,
             )
-            for name in EXPORTS
+            for name, options in EXPORTS.items()
             for way in ("i2t", "t2i")
         ),
         Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
@@ -259,6 +271,17 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     return f"{what}: {broke}" if broke else None
 
 
+def whole_files(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Every command of the targets, on files that nobody touched: else their hostile cases would prove little."""
+    for number, target in enumerate(chain.from_iterable(FILES.values())):
+        place = _prepared(reference, folder / str(number), target)
+        ended = forks.run(target.command, place)
+        broke = f"exit code {ended.code}\n{ended.said}" if ended.code != 0 else target.right(place, target.command)
+        if broke:
+            return f"{' '.join(map(str, target.command))}: {broke}"
+    return None
+
+
 def _prepared(reference: Reference, place: Path, target: Target) -> Path:
     if target.chain is not None or "./tiny.toml" in target.command or "gc" in target.command:
         reference.copy_chain(target.chain or "tiny", place)
@@ -277,9 +300,10 @@ def _prepared(reference: Reference, place: Path, target: Target) -> Path:
     if target.files[0].startswith("data/dev_"):
         _annotate(place / "data")
     if "luigi" in target.command:
-        words = {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "a": 4, "caption": 5, "of": 6, "row": 7}
-        (place / "vocabulary.json").write_text(json.dumps({"word2idx": words, "idx2word": {}, "idx": len(words)}))
-        (place / "vocabulary.pkl").write_bytes(pickle.dumps({"word2idx": words, "idx": len(words)}))
+        words = ("<pad>", "<start>", "<end>", "<unk>", "a", "caption", "of", "row")
+        official = Vocabulary({word: n for n, word in enumerate(words)}, dict(enumerate(words)), len(words))
+        (place / "vocabulary.json").write_text(json.dumps(vars(official)))
+        (place / "vocabulary.pkl").write_bytes(pickle.dumps(official))
         for name, ending in (("pickled", "pkl"), ("worded", "json")):
             (place / f"{name}.toml").write_text(FOLDER_OF_DATA.format(ending=ending))
     return place
@@ -304,4 +328,7 @@ def _kind(name: str) -> Kind:
     return Kind(name, CASES[name], f"hostile {name} through the commands that read them", run)
 
 
-KINDS = [*map(_kind, FILES)]
+KINDS = [
+    Kind("whole", 1, "the commands of the hostile files below, on whole ones", whole_files),
+    *map(_kind, FILES),
+]
