@@ -26,7 +26,7 @@ from aoq.pipeline.tables.writing import write_table
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
 MOST_ROWS = 100
-"""Of images or captions for each list of the runs: rows without a list take room too."""
+"""Of images or captions for each list of the runs, where their numbers say how many there are."""
 Matrix = Float32[np.ndarray, "_ D"]
 
 
@@ -70,7 +70,8 @@ def open_foreign_lists(
         raise ValueError(
             f"{files['t2i']} has a list for caption {t2i.queries - 1}, and there are captions 0 to {caption_count - 1}."
         )
-    if max(image_count, caption_count) > MOST_ROWS * (lists := i2t.lists + t2i.lists):
+    derived = [count for count, known in ((image_count, image_ids), (caption_count, captions)) if known is None]
+    if max(derived, default=0) > MOST_ROWS * (lists := i2t.lists + t2i.lists):
         raise ValueError(
             f"the runs name image {image_count - 1} and caption {caption_count - 1}, and have {lists} lists: these are "
             "no rows of the data; number rows from 0, and give --image-ids where images go by ids."
