@@ -146,6 +146,8 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
             os.dup2(stream, number)
         os.chdir(folder)
         os.environ.update(environment)
+        if Path("luigi.cfg").exists():
+            _forget_settings()
         resource.setrlimit(resource.RLIMIT_DATA, (_data() + memory,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = _main(command)
@@ -155,6 +157,13 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _forget_settings() -> None:
+    """luigi.cfg is read where these are imported: in the folder of the campaign until now."""
+    for name in [*sys.modules]:
+        if f"{name}.".startswith(("luigi.", "aoq.pipeline.settings.", "aoq.pipeline.cli.")):
+            del sys.modules[name]
 
 
 def _main(command: list[str]) -> int:
