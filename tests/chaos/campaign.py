@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="this one alone, its folder kept")
     parser.add_argument("--share", type=float, default=1.0, help="of each kind's cases, at least one")
-    parser.add_argument("--minutes", type=float, default=30.0, help="begin no case after these")
+    parser.add_argument("--minutes", type=float, default=30.0, help="begin no case after this many")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--reference", type=Path, help="where the undisturbed results are, or will be kept")
     asked = parser.parse_args()

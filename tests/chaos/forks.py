@@ -106,7 +106,7 @@ class Running:
         return self._text(0)
 
     def wait(self, *, kill_after: float | None = None, seconds: float = 120) -> Ended:
-        """Wait to its end, but kill its group after so many seconds: as asked, or because it is late."""
+        """Wait to its end, but kill its group after `kill_after` seconds, as asked, or after `seconds`, as late."""
         limit, killed = seconds if kill_after is None else kill_after, False
         status = None
         while status is None:
