@@ -26,7 +26,7 @@ from aoq.pipeline.tables.writing import write_table
 GROUP_ROWS = 1024
 """Official lists are 2000 long."""
 MOST_ROWS = 100
-"""Of images or captions for each list of the runs, where their numbers say how many there are."""
+"""The most images or captions for each list of the runs, where their numbers say how many there are."""
 Matrix = Float32[np.ndarray, "_ D"]
 
 
