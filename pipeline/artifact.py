@@ -32,6 +32,8 @@ from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_in, scratch_of
 
 INPUTS = ".inputs.json"
 """In a work directory: the content of what was read so far."""
+UNITS = "shards"
+"""In a work directory: finished units of a search, needed until the manifest is written."""
 PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
 
 
@@ -108,9 +110,11 @@ class Artifact:
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
-        """Yield the build under the artefact's lock, or None if another process has published it meanwhile.
+        """Yield the build under the artefact's lock, or None if there is nothing to build any more.
 
-        Leaving the block without an exception publishes; otherwise the work directory stays for the next run.
+        That is where another process has published it meanwhile, or was killed when the manifest was written: what it
+        had finished is published. Leaving the block without an exception publishes; otherwise the work directory stays
+        for the next run.
         """
         with self._readable_os_errors():
             try:
@@ -123,6 +127,12 @@ class Artifact:
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
+                for left in scratch_in(self.work):  # of a run that was killed while it wrote a file
+                    reclaim(left)
+                if build.is_finished():
+                    self._publish()
+                    yield None
+                    return
                 try:
                     build.recall_inputs()
                     with collected(build.inputs):
@@ -132,8 +142,14 @@ class Artifact:
                     build.clear()  # it may rest on the other bytes
                     self.work.rmdir()
                     raise
-                os.rename(self.work, self.path)
-                _sync_directory(self.path.parent)
+                self._publish()
+
+    def _publish(self) -> None:
+        (self.work / INPUTS).unlink(missing_ok=True)
+        if (units := self.work / UNITS).exists():
+            shutil.rmtree(units)
+        os.rename(self.work, self.path)
+        _sync_directory(self.path.parent)
 
     @contextmanager
     def _readable_os_errors(self) -> Iterator[None]:
@@ -219,8 +235,6 @@ class Build:
             ChangedInputError: for an input that is no longer as it was when it was opened.
         """
         self.inputs.check_again()
-        for left in scratch_in(self.directory):  # of a run that was killed while it wrote a file
-            reclaim(left)
         upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in artifact.upstream}
         manifest = {
             "stage": artifact.stage,
@@ -229,9 +243,8 @@ class Build:
             "upstream_manifests": upstream,
             "inputs": self.inputs.content,
             "files": {
-                str(path.relative_to(self.directory)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-                for path in sorted(self.directory.rglob("*"))
-                if path.is_file() and path.name not in (MANIFEST, INPUTS)
+                name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+                for name, path in self._files().items()
             },
             "started": f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
             "finished": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
@@ -246,8 +259,20 @@ class Build:
         }
         content = json.dumps(manifest | {"seal": seal(manifest)}, indent=1, ensure_ascii=False) + "\n"
         write_atomically(self.directory / MANIFEST, content.encode())
-        (self.directory / INPUTS).unlink(missing_ok=True)
         _sync_directory(self.directory)
+
+    def is_finished(self) -> bool:
+        """Whether the manifest is written, and the files are those that it names."""
+        try:
+            said, files = read_manifest(self.directory)["files"], self._files()
+        except (ValueError, OSError):
+            return False
+        return said.keys() == files.keys() and all(known_sha256(files[name]) == said[name]["sha256"] for name in said)
+
+    def _files(self) -> dict[str, Path]:
+        """What is published beside the manifest."""
+        found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
+        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
 
     def clear(self) -> None:
         """Forget what an interrupted run left, and last what it read: a kill meanwhile leaves nothing to go on with."""

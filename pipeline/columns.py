@@ -74,8 +74,7 @@ def open_parquet(
     with _reading_parquet(path, columns, remedy):
         file = pq.ParquetFile(path, page_checksum_verification=True)
         if columns is not None:
-            there = file.schema_arrow.names
-            columns = pa.schema([field for field in columns if field.name in there or field.name not in optional])
+            columns = _without_lacking(optional, columns, file.schema_arrow)
             fitting_kinds(file.schema_arrow, columns)
     with file:
         yield Parquet(path, file, columns, nullable, remedy)
@@ -94,16 +93,21 @@ def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iter
         yield
 
 
-def parse_csv(path: Path, columns: pa.Schema) -> pa.Table:
-    """Columns of a CSV file, in these kinds (`fitted`)."""
+def parse_csv(path: Path, columns: pa.Schema, *, optional: Collection[str] = ()) -> pa.Table:
+    """Columns of a CSV file, in these kinds (`fitted`), but for `optional` ones."""
     table = csv.read_csv(path)
+    columns = _without_lacking(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns)
     return table.select(columns.names).cast(columns)  # of no rows, a CSV tells no kinds
 
 
+def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in columns if field.name in found.names or field.name not in optional])
+
+
 def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
-    """Columns of a table in these kinds; integers become any that hold them, floats no narrower ones.
+    """Columns of a table in these kinds; integers become any numbers that hold them, floats no narrower ones.
 
     Raises:
         ValueError: for columns that lack or are of other kinds, numbers out of range, and empty values but in those
@@ -135,6 +139,7 @@ def _fitting_kind(found: pa.DataType, needed: pa.DataType) -> pa.DataType | None
     if pa.types.is_list(needed):
         is_like = pa.types.is_fixed_size_list(found) and _fitting_kind(found.value_type, needed.value_type)
         return pa.list_(needed.value_type, found.list_size) if is_like else None
-    are_integers = pa.types.is_integer(found) and pa.types.is_integer(needed)
+    is_whole = pa.types.is_integer(found) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
     are_floats = pa.types.is_floating(found) and pa.types.is_floating(needed) and found.bit_width <= needed.bit_width
-    return needed if are_integers or are_floats or found == needed else None
+    is_text = pa.types.is_string(needed) and (pa.types.is_large_string(found) or pa.types.is_dictionary(found))
+    return needed if is_whole or are_floats or is_text or found == needed else None

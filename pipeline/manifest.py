@@ -48,13 +48,13 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the artefact in a folder; refuse one that is damaged, or another artefact's."""
+    """The manifest of the artefact in a folder, or work directory; refuse one that is damaged, or another's."""
     path = folder / MANIFEST
     with reading(path, "an artefact's manifest", f"delete {folder} and run again to remake it"):
         manifest: Mapping[str, Any] = parse_json(path.read_bytes(), Manifest)
         if "seal" in manifest and manifest["seal"] != seal(manifest):
             raise ValueError("it was changed after it was written")
-        if not manifest["key"] == digest(manifest["recipe"]) == folder.name:
+        if not manifest["key"] == digest(manifest["recipe"]) == folder.name.removeprefix(".").removesuffix(".work"):
             raise ValueError(f"it is that of {manifest['key']!r}")
         datetime.strptime(manifest["finished"], "%Y-%m-%dT%H:%M:%SZ")
         if any(len(made) != 2 for made in manifest["recipe"]["upstream"]):

@@ -17,6 +17,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 LOCK = "aoq.lock"
+REPLACED = ".replaced"
+"""Behind the output's name: what stood there, for the moment until the new one does."""
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -108,6 +110,10 @@ def _make(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
+    name = folder.name.removeprefix(".").removesuffix(".work")
+    output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{REPLACED}"
+    if replaced.exists() and made.exists() and not output.exists():  # a kill came in that moment
+        os.replace(replaced, output)
     for path in folder.iterdir():
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

@@ -11,9 +11,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from aoq.pipeline.artifact import Artifact, write_atomically
+from aoq.pipeline.artifact import INPUTS, UNITS, Artifact, write_atomically
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.manifest import MANIFEST
+from aoq.pipeline.scratch import LOCK
 
 
 def artifact(root, **ingredients):
@@ -84,6 +86,28 @@ def test_a_published_artefact_is_not_built_again(tmp_path):
     made = build(artifact(tmp_path))
     with made.building() as work:
         assert work is None
+
+
+@pytest.mark.parametrize("damaged", ["", "sub/file.txt", MANIFEST])
+def test_what_a_run_had_finished_when_it_was_killed_is_published_if_it_is_whole(tmp_path, monkeypatch, damaged):
+    made = artifact(tmp_path)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(made)
+    for name, text in ((INPUTS, '{"inputs": {}}'), (f"{UNITS}/payload", "payload"), (f".{MANIFEST}.work/{LOCK}", "")):
+        (made.work / name).parent.mkdir(exist_ok=True)
+        (made.work / name).write_text(text)  # which the kill may have come before
+    if damaged:
+        (made.work / damaged).write_text("other")
+    with made.building() as work:
+        assert (work is None) == (damaged == "")
+    assert made.changed_files() == []
+    assert {path.name for path in made.path.iterdir()} == {"sub", MANIFEST}
 
 
 def _slow_build(root, log):

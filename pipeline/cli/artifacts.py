@@ -106,13 +106,12 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> No
     root = configured_path("artifact_root", artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
     made = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
-    listed = [path for path in made if path not in needed]
+    unneeded, begun = [path for path in made if path not in needed], []
     if unfinished:
-        runs = runs_root(artifact_root)
-        listed += sorted(root.glob("*/.*.work"))
-        listed += scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
+        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs_root(artifact_root).glob("*"))
+        begun = [*sorted(root.glob("*/.*.work")), *scratch]
     total = 0
-    for path in listed:
+    for path in (*unneeded, *begun):
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         if delete and not _delete(path):
             echo(f"{path} is being worked on; left alone")
@@ -120,7 +119,8 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> No
         total += size
         echo(f"{'deleted ' if delete else ''}{path}  {size / 1e6:.1f} MB")
     said = "freed" if delete else "could be freed: aoq gc --delete"
-    echo(f"{len(listed)} of {len(made)} artefacts, {total / 1e6:.1f} MB {said}" if listed else "nothing to free")
+    count = f"{len(unneeded)} of {len(made)} artefacts" + (f", {len(begun)} unfinished" if begun else "")
+    echo(f"{count}, {total / 1e6:.1f} MB {said}" if unneeded or begun else "nothing to free")
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:

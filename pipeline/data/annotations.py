@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
-import pyarrow.parquet as pq
 from jaxtyping import Bool, Float64, Int64, Shaped
 
+from aoq.pipeline.columns import open_parquet, parse_csv
 from aoq.pipeline.data.demo import is_true, labels_path, read_scenes
 from aoq.pipeline.data.demo_scenes import COUNT, NONE, OBJECT, OBJECTS
 from aoq.pipeline.data.files import is_binary
@@ -27,8 +26,8 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.reading import open_array, reading
 
 COLUMNS = {
-    "relevance": {"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()},
-    "judgements": {"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()},
+    "relevance": pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}),
+    "judgements": pa.schema({"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}),
 }
 Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
 """Images and captions."""
@@ -122,13 +121,14 @@ def _judgements(path: Path, split: Split) -> Judgements:
 
 def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarray, " rows"]]:
     """The columns of a .parquet or .csv file, `direction` only if it is there; ids are rows of the split."""
-    columns = COLUMNS[kind]
-    with reading(path, f"a table with the columns {', '.join(columns)}, in every row"):
-        table = pq.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
-        there = [name for name in columns if name != "direction" or name in table.column_names]
-        if empty := [name for name in there if table[name].null_count]:
-            raise ValueError(f"column {empty[0]} is empty in some rows")
-        found = {name: table[name].cast(columns[name]).to_numpy() for name in there}
+    columns, optional = COLUMNS[kind], ["direction"]
+    if path.suffix == ".parquet":
+        with open_parquet(path, columns, optional=optional) as file:
+            table = file.read()
+    else:
+        with reading(path, f"a table with the columns {', '.join(columns.names)}"):
+            table = parse_csv(path, columns, optional=optional)
+    found = {name: table[name].to_numpy() for name in table.column_names}
     for name, size in (("caption_id", split.caption_count), ("image_id", split.image_count)):
         rows = found[name]
         if len(rows) and not 0 <= rows.min() <= rows.max() < size:

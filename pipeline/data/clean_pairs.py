@@ -15,16 +15,17 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.reading import reading
+from aoq.pipeline.columns import read_parquet
 
 CLEAN_PAIRS = "clean_pairs.parquet"
 """Beside the weights of networks that were co-taught."""
-COLUMNS = ("caption_id", "probability")
+COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.float64()})
+"""What is read; narrower ones fit."""
 
 
 def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
     content = BytesIO()
-    table = pa.table([np.arange(len(probabilities), dtype=np.int32), probabilities], names=COLUMNS)
+    table = pa.table([np.arange(len(probabilities), dtype=np.int32), probabilities], names=COLUMNS.names)
     pq.write_table(table, content, compression="zstd", write_page_checksum=True)
     write_atomically(path, content.getvalue())
 
@@ -32,14 +33,12 @@ def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
     """The probabilities of this many captions, in their order."""
     remedy = f"an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights"
-    with reading(path, f"a Parquet file of the columns {' and '.join(COLUMNS)}", remedy):
-        table = pq.read_table(path, page_checksum_verification=True).select(COLUMNS)
-        rows, found = (column.to_numpy() for column in table.columns)
+    rows, found = (column.to_numpy() for column in read_parquet(path, COLUMNS, remedy=remedy).columns)
     if not np.array_equal(rows, np.arange(captions)):
         raise ValueError(
             f"{path} is of other captions: it has {len(rows)} rows, and these data {captions} captions; it needs one "
             "row each, in order. Take the file of an experiment on the same training split."
         )
-    if not (found.dtype.kind == "f" and (found >= 0).all() and (found <= 1).all()):
+    if not ((found >= 0).all() and (found <= 1).all()):
         raise ValueError(f"{path}: probabilities lie between 0 and 1; some of these do not.")
     return found.astype(np.float32)

@@ -156,5 +156,7 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
         elif piece["ground"]:
             true &= scenes.ground == GROUND[piece["ground"]]
     if relation is not None:
+        if len(cells) < 2:
+            raise ValueError(f"{caption!r} is no caption of the generated world: its relation is not between two.")
         true &= np.sign(cells[0] - cells[1]) @ relation == sign
     return true

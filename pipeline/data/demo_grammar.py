@@ -27,7 +27,7 @@ RELATIONS = {
     (0, 1): ("below", "under"),
 }
 ALIKE = 0.6
-"""The share of captions told with the choices of the family."""
+"""The fraction of captions told with the choices of the family."""
 FIRST = 0.75
 """How often the first of several words for the same thing is taken."""
 Word = TypeVar("Word")

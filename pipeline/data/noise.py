@@ -18,7 +18,7 @@ STREAM = int.from_bytes(b"noise", "big")
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
-    """The image of every caption, after the images of a share of the captions, or of the images, were permuted.
+    """The image of every caption, after the images of a fraction of the captions, or of the images, were permuted.
 
     As in the code of NCR, int(ratio * n) are drawn; some of them may stay where they were.
     """

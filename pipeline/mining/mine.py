@@ -30,6 +30,7 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are kept and used.
 
+    They stay there until whoever publishes the table deletes them: a kill until then costs no search.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
     """
@@ -49,4 +50,3 @@ def mine(
     }
     shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
     write_table(output, provenance, made, problem.positives)
-    shutil.rmtree(work)

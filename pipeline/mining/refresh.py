@@ -73,8 +73,7 @@ def _search(
     is_drifted = fraction_staying(listed[:, : side.h], found.ids) < below
     rows = np.flatnonzero(is_drifted)
     if len(rows):
-        part = exact_heads(side.rows(rows))
-        found.ids[rows], found.scores[rows], found.bound[rows] = part.ids, part.scores, part.bound
+        found.put(rows, exact_heads(side.rows(rows)))
     return [lists_table(side, found, start), pa.table({"searched": is_drifted})]
 
 

@@ -72,7 +72,7 @@ def rerank(
     output: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write the table to the folder `output`; finished units of the same lists in `work` are kept and used."""
+    """Write the table to the folder `output`; finished units of the same lists in `work` are kept, used, and stay."""
     job.model.eval()
     work.mkdir(parents=True, exist_ok=True)
     store = Folder(work, digest([provenance, dict(job.h), job.checked_anchors]))
@@ -83,7 +83,6 @@ def rerank(
     made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
     shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
     write_table(output, provenance, made, job.shortlist.positives)
-    shutil.rmtree(work)
 
 
 def _made(job: Rescoring, direction: Direction, store: Store) -> Made:

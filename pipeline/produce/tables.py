@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.models.base import EmbeddingModel
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.artifact import UNITS, Build
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
@@ -80,7 +80,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
     with show_progress("mining") as report:
         mine(
             Problem(store.images, store.captions, split.image_of, *depths, memory),
-            work=build.directory / "shards",
+            work=build.directory / UNITS,
             output=build.directory / "table",
             run=run,
             progress=lambda done, total: report(done, total, "shards"),
@@ -123,7 +123,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
         rerank(
             Rescoring(model.to(device), pairs, listed, kept, options.checked_anchors, device),
             provenance=provenance,
-            work=build.directory / "shards",
+            work=build.directory / UNITS,
             output=build.directory / "table",
             progress=lambda done, total: report(done, total, "units"),
         )

@@ -113,8 +113,8 @@ def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -
     wrong = seen != true
     if wrong.any():
         suspected = read_clean_pairs(build.directory / CLEAN_PAIRS, len(seen)) <= section.threshold
-        shares = {"of_wrong_pairs": suspected[wrong].mean(), "of_right_pairs": suspected[~wrong].mean()}
-        build.notes["suspected"] = {name: float(share) for name, share in shares.items()}
+        pairs = {"of_wrong_pairs": wrong, "of_right_pairs": ~wrong}
+        build.notes["suspected"] = {name: float(suspected[of].mean()) for name, of in pairs.items() if of.any()}
 
 
 def _model(given: Mapping[str, Any]) -> MatchingModel:

@@ -134,6 +134,8 @@ def _costs(problem: Problem) -> Mapping[str, float]:
 
 def _kept_pairs(problem: Problem) -> float:
     """How many pairs are expected above the captions' limits."""
+    if "t2i" not in problem.directions:
+        return 0.0
     size = problem.size("t2i")
     sampled, rank = sample_and_rank(size.candidates, size.wanted)
     return size.anchors * size.candidates * rank / sampled

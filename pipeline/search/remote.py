@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 from pyarrow import fs
 
-from aoq.pipeline.digests import digest, file_sha256
+from aoq.pipeline.digests import digest, file_sha256, known_sha256
 from aoq.pipeline.scratch import scratch_beside, writing_in
 
 
@@ -26,10 +26,8 @@ def fetch(address: str, cache: Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
     with scratch_beside(seen, wait=True) as folder:
-        if seen.is_file():
-            copy = cache / seen.read_text()
-            if copy.is_file() and copy.stat().st_size == info.size:
-                return copy
+        if (found := _whole_copy(seen)) is not None:
+            return found
         fetched = folder / "fetched"
         fs.copy_files(place, str(fetched), system, fs.LocalFileSystem())
         copy = cache / f"{file_sha256(fetched)}{PurePosixPath(place).suffix}"
@@ -37,6 +35,15 @@ def fetch(address: str, cache: Path) -> Path:
         (folder / "seen").write_text(copy.name)
         os.replace(folder / "seen", seen)
     return copy
+
+
+def _whole_copy(seen: Path) -> Path | None:
+    """The copy that was made of what was seen, if both are as they were written."""
+    try:
+        copy = seen.with_name(seen.read_text())
+        return copy if known_sha256(copy) == copy.stem else None
+    except (OSError, ValueError):  # no file, or no name of one
+        return None
 
 
 def fetch_given(given: str, cache: Path) -> str:

@@ -56,7 +56,7 @@ class Keeper:
 
 
 class TileKeeper:
-    """What the images of a block, and all captions, keep from tile after tile of so many captions at most."""
+    """What the images of a block, and all captions, keep from tile after tile of up to `tile_captions` captions."""
 
     def __init__(self, images: Keeper, captions: Keeper, tile_captions: int) -> None:
         self._images, self._captions = images, captions

@@ -132,6 +132,11 @@ def _write(copy: Path, given: str, count: int, dimensions: int, parts: Blocks, n
         np.lib.format.write_array_header_1_0(file, header)
         start = 0
         for part in parts:
+            if part.shape[1] != dimensions:
+                raise ValueError(
+                    f"{given}: vectors have {dimensions} dimensions, and from row {start} on {part.shape[1]}; all need "
+                    "the same."
+                )
             block = part.astype(np.float64) if normalise else part
             if normalise:
                 norms = np.linalg.norm(block, axis=1, keepdims=True)

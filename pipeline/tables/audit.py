@@ -69,7 +69,7 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     mined = [direction for direction in DIRECTIONS if table[direction].h]
     for direction in mined:
         findings += _lists(direction, table)
-    if all(table[direction].negative_ids.max() < len(table[OTHER[direction]]) for direction in mined):
+    if all(table[direction].negative_ids.max(initial=-1) < len(table[OTHER[direction]]) for direction in mined):
         listed = {direction: _keys(table, direction) for direction in mined}
         if table.positives is not None:
             findings += _positives(table, table.positives, listed)

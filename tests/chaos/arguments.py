@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 from tests.chaos import forks
@@ -78,8 +79,8 @@ ARGUMENTS = (
     ("aoq", "explain", "./tiny.toml", "\u202estage"),
     ("aoq", "data", "check", "missing\x1b[2J"),
     ("aoq", "data", "check", "/dev"),
-    ("aoq", "estimate", "99999999999999999999", "5"),
-    ("aoq", "estimate", "-1", "5"),
+    ("aoq", "estimate", "images.npy", "captions.npy", "--per-image", "99999999999999999999"),
+    ("aoq", "estimate", "images.npy", "captions.npy", "--per-image", "3", "--h-captions", "-1"),
     ("aoq", "import-checkpoint", "/dev/zero", "out.safetensors"),
     ("aoq", "results", "\x07"),
 )
@@ -87,7 +88,7 @@ ARGUMENTS = (
 
 def hostile_argument(reference: Reference, folder: Path, rng: random.Random) -> str | None:
     place = reference.copy(folder / "place")
-    (place / "tiny.toml").write_text((reference.folder / "tiny" / "tiny.toml").read_text())
+    shutil.copytree(reference.folder / "tiny", place, symlinks=True, dirs_exist_ok=True)
     before = {path.name for path in place.iterdir()}
     if rng.random() < 0.5:
         command = [*rng.choice(ARGUMENTS)]

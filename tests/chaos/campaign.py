@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="this one alone, its folder kept")
     parser.add_argument("--share", type=float, default=1.0, help="of each kind's cases, at least one")
-    parser.add_argument("--minutes", type=float, default=30.0, help="begin no case after so many")
+    parser.add_argument("--minutes", type=float, default=30.0, help="begin no case after this many")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--reference", type=Path, help="where the undisturbed results are, or will be kept")
     asked = parser.parse_args()
@@ -92,9 +92,13 @@ def _all(
             finally:
                 os._exit(code)
         workers.append((process, log))
-    for process, log in workers:
-        os.waitpid(process, 0)
-        outcomes += [tuple(json.loads(line)) for line in log.read_text().splitlines()]
+    for job, (process, log) in enumerate(workers):
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        ended = [tuple(json.loads(line)) for line in log.read_text().splitlines()]
+        if code != 0:
+            kind, number = cases[job::jobs][len(ended)]
+            ended.append((kind.name, number, f"it took its process with it, which ended with {code}"))
+        outcomes += ended
     return outcomes
 
 

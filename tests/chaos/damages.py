@@ -10,7 +10,17 @@ from pathlib import Path
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.kills import differences
-from tests.chaos.reference import CHAINS, READERS, WRITERS, Reference, artefacts, content, luigi, write_experiments
+from tests.chaos.reference import (
+    CHAINS,
+    MINED,
+    READERS,
+    WRITERS,
+    Reference,
+    artefacts,
+    content,
+    luigi,
+    write_experiments,
+)
 from tests.chaos.rules import nothing_left, refused_well
 
 STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
@@ -131,13 +141,14 @@ def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> str | 
 
 
 def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> str | None:
-    """Kill `aoq mine`, damage what it leaves, and go on."""
+    """Kill `aoq mine`, damage what it leaves, or the copy of a file at an address, and go on."""
     place = reference.copy(folder / "place")
+    (place / "luigi.cfg").write_text("[paths]\ncache_root = cache\n")
     before = {path.name for path in place.iterdir()}
-    command = ("aoq", "mine", "images.npy", "captions.npy", "out", "--per-image", 3, "--normalise")
-    command = (*command, "--h-captions", 9, "--h-images", 5)
+    images = rng.choice(("images.npy", (place / "images.npy").as_uri()))
+    command, (_, operations) = ("aoq", "mine", images, "captions.npy", "out", *MINED), reference.length("mine")
     for _ in range(10):
-        forks.run(command, place, kill_after=rng.uniform(0.02, 0.4))
+        forks.run(command, place, kill_before=rng.randint(1, operations))
         if (place / "out").exists():
             shutil.rmtree(place / "out")
             continue
@@ -147,7 +158,8 @@ def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> st
             break
     else:
         return None
-    what = damage(rng.choice(files), rng)
+    cached = [path for path in files if path.is_relative_to(place / "cache")]
+    what = damage(rng.choice(cached or files), rng)
     ended = forks.run(command, place)
     if broke := refused_well(ended):
         return f"mine: {what}: {broke}"
@@ -160,5 +172,5 @@ KINDS = [
     Kind("artefacts", 200, "a file of an artefact damaged; what follows it is made again", of_an_artefact),
     Kind("unfinished", 120, "a file of killed work damaged; the chain goes on", of_unfinished_work),
     Kind("tables", 150, "a file of a table damaged; a command reads it", of_a_table),
-    Kind("mining", 40, "a file of a killed search damaged; it goes on", of_mining_work),
+    Kind("mining", 40, "a file of a killed search, or of its cache, damaged; it goes on", of_mining_work),
 ]

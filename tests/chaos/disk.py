@@ -30,7 +30,7 @@ def small_disk(place: Path) -> Iterator[Path]:
 
 
 def fill(place: Path, free: int) -> Path:
-    """Leave so many bytes."""
+    """Leave `free` bytes of disk."""
     plug, there = place / "plug", os.statvfs(place)
     with plug.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, there.f_bavail * there.f_frsize - free)

@@ -106,7 +106,7 @@ class Running:
         return self._text(0)
 
     def wait(self, *, kill_after: float | None = None, seconds: float = 120) -> Ended:
-        """Wait to its end, but kill its group after so many seconds: as asked, or because it is late."""
+        """Wait to its end, but kill its group after `kill_after` seconds, as asked, or after `seconds`, as late."""
         limit, killed = seconds if kill_after is None else kill_after, False
         status = None
         while status is None:
@@ -146,6 +146,8 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
             os.dup2(stream, number)
         os.chdir(folder)
         os.environ.update(environment)
+        if Path("luigi.cfg").exists():
+            _forget_settings()
         resource.setrlimit(resource.RLIMIT_DATA, (_data() + memory,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = _main(command)
@@ -155,6 +157,13 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _forget_settings() -> None:
+    """luigi.cfg is read where these are imported: in the folder of the campaign until now."""
+    for name in [*sys.modules]:
+        if f"{name}.".startswith(("luigi.", "aoq.pipeline.settings.", "aoq.pipeline.cli.")):
+            del sys.modules[name]
 
 
 def _main(command: list[str]) -> int:

@@ -7,17 +7,17 @@ import pickle
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
 
 from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
-from tests.chaos.forks import Ended
+from tests.chaos.oracle import Command, right_search, right_table
 from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, READERS, TEXTS, VECTORS, Reference, luigi
 from tests.chaos.rules import nothing_left, refused_well
 
@@ -80,66 +80,31 @@ change = {second_round.epochs = 4}
 class Target:
     """A command, one of the files it reads, and how that one may be hostile."""
 
-    command: tuple[object, ...]
+    command: Command
     files: tuple[str, ...]
     mutations: tuple[m.Mutation, ...]
-    right: Callable[[Path, Ended], str | None] = lambda place, ended: None
+    right: Callable[[Path, Command], str | None] = lambda place, command: None
     """What is wrong with the result, where the command ends with 0."""
     chain: str | None = None
     """The chain in whose folder the command runs; by default it has the files of the writers."""
 
 
-def right_table(place: Path, ended: Ended) -> str | None:
-    """A table that `aoq audit` finds nothing wrong with."""
-    audited = forks.run(("aoq", "audit", "out"), place)
-    return None if audited.code == 0 else f"exit code 0, and the audit says: {audited.said}"
+@dataclass
+class Vocabulary:
+    """What official code pickles."""
 
-
-def right_search(place: Path, ended: Ended) -> str | None:
-    """The lists that a product of all pairs gives, from the vectors as they stand now."""
-    broke = right_table(place, ended)
-    if broke:
-        return broke
-    images, captions = (_vectors(place, which) for which in ("images", "captions"))
-    with np.errstate(all="ignore"):
-        images, captions = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, captions))
-        scores = images @ captions.T
-    own = _owners(place, len(captions))[None, :] == np.arange(len(images))[:, None]
-    for direction, matrix, is_own in (("i2t", scores, own), ("t2i", scores.T, own.T)):
-        lists = pq.read_table(place / "out" / f"{direction}.parquet")
-        ids = np.array(lists["negative_ids"].to_pylist())
-        for row, listed in enumerate(ids):
-            kept = listed[listed >= 0]
-            if is_own[row, kept].any() or len(set(kept)) < len(kept):
-                return f"exit code 0, and list {row} of {direction} holds an own positive, or one twice"
-            rest = np.delete(matrix[row], np.concatenate([kept, np.flatnonzero(is_own[row])]))
-            if len(rest) and (len(kept) < ids.shape[1] or matrix[row, kept].min() < rest.max() - 1e-5):
-                return f"exit code 0, and list {row} of {direction} is not the hardest"
-    return None
-
-
-def _vectors(place: Path, which: str) -> np.ndarray:
-    """The vectors that the command was given, as numpy reads them."""
-    command = (place / "command").read_text().split()
-    name = command[2 if which == "images" else 3]
-    file, _, part = name.partition("::")
-    if file.endswith(".safetensors"):
-        return load_file(place / file)[part].astype(np.float64)
-    if file.endswith(".parquet"):
-        return np.array(pq.read_table(place / file).column(0).to_pylist(), np.float64)
-    return np.load(place / file).astype(np.float64)
-
-
-def _owners(place: Path, captions: int) -> np.ndarray:
-    pairs = np.load(place / "pairs.npy") if "--pairs" in (place / "command").read_text() else None
-    return np.repeat(np.arange(captions // EACH + 1), EACH)[:captions] if pairs is None else pairs.astype(np.int64)
+    word2idx: dict[str, int]
+    idx2word: dict[int, str]
+    idx: int
 
 
 PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
 LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
-RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH)
+RUN = ("aoq", "import-table", "i2t_rows.trec", "out", "--per-image", EACH)
+NAMED_RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
 TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
-EXPORTS = ("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec", "pylate")
+EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec"), TEXTS)
+EXPORTS["pylate"] = (*TEXTS, *VECTORS)
 SCREENED = ("aoq", "screen", "table", "out", "--positives")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
@@ -183,17 +148,17 @@ FILES = {
     ],
     "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
     "trec": [
-        Target(RUN, ("i2t.trec", "t2i.trec"), TEXT, right_table),
-        Target((*RUN, "--image-ids", "ids.txt"), ("i2t.trec", "ids.txt"), TEXT, right_table),
+        Target(RUN, ("i2t_rows.trec", "t2i_rows.trec"), TEXT, right_table),
+        Target(NAMED_RUN, ("i2t.trec", "ids.txt"), TEXT, right_table),
     ],
     "texts": [
         *(
             Target(
-                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *TEXTS),
+                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *options),
                 ("captions.txt", "ids.txt"),
                 TEXT,
             )
-            for name in EXPORTS
+            for name, options in EXPORTS.items()
             for way in ("i2t", "t2i")
         ),
         Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
@@ -288,7 +253,6 @@ CASES = {
 def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng: random.Random) -> str | None:
     target = rng.choice(targets)
     place = _prepared(reference, folder / "place", target)
-    (place / "command").write_text(" ".join(map(str, target.command)))
     before = {path.name for path in place.iterdir()}
     file = rng.choice(sorted(place.glob(rng.choice(target.files))))
     mutation = rng.choice(target.mutations)
@@ -300,9 +264,22 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     if (place / "canary").exists():
         return f"{what}: what stood in the file was executed"
     broke = (
-        target.right(place, ended) if ended.code == 0 else nothing_left(place, before | {"artifacts", "runs", "cache"})
+        target.right(place, target.command)
+        if ended.code == 0
+        else nothing_left(place, before | {"artifacts", "runs", "cache"})
     )
     return f"{what}: {broke}" if broke else None
+
+
+def whole_files(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+    """Every command of the targets, on files that nobody touched: else their hostile cases would prove little."""
+    for number, target in enumerate(chain.from_iterable(FILES.values())):
+        place = _prepared(reference, folder / str(number), target)
+        ended = forks.run(target.command, place)
+        broke = f"exit code {ended.code}\n{ended.said}" if ended.code != 0 else target.right(place, target.command)
+        if broke:
+            return f"{' '.join(map(str, target.command))}: {broke}"
+    return None
 
 
 def _prepared(reference: Reference, place: Path, target: Target) -> Path:
@@ -323,9 +300,10 @@ def _prepared(reference: Reference, place: Path, target: Target) -> Path:
     if target.files[0].startswith("data/dev_"):
         _annotate(place / "data")
     if "luigi" in target.command:
-        words = {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "a": 4, "caption": 5, "of": 6, "row": 7}
-        (place / "vocabulary.json").write_text(json.dumps({"word2idx": words, "idx2word": {}, "idx": len(words)}))
-        (place / "vocabulary.pkl").write_bytes(pickle.dumps({"word2idx": words, "idx": len(words)}))
+        words = ("<pad>", "<start>", "<end>", "<unk>", "a", "caption", "of", "row")
+        official = Vocabulary({word: n for n, word in enumerate(words)}, dict(enumerate(words)), len(words))
+        (place / "vocabulary.json").write_text(json.dumps(vars(official)))
+        (place / "vocabulary.pkl").write_bytes(pickle.dumps(official))
         for name, ending in (("pickled", "pkl"), ("worded", "json")):
             (place / f"{name}.toml").write_text(FOLDER_OF_DATA.format(ending=ending))
     return place
@@ -350,4 +328,7 @@ def _kind(name: str) -> Kind:
     return Kind(name, CASES[name], f"hostile {name} through the commands that read them", run)
 
 
-KINDS = [*map(_kind, FILES)]
+KINDS = [
+    Kind("whole", 1, "the commands of the hostile files below, on whole ones", whole_files),
+    *map(_kind, FILES),
+]

@@ -20,7 +20,7 @@ from tests.chaos.reference import (
 from tests.chaos.rules import refused_well
 
 KILLS_OF_A_CHAIN = 4
-"""Kills on the way to one end; each counts as none of its own, the case as one."""
+"""Each case kills one chain this often, and counts once."""
 
 
 def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,8 +229,6 @@ def _write_files(files: Path) -> None:
     _succeed(("aoq", "mine", "images.npy", "captions.npy", "table", *MINED), files)
     _succeed(("aoq", "export", "table", "aoq", "--format", "aoq"), files)
     for direction in ("i2t", "t2i"):
-        texts = ("--image-ids", "ids.txt", "--direction", direction)
-        _succeed(("aoq", "export", "table", f"{direction}.trec", "--format", "trec", *texts), files)
-
-
-Change = Callable[[Path], None]
+        for name, ids in (("", ("--image-ids", "ids.txt")), ("_rows", ())):
+            run = ("aoq", "export", "table", f"{direction}{name}.trec", "--format", "trec", "--direction", direction)
+            _succeed((*run, *ids), files)

@@ -7,9 +7,7 @@ import os
 import random
 import re
 import socket
-import struct
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +19,7 @@ from aoq.pipeline.terminal import is_hidden
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.reference import Reference
+from tests.pictures import bomb
 from tests.republish import republish
 
 REQUESTS = 40
@@ -294,8 +293,8 @@ def _put_pictures(place: Path, rng: random.Random) -> int:
     (thumbs / next(names)).mkdir()
     os.mkfifo(thumbs / next(names))
     contents = [
-        _bomb(13_000),
-        _bomb(7_000),
+        bomb(13_000),
+        bomb(7_000),
         rng.randbytes(500),
         b"",
         b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900),
@@ -317,17 +316,6 @@ def _picture(form: str, rng: random.Random) -> bytes:
             (0, 255, rng.randrange(256))
         )
     return bytes(content[: rng.choice((None, None, len(content) // 2))])
-
-
-def _bomb(side: int) -> bytes:
-    """A PNG of side x side black pixels, small as a file."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    rows = zlib.compress(bytes((side // 8 + 1) * side), 9)
-    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 KINDS = [Kind("requests", 12, f"`aoq browse` under {REQUESTS} hostile requests each", hostile_requests)]

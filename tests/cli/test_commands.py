@@ -195,7 +195,9 @@ def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
     (tmp_path / "copy").rename(left)
     assert "nothing to free" in aoq("gc").stdout
     assert str(left) in aoq("gc", "--unfinished").stdout
-    assert f"deleted {left}" in aoq("gc", "--delete", "--unfinished").stdout
+    deleted = aoq("gc", "--delete", "--unfinished").stdout
+    assert f"deleted {left}" in deleted
+    assert " artefacts, 1 unfinished, 0.0 MB freed" in deleted
     assert not left.exists()
 
 

@@ -125,6 +125,15 @@ def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
     assert audit(files / "back") == []
 
 
+def test_a_run_of_few_lists_has_rows_for_all_that_is_known(run, files):
+    (files / "many.txt").write_text("".join(f"{row}.jpg\n" for row in range(500)))
+    (files / "i2t.trec").write_text("2.jpg Q0 999 1 0.9 x\n")
+    (files / "t2i.trec").write_text("5 Q0 499.jpg 1 0.5 x\n")
+    shown = run("import-table", "i2t.trec", "back", "--per-image", 2, "--image-ids", "many.txt")
+    assert shown.exit_code == 0, shown.stderr
+    assert [len(read_table(files / "back")[direction]) for direction in DIRECTIONS] == [500, 1000]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [

@@ -204,12 +204,14 @@ def test_files_that_are_not_what_they_seem_are_refused(run, files):
     (files / "broken.parquet").write_bytes(b"no columns")
     (files / "vectors.csv").write_text("1,2")
     pq.write_table(pa.table({"v": [[1.0, 2.0], [1.0]]}), "ragged.parquet")
+    pq.write_table(pa.table({"v": [[1.0, 2.0]] * 4096 + [[1.0]] * 2 * 4096}), "later.parquet")
     for given, message in {
         "two.safetensors": "has 2 tensors of vectors, ['a', 'b']; name one: two.safetensors::NAME",
         "two.safetensors::c": "has no 'c' among its tensors",
         "broken.safetensors": "is damaged or not a safetensors file",
         "broken.parquet": "is damaged or not a Parquet file",
         "ragged.parquet": "the lists of column 'v' are not all of 2 numbers",
+        "later.parquet": "vectors have 2 dimensions, and from row 4096 on 1; all need the same",
         "vectors.csv": "is none of .npy, .safetensors, .parquet",
         "nowhere.npy": "nowhere.npy does not exist",
         "images.npy::a": "holds one array without a name",

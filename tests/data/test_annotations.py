@@ -76,17 +76,33 @@ def test_classes_are_booleans_or_zeros_and_ones(folder):
         ("relevance", "caption_id,image_id\n1,-1\n", "names image_id -1 to -1"),
         ("relevance", "caption_id,image\n1,1\n", "table with the columns caption_id, image_id"),
         ("relevance", "caption_id,image_id\n", "holds no pair"),
-        ("relevance", "caption_id,image_id\n1,\n2,1\n", "column image_id is empty in some rows"),
+        ("relevance", "caption_id,image_id\n1,\n2,1\n", "1 values of column 'image_id' are empty"),
         ("relevance_x", "caption_id,image_id,direction\n1,1,both\n", "direction is 'both'; write i2t or t2i"),
         ("judgements", "image_id,caption_id,score\n1,3,good\n", "table with the columns image_id, caption_id, score"),
         ("judgements", "image_id,caption_id,score\n1,3,1\n1,4,inf\n", r"row 1 \(from 0\) has no finite score"),
-        ("judgements", "image_id,caption_id,score\n1,3,nan\n", "column score is empty in some rows"),
+        ("judgements", "image_id,caption_id,score\n1,3,nan\n", "column 'score' is of null, and double is needed"),
         ("judgements", "", "table with the columns"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(folder, name, text, message):
     (folder / f"dev_{name}.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
+        read_annotations(folder, open_split(folder, "dev"))
+
+
+def test_whole_scores_and_long_texts_fit_and_damaged_pages_do_not(folder):
+    directions = pa.array(["i2t", "t2i"], pa.large_string())
+    pairs = {"image_id": pa.array([1, 2], pa.uint8()), "caption_id": [3, 4]}
+    relevance, judgements = folder / "dev_relevance.parquet", folder / "dev_judgements.parquet"
+    pq.write_table(pa.table({**pairs, "direction": directions}), relevance)
+    pq.write_table(pa.table({**pairs, "score": [1, 3]}), judgements, compression="none", write_page_checksum=True)
+    found = read_annotations(folder, open_split(folder, "dev"))
+    assert found.judgements["judgements"].scores.tolist() == [1, 3]
+    assert [found.relevance["relevance"][way][1].tolist() for way in ("i2t", "t2i")] == [[3], [4]]
+    content = judgements.read_bytes()
+    judgements.write_bytes(content.replace((3).to_bytes(8, "little"), (5).to_bytes(8, "little"), 1))
+    assert judgements.read_bytes() != content
+    with pytest.raises(ValueError, match=r"dev_judgements.parquet is damaged"):
         read_annotations(folder, open_split(folder, "dev"))
 
 

@@ -88,6 +88,10 @@ def test_claims_are_held_against_scenes(caption, true):
     assert is_true(caption, SCENES).tolist() == [bool(one) for one in true]
 
 
-def test_other_sentences_are_refused():
-    with pytest.raises(ValueError, match="from 'runs fast"):
-        is_true("A dog runs fast .", SCENES)
+@pytest.mark.parametrize(
+    ("caption", "message"),
+    [("A dog runs fast .", "from 'runs fast"), ("A dog left of .", "its relation is not between two"), ("Over .", "")],
+)
+def test_other_sentences_are_refused(caption, message):
+    with pytest.raises(ValueError, match=f"is no caption of the generated world.*{message}"):
+        is_true(caption, SCENES)

@@ -6,10 +6,8 @@ import base64
 import logging
 import os
 import resource
-import struct
 import sys
 import threading
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pytest
 from aoq.pipeline.data import thumbnails as module
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.thumbnails import WIDTH, Thumbnails
+from tests.pictures import bomb
 
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -42,17 +41,6 @@ def test_without_pillow_it_says_what_to_install(thumbnails: Thumbnails, monkeypa
     with pytest.raises(ImportError, match=r'pictures needs PIL .*`pip install "aoq\[report\]"`'):
         thumbnails[0]
     assert thumbnails[3] is None
-
-
-def bomb(side: int) -> bytes:
-    """A PNG of side x side black pixels, small as a file."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes((side // 8 + 1) * side), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("side", [8_000, 13_000, 20_000])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from aoq.pipeline.mining import estimate as estimating
-from aoq.pipeline.mining import mine as mining
 from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import proposals
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
@@ -27,26 +26,17 @@ def problem():
     return Problem(images, captions, np.repeat(np.arange(IMAGES, dtype=np.int32), 3), 40, 15, 10**6)
 
 
-def measured(problem, folder, search, monkeypatch):
-    """The work folder's bytes before it is cleared, and the lists' bytes."""
-    sizes = []
-    clear = shutil.rmtree
-
-    def weigh(path, **options):
-        if path == folder / "w":
-            sizes.append(sum(p.stat().st_size for p in path.iterdir()))
-        clear(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(mining.shutil, "rmtree", weigh)
-        mining.mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "w", output=folder / "t")
-    return sizes[0], sum((folder / "t" / f"{name}.parquet").stat().st_size for name in ("i2t", "t2i"))
+def measured(problem, folder, search):
+    """The work folder's bytes, and the lists' bytes."""
+    mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "w", output=folder / "t")
+    work = sum(path.stat().st_size for path in (folder / "w").iterdir())
+    return work, sum((folder / "t" / f"{name}.parquet").stat().st_size for name in ("i2t", "t2i"))
 
 
 @pytest.mark.parametrize("piece", [(4096, 8192), (500, 1500)])
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
 def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, search, piece):
-    work, table = measured(problem, tmp_path, search, monkeypatch)
+    work, table = measured(problem, tmp_path, search)
     monkeypatch.setattr(estimating, "PIECE_IMAGES", piece[0])
     monkeypatch.setattr(estimating, "PIECE_CAPTIONS", piece[1])
     found = estimate(problem, search)
@@ -74,7 +64,7 @@ def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatc
     monkeypatch.setattr(FloatProduct, "__call__", counted)
     monkeypatch.setattr(proposals, "exact_scores", scoring)
     problem = replace(problem, memory=10**9)
-    mining.mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
+    mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
     costs = BACKENDS["onepass"].costs(problem)
     *near, exact = costs.values()
     assert sum(near) == sum(made)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
 
 
@@ -47,3 +48,7 @@ def test_a_direction_of_no_depth_is_left_out_and_no_table_is_made(tmp_path):
     assert problem.directions == ("i2t",)
     with pytest.raises(ValueError, match="a table has lists of both directions"):
         mine(problem, search="onepass", provenance={}, work=tmp_path / "w", output=tmp_path / "t")
+
+
+def test_a_direction_of_no_depth_costs_nothing_where_nothing_is_paired():
+    assert BACKENDS["onepass"].costs(problem_of([-1] * 5, h_captions=4, h_images=0))["lists of captions"] == 0

@@ -81,6 +81,18 @@ def test_a_file_is_fetched_again_when_it_changed_or_its_copy_is_gone(tmp_path):
     assert {path.suffix for path in cache.iterdir()} == {".seen", ".safetensors"}
 
 
+@pytest.mark.parametrize("content", [b"two!", b"one!", b"", b"\xff", b"\0", b"x" * 300, b"../source.npy"])
+@pytest.mark.parametrize("suffix", [".npy", ".seen"])
+def test_a_file_is_fetched_again_when_its_copy_is_damaged(tmp_path, suffix, content):
+    source, cache = tmp_path / "source.npy", tmp_path / "cache"
+    source.write_bytes(b"four")
+    fetch(source.as_uri(), cache)
+    (damaged,) = cache.glob(f"*{suffix}")
+    damaged.write_bytes(content)
+    assert fetch(source.as_uri(), cache).read_bytes() == b"four"
+    assert len(list(cache.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     ("address", "error", "message"),
     [

@@ -73,6 +73,11 @@ def edit(folder, change):
     path.write_text(json.dumps(manifest))
 
 
+def test_a_file_without_lists_is_named(folder):
+    rewrite(folder, "i2t", lambda *columns: tuple(column[:0] for column in columns))
+    assert any("holds 0 lists of 12" in str(found) for found in audit(folder))
+
+
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat", "faiss:IVF4,Flat|nprobe=2"])
 def test_what_is_mined_is_sound(tmp_path, search):
     assert audit(mined(tmp_path, search, recall_floor=0.1)) == []

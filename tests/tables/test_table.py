@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
+from aoq.pipeline.scratch import reclaim, scratch_of
 from aoq.pipeline.search.exact import exact_heads, lowest_positives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Problem
@@ -126,8 +127,9 @@ def test_a_failed_save_leaves_the_old_table(table, tmp_path):
 KILLS = [("os.rename", 1, "old"), ("os.rename", 2, "old"), ("shutil.rmtree", 1, "new")]
 
 
+@pytest.mark.parametrize("again", ["save", "reclaim"])
 @pytest.mark.parametrize(("event", "number", "there"), KILLS)
-def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, there):
+def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, there, again):
     output = tmp_path / "table"
 
     def make(content, *, overwrite=True):
@@ -150,8 +152,11 @@ def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, th
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    with pytest.raises(ValueError, match="is there already; remove it"):
-        make("newer", overwrite=False)
+    if again == "reclaim":
+        assert reclaim(scratch_of(output))
+    else:
+        with pytest.raises(ValueError, match="is there already; remove it"):
+            make("newer", overwrite=False)
     assert (output / "manifest.json").read_text() == there
     assert list(tmp_path.iterdir()) == [output]
 
