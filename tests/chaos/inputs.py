@@ -18,7 +18,7 @@ from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
 from tests.chaos.forks import Ended
-from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, READERS, TEXTS, VECTORS, Reference, luigi
+from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, PICTURES, READERS, TEXTS, VECTORS, Reference, luigi
 from tests.chaos.rules import nothing_left, refused_well
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
@@ -137,9 +137,10 @@ def _owners(place: Path, captions: int) -> np.ndarray:
 
 PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
 LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
-RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH)
+RUN = ("aoq", "import-table", "trec/i2t.trec", "out", "--per-image", EACH)
 TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
-EXPORTS = ("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec", "pylate")
+EXPORTS = ("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "ms-swift", "pylate")
+PICTURED = ("triplet", "ids", "tevatron", "vlm2vec")
 SCREENED = ("aoq", "screen", "table", "out", "--positives")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
@@ -183,19 +184,29 @@ FILES = {
     ],
     "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
     "trec": [
-        Target(RUN, ("i2t.trec", "t2i.trec"), TEXT, right_table),
-        Target((*RUN, "--image-ids", "ids.txt"), ("i2t.trec", "ids.txt"), TEXT, right_table),
+        Target(RUN, ("trec/i2t.trec", "trec/t2i.trec"), TEXT, right_table),
+        Target((*RUN, "--image-ids", "ids.txt"), ("trec/i2t.trec", "ids.txt"), TEXT, right_table),
     ],
     "texts": [
         *(
             Target(
                 ("aoq", "export", "table", "out", "--format", name, "--direction", way, *TEXTS),
-                ("captions.txt", "ids.txt"),
+                ("captions.txt", "ids.txt", "described.txt"),
                 TEXT,
             )
             for name in EXPORTS
             for way in ("i2t", "t2i")
         ),
+        *(
+            Target(
+                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *PICTURES),
+                ("captions.txt", "ids.txt", "pictures/3.jpg"),
+                TEXT,
+            )
+            for name in PICTURED
+            for way in ("i2t", "t2i")
+        ),
+        Target(("aoq", "export", "table", "out", "--format", "negclip", *PICTURES), ("captions.txt", "ids.txt"), TEXT),
         Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
         Target(("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt"), ("captions.txt",), TEXT),
     ],
