@@ -77,6 +77,7 @@ WRITERS = (
         )
         for name in ("ids", "tevatron", "colpali", "nemo")
     ),
+    Writer("publish", ("aoq", "publish", "table", "out", "--image-ids", "ids.txt"), "out"),
     Writer("export trec", ("aoq", "export", "table", "out", "--format", "trec"), "out"),
     Writer(
         "export pylate", ("aoq", "export", "table", "out", "--format", "pylate", "--direction", "t2i", *TEXTS), "out"
@@ -90,6 +91,7 @@ READERS = (
     ("aoq", "export", "table", "out", "--format", "triplet", "--direction", "t2i", *TEXTS),
     ("aoq", "export", "table", "out", "--format", "trec"),
     ("aoq", "screen", "table", "out", "--mutual-rank", 3),
+    ("aoq", "publish", "table", "out"),
 )
 """Commands that read the folder `table`."""
 

@@ -39,6 +39,7 @@ def commands(mined, golden_file, tmp_path):
     return [
         ("mine", *vectors, "out", "--per-image", 3, "--h-captions", 5, "--h-images", 5),
         ("screen", table, "out", "--mutual-rank", 3),
+        ("publish", table, "out"),
         ("import-table", tmp_path / "i2t_a.npy", "out", "--per-image", 3),
         ("import-checkpoint", golden_file("ckpt_scan_bigru.pth.tar"), "out"),
         *(

@@ -10,9 +10,10 @@ import shutil
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from tests.exports.conftest import DEPTHS, PICTURES, READERS, TEXTS, VECTORS, alone, colour, negatives
+from tests.exports.conftest import DEPTHS, PICTURES, READERS, TEXTS, VECTORS, alone, colour, negatives, run
 
 pytestmark = [pytest.mark.exports, pytest.mark.filterwarnings("ignore")]
 
@@ -193,6 +194,15 @@ def test_an_export_made_again_is_not_read_from_a_cache(name, datasets, export):
     assert found == [1, 3]
 
 
-def test_a_table_of_ours(datasets, world):
-    rows = datasets.load_dataset("parquet", data_files=str(world.folder / "table" / "i2t.parquet"), split="train")
-    assert rows["negative_ids"][:] == world.table.i2t.negative_ids.tolist()
+def test_what_is_published(datasets, world, tmp_path, monkeypatch):
+    monkeypatch.chdir(world.folder)
+    run("screen", "table", tmp_path / "view", "--mutual-rank", 2)
+    run("publish", "table", tmp_path / "out", "--view", tmp_path / "view", "--image-ids", "ids.txt")
+    names = ("i2t", "t2i_flags", "images", "positives")
+    lists, flags, images, positives = (
+        datasets.load_dataset(str(tmp_path / "out"), name, split="train") for name in names
+    )
+    assert lists["negative_ids"][:] == world.table.i2t.negative_ids.tolist()
+    assert np.shape(flags["flags"][:]) == world.table.t2i.negative_ids.shape
+    assert images["image_id"][:] == world.ids
+    assert positives["image_id"][:] == [caption // 2 for caption in range(len(world.captions))]

@@ -27,6 +27,8 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     if not root.is_dir():
         raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
     base = os.path.abspath(root)
+    if base.encode(errors="replace").decode() != base:
+        raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
     found = [_find(base, name) for name in ids]
     if None in found:
         first = ids[found.index(None)]

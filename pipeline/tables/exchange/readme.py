@@ -31,6 +31,7 @@ def write_readme(
     """YAML that `datasets` finds the tables by, where there are some, then the lines."""
     sides = [side for one in outgoing.values() for side in (one.anchors, one.candidates)]
     files = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
+    tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
     given = {"folder": folder.name}
     given |= {"queries": f"{sides[0].noun}s", "documents": f"{sides[1].noun}s"}
     by_path = any(side.are_pictures for side in sides) and not any(one.packed for one in outgoing.values())
@@ -42,16 +43,18 @@ def write_readme(
         language=form.language,
         load=Template(form.load.strip()).substitute(given),
     )
-    (folder / "README.md").write_text(_configs(files) + text, encoding="utf-8")
+    (folder / "README.md").write_text(_front_matter(folder, tables) + text, encoding="utf-8")
 
 
-def _configs(files: list[Path]) -> str:
-    """The tables by name, and their hashes: `datasets` caches them by this text alone, whatever the files hold."""
-    if not files:
-        return ""
+def _front_matter(folder: Path, tables: Mapping[str, str]) -> str:
+    return f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
+
+
+def describe_tables(folder: Path, tables: Mapping[str, str]) -> str:
+    """YAML that names those that are there, with their hashes: `datasets` caches by this text, whatever they hold."""
     entries = [
-        f"- config_name: {path.stem if len(files) > 1 else 'default'}\n  data_files: {path.name}\n"
-        f"  description: sha256 {file_sha256(path)}\n"
-        for path in files
+        f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
+        for name, file in tables.items()
+        if (folder / file).is_file()
     ]
-    return "---\nconfigs:\n" + "".join(entries) + "---\n"
+    return "configs:\n" + "".join(entries)
