@@ -23,7 +23,7 @@ test-cluster: .venv/installed
 test-exports: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
-		colpali-engine ms-swift nemo-automodel
+		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
 	$(BIN)/python -m pytest -m exports tests/exports
 
 test-install: .venv/installed

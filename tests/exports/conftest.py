@@ -1,18 +1,18 @@
 """A table with pictures, exported as users do, and the libraries that read it.
 
 Each picture is of one colour, so what a model sees of it says whose it is. Readers that pip would install with much
-that nobody needs here lie in a folder of their own, without their dependencies: `alone` takes one file of theirs.
+that nobody needs here lie in a folder of their own, without their dependencies: `reader` takes one module of theirs.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
 import warnings
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,15 +99,27 @@ def loaded():
     return load
 
 
-def alone(package, file):
-    """One module of a reader, without what its package imports beside it."""
-    if not (READERS / package).is_dir():
-        pytest.fail(f"{READERS / package} is not there: `make test-exports` installs it")
-    spec = spec_from_file_location(f"{package}_{Path(file).stem}", READERS / package / file)
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def reader():
+    """One module of a reader, without what the packages above it import."""
+    known = set(sys.modules)
+
+    def load(name):
+        if not (READERS / name.split(".")[0]).is_dir():
+            pytest.fail(f"{name} is not in {READERS}: `make test-exports` installs it")
+        packages = name.split(".")[:-1]
+        for depth in range(1, len(packages) + 1):
+            package = ModuleType(".".join(packages[:depth]))
+            package.__path__ = [str(READERS.joinpath(*packages[:depth]))]
+            sys.modules[package.__name__] = package
+        module = importlib.import_module(name)
+        vars(sys.modules[module.__package__]).update(vars(module))  # the names that a README imports from there
+        return module
+
+    yield load
+    for name in set(sys.modules) - known:
+        if (READERS / name.split(".")[0]).is_dir():
+            del sys.modules[name]
 
 
 def colour(picture):

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import random
 import shutil
-import sys
-from types import ModuleType
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.exports.conftest import DEPTHS, PICTURES, READERS, TEXTS, VECTORS, alone, colour, negatives, run
+from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS, colour, negatives, run
+
+NEMO = "nemo_automodel.components.datasets.llm.retrieval_dataset"
 
 pytestmark = [pytest.mark.exports, pytest.mark.filterwarnings("ignore")]
 
 
-def test_colpali_engine(export, loaded, world, monkeypatch):
-    for name in ("colpali_engine", "colpali_engine.data"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    reader = alone("colpali_engine", "data/dataset.py")
-    vars(sys.modules["colpali_engine.data"]).update(vars(reader))
+def test_colpali_engine(reader, export, loaded, world):
+    reader("colpali_engine.data.dataset")
     rows = loaded(export("colpali", "t2i", *PICTURES)).data
     assert len(rows) == len(world.captions)
     for caption in range(len(rows)):
@@ -35,10 +32,10 @@ def test_colpali_engine(export, loaded, world, monkeypatch):
 
 
 @pytest.mark.parametrize("packed", [(), ("--pack",)])
-def test_nemo_automodel(packed, export, world):
-    reader = alone("nemo_automodel", "components/datasets/llm/retrieval_dataset.py")
+def test_nemo_automodel(packed, reader, export, world):
+    data = reader(NEMO)
     folder = export("nemo", "t2i", *PICTURES, *packed)
-    rows = reader.make_retrieval_dataset(str(folder / "train.json"), n_passages=4)
+    rows = data.make_retrieval_dataset(str(folder / "train.json"), n_passages=4)
     assert len(rows) == len(world.captions)
     for caption, row in enumerate(rows):
         assert row["question"] == world.captions[caption]
@@ -48,36 +45,22 @@ def test_nemo_automodel(packed, export, world):
         assert row["doc_id"] == [world.ids[image] for image in documents]
 
 
-def test_nemo_automodel_reads_texts(export, world):
-    reader = alone("nemo_automodel", "components/datasets/llm/retrieval_dataset.py")
-    row = reader.make_retrieval_dataset(str(export("nemo", "t2i", *TEXTS) / "train.json"), n_passages=2)[0]
+def test_nemo_automodel_reads_texts(reader, export, world):
+    row = reader(NEMO).make_retrieval_dataset(str(export("nemo", "t2i", *TEXTS) / "train.json"), n_passages=2)[0]
     assert row["doc_text"] == [world.described[image] for image in (0, negatives(world, "t2i", 0)[0])]
     assert row["doc_image"] == ["", ""]
 
 
-@pytest.fixture
-def swift(monkeypatch):
-    """ms-swift's inputs of a template, without its templates."""
-    monkeypatch.syspath_prepend(READERS)
-    known = set(sys.modules)
-    package = ModuleType("swift.template")
-    package.__path__ = [str(READERS / "swift" / "template")]
-    monkeypatch.setitem(sys.modules, "swift.template", package)
-    yield importlib.import_module("swift.template.template_inputs")
-    for name in set(sys.modules) - known:
-        if name.split(".")[0] in ("swift", "modelscope", "modelscope_hub"):
-            del sys.modules[name]
-
-
 @pytest.mark.parametrize("direction", DEPTHS)
-def test_ms_swift(direction, swift, export, world):
+def test_ms_swift(direction, reader, export, world):
     from PIL import Image
 
+    template = reader("swift.template.template_inputs").TemplateInputs
     folder = export("ms-swift", direction, *PICTURES)
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert len(lines) == len(world.captions)
     for caption, line in enumerate(lines):
-        inputs = swift.TemplateInputs.from_dict(line)
+        inputs = template.from_dict(line)
         anchor = caption if direction == "t2i" else caption // 2
         assert len(inputs.positive) == 1
         assert len(inputs.negative) == DEPTHS[direction]
@@ -154,31 +137,37 @@ def test_negclip(export, world):
 
 
 @pytest.mark.parametrize("direction", DEPTHS)
-def test_pylate(direction, datasets, export, world):
-    """Its processing looks texts up by `query_id` and `document_id`, and takes as many scores."""
-    folder = export("pylate", direction, *TEXTS, *VECTORS)
-    train, queries, documents = (
-        datasets.load_dataset(str(folder), name, split="train") for name in ("train", "queries", "documents")
-    )
-    query, document = dict(zip(queries["query_id"], queries["text"], strict=True)), {}
-    document = dict(zip(documents["document_id"], documents["text"], strict=True))
-    texts = (world.captions, world.described) if direction == "t2i" else (world.described, world.captions)
-    for row in train:
-        anchor = texts[0].index(query[row["query_id"]])
-        found = [texts[1].index(document[one]) for one in row["document_ids"]]
-        assert found[1:] == negatives(world, direction, anchor)
-        assert len(row["scores"]) == len(found)
-        assert row["scores"][1:] == sorted(row["scores"][1:], reverse=True)
-
-
-def test_flagembedding(datasets, export, world):
-    """Its data set reads every .jsonl in a folder, and draws from `pos` and `neg`."""
-    folder = export("flagembedding", "t2i", *TEXTS)
-    (file,) = [path for path in folder.iterdir() if path.suffix in (".json", ".jsonl")]
-    rows = datasets.load_dataset("json", data_files=str(file), split="train")
+def test_pylate(direction, reader, export, loaded, world):
+    reader("pylate.utils.processing")
+    rows = loaded(export("pylate", direction, *TEXTS, *VECTORS)).train
+    assert len(rows) == len(world.captions)
     for caption, row in enumerate(rows):
-        assert (row["query"], row["pos"]) == (world.captions[caption], [world.described[caption // 2]])
-        assert row["neg"] == [world.described[image] for image in negatives(world, "t2i", caption)]
+        anchor, own = (caption, caption // 2) if direction == "t2i" else (caption // 2, caption)
+        texts = (world.captions, world.described) if direction == "t2i" else (world.described, world.captions)
+        assert row["query"] == texts[0][anchor]
+        assert row["documents"] == [texts[1][one] for one in (own, *negatives(world, direction, anchor))]
+        assert row["scores"][1:] == world.table[direction].scores[anchor].tolist()
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+def test_flagembedding(distilled, reader, export, world, tmp_path):
+    """It draws one of `pos`, and as many of `neg` as it is told."""
+    folder = export("flagembedding", "t2i", *TEXTS, *(("--scores",) if distilled else ()))
+    given = {"train_data": [str(folder)], "cache_path": str(tmp_path / "cache"), "max_example_num_per_dataset": 1000}
+    given |= {"knowledge_distillation": distilled, "shuffle_ratio": 0.0, "train_group_size": 1 + DEPTHS["t2i"]}
+    given |= {"query_instruction_for_retrieval": None, "passage_instruction_for_retrieval": None}
+    dataset = reader("FlagEmbedding.abc.finetune.embedder.AbsDataset").AbsEmbedderTrainDataset
+    rows = dataset(SimpleNamespace(**given), None)
+    assert len(rows) == len(world.captions)
+    for caption in range(len(rows)):
+        query, passages, scores = rows[caption]
+        listed = negatives(world, "t2i", caption)
+        assert (query, passages[0]) == (world.captions[caption], world.described[caption // 2])
+        assert sorted(passages[1:]) == sorted(world.described[image] for image in listed)
+        if distilled:
+            known = dict(zip(passages[1:], scores[1:], strict=True))
+            found = [known[world.described[image]] for image in listed]
+            assert found == world.table.t2i.scores[caption].tolist()
 
 
 @pytest.mark.parametrize("name", ["ids", "n-tuple", "tevatron"])
