@@ -1,8 +1,8 @@
-# make demo   both rounds on the embedded demo      make test   all tests, but those of a cluster and of installing
+# make demo   both rounds on the embedded demo      make test   all tests, but those of the other test- targets
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-install chaos lint clean
+.PHONY: demo test test-cluster test-exports test-install chaos lint clean
 
 demo: .venv/installed
 	@$(BIN)/luigi --module tasks SecondRound
@@ -19,6 +19,13 @@ test: .venv/installed
 test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest -m cluster
+
+# Readers of exports: those that would bring much for one file of theirs lie apart, without what they depend on.
+test-exports: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
+		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
+	$(BIN)/python -m pytest -m exports tests/exports
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install

@@ -32,6 +32,9 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @with_default("--split", default="train", help="Which of its splits.")
 @click.option("--captions", type=PATH, help="A text file, one caption a line.")
 @image_ids
+@click.option("--image-root", type=PATH, help="The pictures; an image's file is its id. DATA/thumbs has small ones.")
+@click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
+@click.option("--image-texts", type=PATH, help="A text file, one line in the place of each image.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
 def export(
@@ -45,36 +48,48 @@ def export(
     split: str,
     captions: Path | None,
     image_ids: Path | None,
+    image_root: Path | None,
+    pack: bool,
+    image_texts: Path | None,
     vectors: tuple[str, str] | None,
     view: Path | None,
 ) -> None:
     """Write a table in another trainer's format.
 
-    The negative table in the folder TABLE is written to OUTPUT, as:
+    The negative table in the folder TABLE is written to the new folder OUTPUT, with a README.md that loads it, as:
 
     \b
     triplet, n-tuple,         Parquet for sentence-transformers, with the columns
-    labeled-pair,               of its mine_hard_negatives
+    labeled-pair,               of its mine_hard_negatives; pictures by path
     labeled-list
-    pylate                    a folder of three Parquet tables
-    flagembedding, tevatron   a JSON object a line
-    trec                      a run: the negatives with their scores
-    aoq                       the 2020 code's lists of both directions, in the
-                                folder OUTPUT/ as i2t_OUTPUT.npy, t2i_OUTPUT.npy
+    ids                       the same in ids, with tables of images and captions,
+                                for its util.resolve_ids
+    tevatron, colpali, nemo   Tevatron 2, colpali-engine, NeMo Automodel: ids and a
+                                corpus; queries of the latter two are captions
+    ms-swift, vlm2vec         a line or row a pair; pictures by path
+    negclip                   NegCLIP's TSV, of both directions
+    pylate, flagembedding     texts alone
+    trec                      runs of both directions, with scores
+    aoq                       the 2020 code's lists of both directions
 
-    A caption goes by its text, an image by its id: from a dataset folder (--data), or from text files (--captions,
-    --image-ids). Of an anchor's positives the table keeps the lowest score only; where there are several, scores of
-    positives (--scores; pylate) need --vectors.
+    A caption goes by its text, an image as a picture: the file below --image-root that its id names, with an ending or
+    without. Texts may stand in for images (--image-texts). An id in their place is refused. Captions and ids come from
+    a dataset folder (--data), or from text files (--captions, --image-ids).
+
+    An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
+    positives the table keeps the lowest score only; where there are several, scores of positives (--scores; pylate)
+    need --vectors.
     """
-    from aoq.pipeline.tables.exchange.formats import export_table, find_format
+    from aoq.pipeline.tables.exchange.export import Said, export_table
+    from aoq.pipeline.tables.exchange.formats import find_format
     from aoq.pipeline.tables.files import read_manifest
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.writing import made_whole
 
     form = find_format(name)
-    if form.both_directions and direction is not None:
+    if form.directions != "one" and direction is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
-    if not form.both_directions and direction is None:
+    if form.directions == "one" and direction is None:
         raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
     if scores and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
@@ -83,7 +98,7 @@ def export(
     if data is not None and (captions or image_ids):
         raise click.UsageError("--data has captions and image ids; leave out --captions and --image-ids")
     manifest = read_manifest(table)
-    texts, ids = (None if file is None else read_lines(file) for file in (captions, image_ids))
+    texts, ids, stand_ins = (None if file is None else read_lines(file) for file in (captions, image_ids, image_texts))
     if data is not None:
         opened = open_split(data, split)
         texts, ids = opened.captions, opened.ids
@@ -94,11 +109,10 @@ def export(
             table,
             made,
             name,
+            said=Said(texts, ids, image_root, stand_ins, pack),
             direction=direction,
             num_negatives=num_negatives,
             scores=scores,
-            captions=texts,
-            image_ids=ids,
             vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
             view=read_view(view, manifest) if view else None,
         )

@@ -18,7 +18,7 @@ from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
 from tests.chaos.oracle import Command, right_search, right_table
-from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, READERS, TEXTS, VECTORS, Reference, luigi
+from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, PICTURES, READERS, TEXTS, VECTORS, Reference, luigi
 from tests.chaos.rules import nothing_left, refused_well
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
@@ -100,11 +100,12 @@ class Vocabulary:
 
 PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
 LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
-RUN = ("aoq", "import-table", "i2t_rows.trec", "out", "--per-image", EACH)
-NAMED_RUN = ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
+RUN = ("aoq", "import-table", "trec_rows/i2t.trec", "out", "--per-image", EACH)
+NAMED_RUN = ("aoq", "import-table", "trec/i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
 TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
-EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "trec"), TEXTS)
+EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "ms-swift"), TEXTS)
 EXPORTS["pylate"] = (*TEXTS, *VECTORS)
+PICTURED = ("triplet", "ids", "tevatron", "vlm2vec")
 SCREENED = ("aoq", "screen", "table", "out", "--positives")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
@@ -148,19 +149,29 @@ FILES = {
     ],
     "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
     "trec": [
-        Target(RUN, ("i2t_rows.trec", "t2i_rows.trec"), TEXT, right_table),
-        Target(NAMED_RUN, ("i2t.trec", "ids.txt"), TEXT, right_table),
+        Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),
+        Target(NAMED_RUN, ("trec/i2t.trec", "ids.txt"), TEXT, right_table),
     ],
     "texts": [
         *(
             Target(
                 ("aoq", "export", "table", "out", "--format", name, "--direction", way, *options),
-                ("captions.txt", "ids.txt"),
+                ("captions.txt", "ids.txt", "described.txt"),
                 TEXT,
             )
             for name, options in EXPORTS.items()
             for way in ("i2t", "t2i")
         ),
+        *(
+            Target(
+                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *PICTURES),
+                ("captions.txt", "ids.txt", "pictures/3.jpg"),
+                TEXT,
+            )
+            for name in PICTURED
+            for way in ("i2t", "t2i")
+        ),
+        Target(("aoq", "export", "table", "out", "--format", "negclip", *PICTURES), ("captions.txt", "ids.txt"), TEXT),
         Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
         Target(("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt"), ("captions.txt",), TEXT),
     ],

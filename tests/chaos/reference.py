@@ -28,7 +28,9 @@ h_images = 8
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
-TEXTS = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+NAMES = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+TEXTS = (*NAMES, "--image-texts", "described.txt")
+PICTURES = (*NAMES, "--image-root", "pictures")
 VECTORS = ("--vectors", "images.npy", "captions.npy")
 MINED = ("--per-image", EACH, "--normalise", "--h-captions", 9, "--h-images", 5)
 
@@ -55,15 +57,27 @@ WRITERS = (
         "out",
     ),
     Writer(
-        "import run", ("aoq", "import-table", "i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt"), "out"
+        "import run",
+        ("aoq", "import-table", "trec/i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt"),
+        "out",
     ),
     Writer("import checkpoint", ("aoq", "import-checkpoint", CHECKPOINT, "out.safetensors"), "out.safetensors"),
     *(
         Writer(
             f"export {name}", ("aoq", "export", "table", "out", "--format", name, "--direction", "i2t", *TEXTS), "out"
         )
-        for name in ("triplet", "n-tuple", "labeled-list", "flagembedding", "tevatron", "trec")
+        for name in ("triplet", "n-tuple", "labeled-list", "flagembedding", "ms-swift", "vlm2vec")
     ),
+    *(
+        Writer(
+            f"export {name}",
+            ("aoq", "export", "table", "out", "--format", name, "--direction", "t2i", *PICTURES, "--pack"),
+            "out",
+        )
+        for name in ("ids", "tevatron", "colpali", "nemo")
+    ),
+    Writer("publish", ("aoq", "publish", "table", "out", "--image-ids", "ids.txt"), "out"),
+    Writer("export trec", ("aoq", "export", "table", "out", "--format", "trec"), "out"),
     Writer(
         "export pylate", ("aoq", "export", "table", "out", "--format", "pylate", "--direction", "t2i", *TEXTS), "out"
     ),
@@ -74,8 +88,9 @@ READERS = (
     ("aoq", "audit", "table"),
     ("aoq", "diff", "table", "table"),
     ("aoq", "export", "table", "out", "--format", "triplet", "--direction", "t2i", *TEXTS),
-    ("aoq", "export", "table", "out", "--format", "trec", "--direction", "i2t"),
+    ("aoq", "export", "table", "out", "--format", "trec"),
     ("aoq", "screen", "table", "out", "--mutual-rank", 3),
+    ("aoq", "publish", "table", "out"),
 )
 """Commands that read the folder `table`."""
 
@@ -216,6 +231,10 @@ def _write_files(files: Path) -> None:
     np.save(files / "pairs.npy", np.repeat(np.arange(IMAGES), EACH))
     (files / "captions.txt").write_text("".join(f"a caption of row {row}\n" for row in range(IMAGES * EACH)))
     (files / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    (files / "described.txt").write_text("".join(f"a picture of row {row}\n" for row in range(IMAGES)))
+    (files / "pictures").mkdir()
+    for row in range(IMAGES):
+        (files / "pictures" / f"{row}.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(row))
     (files / "known.json").write_text('{"7": [3], "11": [0, 1]}')
     (files / "known.csv").write_text("caption_id,image_id\n7,3\n11,0\n")
     pq.write_table(pa.table({"caption_id": [7, 11], "image_id": [3, 0]}), files / "known.parquet")
@@ -228,7 +247,5 @@ def _write_files(files: Path) -> None:
         (data / f"{split}_ids.txt").write_text((files / "ids.txt").read_text())
     _succeed(("aoq", "mine", "images.npy", "captions.npy", "table", *MINED), files)
     _succeed(("aoq", "export", "table", "aoq", "--format", "aoq"), files)
-    for direction in ("i2t", "t2i"):
-        for name, ids in (("", ("--image-ids", "ids.txt")), ("_rows", ())):
-            run = ("aoq", "export", "table", f"{direction}{name}.trec", "--format", "trec", "--direction", direction)
-            _succeed((*run, *ids), files)
+    _succeed(("aoq", "export", "table", "trec", "--format", "trec", "--image-ids", "ids.txt"), files)
+    _succeed(("aoq", "export", "table", "trec_rows", "--format", "trec"), files)

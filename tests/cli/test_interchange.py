@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from click.testing import CliRunner
 from aoq.pipeline.cli import main
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 15, 2
+JPEG = b"\xff\xd8\xff\xe0"
 
 
 def aoq(*arguments):
@@ -35,6 +38,10 @@ def files(tmp_path, monkeypatch):
     assert aoq("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
     (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
     (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    (tmp_path / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
+    (tmp_path / "pictures").mkdir()
+    for row in range(IMAGES):
+        (tmp_path / "pictures" / f"{row}.jpg").write_bytes(JPEG)
     return tmp_path
 
 
@@ -51,27 +58,63 @@ def run(files):
 
 
 VECTORS = ("--vectors", "images.npy", "captions.npy")
-TEXTS = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+NAMES = ("--captions", "captions.txt", "--image-ids", "ids.txt")
+TEXTS = (*NAMES, "--image-texts", "described.txt")
+PICTURES = (*NAMES, "--image-root", "pictures")
 
 
-def test_a_row_of_both_directions(run):
-    shown = run("export", "table", "i2t.parquet", "--format", "triplet", "--direction", "i2t", *TEXTS)
+def test_a_row_of_both_directions(run, files):
+    shown = run("export", "table", "i2t", "--format", "triplet", "--direction", "i2t", *PICTURES)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout == f"i2t: {IMAGES * EACH * 6} rows\n"
-    row = pq.read_table("i2t.parquet").to_pylist()[6]
+    row = pq.read_table("i2t/train.parquet").to_pylist()[6]
     best = read_table(Path("table")).i2t.negative_ids[0, 0]
-    assert row == {"anchor": "0.jpg", "positive": "caption 1", "negative": f"caption {best}"}
-    run("export", "table", "t2i.parquet", "--format", "triplet", "--direction", "t2i", "--captions", "captions.txt")
-    assert pq.read_table("t2i.parquet")["positive"].to_pylist()[:9] == ["0"] * 8 + ["1"]
+    picture = str(files / "pictures" / "0.jpg")
+    assert row == {"anchor": picture, "positive": "caption 1", "negative": f"caption {best}"}
+    run("export", "table", "t2i", "--format", "triplet", "--direction", "t2i", *TEXTS)
+    assert pq.read_table("t2i/train.parquet")["positive"].to_pylist()[:9] == ["picture 0"] * 8 + ["picture 1"]
+
+
+def test_ids_may_lack_the_ending_of_their_files(run, files):
+    shown = run(
+        "export", "table", "out", "--format", "ids", "--direction", "t2i", *TEXTS[:2], "--image-root", "pictures"
+    )
+    assert shown.exit_code == 0, shown.stderr
+    images = pq.read_table("out/images.parquet").to_pylist()
+    assert images[3] == {"image_id": "3", "image": {"bytes": None, "path": str(files / "pictures" / "3.jpg")}}
+    packed = ("--format", "ids", "--direction", "t2i", *PICTURES, "--pack")
+    assert run("export", "table", "packed", *packed).exit_code == 0
+    images = pq.read_table("packed/images.parquet").to_pylist()
+    assert images[3] == {"image_id": "3.jpg", "image": {"bytes": JPEG, "path": "3.jpg"}}
+
+
+def test_the_help_names_each_format():
+    text = aoq("export", "--help").stdout.replace(",", " ").split()
+    assert set(FORMATS) <= set(text)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_export_has_a_readme(name, run):
+    form = FORMATS[name]
+    direction = ("--direction", "t2i") if form.directions == "one" else ()
+    given = {"text": TEXTS, "id": ("--image-ids", "ids.txt")}.get(form.images, PICTURES)
+    scores = VECTORS if form.scores == "always" else ()
+    shown = run("export", "table", "out", "--format", name, *direction, *given, *scores)
+    assert shown.exit_code == 0, shown.stderr
+    text = Path("out/README.md").read_text(encoding="utf-8")
+    assert f"format {name}" in text
+    assert "out/" in text or '"out"' in text or "out," in text
+    assert "$" not in text
+    assert len(text.split("```")[1].splitlines()) <= 6
 
 
 def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
     given = ("--format", "flagembedding", "--num-negatives", 2, "--scores", *TEXTS)
     refused = run("export", "table", "out", *given, "--direction", "i2t")
     assert "of the up to 2 positives of an image the table keeps the lowest score only" in refused.stderr
-    assert run("export", "table", "t2i.jsonl", *given, "--direction", "t2i").exit_code == 0
-    assert run("export", "table", "i2t.jsonl", *given, "--direction", "i2t", *VECTORS).exit_code == 0
-    i2t, t2i = (list(map(json.loads, Path(f"{one}.jsonl").read_text().splitlines())) for one in DIRECTIONS)
+    assert run("export", "table", "t2i", *given, "--direction", "t2i").exit_code == 0
+    assert run("export", "table", "i2t", *given, "--direction", "i2t", *VECTORS).exit_code == 0
+    i2t, t2i = (list(map(json.loads, Path(one, "train.jsonl").read_text().splitlines())) for one in DIRECTIONS)
     assert [score for line in i2t for score in line["pos_scores"]] == [line["pos_scores"][0] for line in t2i]
     other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy")
     assert "other.npy does not exist" in other.stderr
@@ -93,17 +136,15 @@ def test_official_lists_there_and_back_are_the_same_table(run, files):
     assert run(*lists, "bare", "--per-image", EACH).stdout == (
         "i2t: 15 lists of 6, no scores\nt2i: 30 lists of 4, no scores\n"
     )
-    refused = run("export", "bare", "out", "--format", "trec", "--direction", "i2t")
+    refused = run("export", "bare", "out", "--format", "trec")
     assert "bare was imported without scores" in refused.stderr
 
 
 @pytest.mark.parametrize("pairing", [("--per-image", EACH), ("--pairs", "pairs.npy")])
 def test_runs_there_and_back_are_the_same_lists(run, files, pairing):
-    for direction in DIRECTIONS:
-        given = ("--format", "trec", "--direction", direction, "--image-ids", "ids.txt")
-        assert run("export", "table", f"{direction}.trec", *given).exit_code == 0
+    assert run("export", "table", "run", "--format", "trec", "--image-ids", "ids.txt").exit_code == 0
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
-    assert run("import-table", "i2t.trec", "back", *pairing, "--image-ids", "ids.txt").exit_code == 0
+    assert run("import-table", "run/i2t.trec", "back", *pairing, "--image-ids", "ids.txt").exit_code == 0
     table, back = read_table(files / "table"), read_table(files / "back")
     for direction in DIRECTIONS:
         np.testing.assert_array_equal(back[direction].negative_ids, table[direction].negative_ids)
@@ -181,19 +222,21 @@ def test_arrays_that_are_no_lists_are_refused(run, array, message):
         (("--format", "csv"), "there is no format 'csv'; formats are triplet, n-tuple,"),
         (("--format", "triplet"), "say whose lists: --direction i2t (of images) or t2i (of captions)"),
         (("--format", "aoq", "--direction", "i2t"), "aoq has both directions"),
+        (("--format", "trec", "--direction", "i2t"), "trec has both directions"),
+        (("--format", "negclip", "--direction", "t2i"), "negclip has both directions"),
         (("--format", "tevatron", "--direction", "i2t", "--scores"), "tevatron has no place for positives' scores"),
         (("--format", "triplet", "--direction", "i2t", *VECTORS), "ask for them with --scores"),
         (("--format", "triplet", "--direction", "i2t"), "triplet has the captions' texts, and none are given"),
         (
-            ("--format", "triplet", "--direction", "i2t", "--captions", "ids.txt"),
+            ("--format", "triplet", "--direction", "i2t", "--captions", "ids.txt", "--image-texts", "described.txt"),
             "15 captions are given for",
         ),
+        (("--format", "trec", "--image-ids", "captions.txt"), "30 image ids are given for"),
+        (("--format", "trec", "--image-ids", "same.txt"), "images 3 and 4 both have the id 'x'"),
         (
-            ("--format", "trec", "--direction", "i2t", "--image-ids", "captions.txt"),
-            "30 image ids are given for",
+            ("--format", "n-tuple", "--direction", "t2i", "--num-negatives", 5, *TEXTS),
+            "5 negatives are asked for, and the t2i lists of table have 4; ask for at most 4, or mine with --h-images",
         ),
-        (("--format", "trec", "--direction", "i2t", "--image-ids", "same.txt"), "images 3 and 4 both have the id 'x'"),
-        (("--format", "n-tuple", "--direction", "t2i", "--num-negatives", 5, *TEXTS), "5 negatives are asked for, and"),
         (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --captions and --image-ids"),
     ],
 )
@@ -202,6 +245,84 @@ def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message)
     result = run("export", "table", "out", *arguments)
     assert result.exit_code != 0
     assert message in result.stderr
+
+
+WAYS = ("--direction", "t2i")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            (
+                ("--format", name, *WAYS, *NAMES),
+                f"{name} has the images' pictures, and none are given; give --image-root",
+            )
+            for name in ("triplet", "n-tuple", "labeled-pair", "labeled-list", "ids", "tevatron", "colpali", "nemo")
+        ),
+        (("--format", "ms-swift", *WAYS, *NAMES), "its id (or --image-texts FILE, a text in each image's place)."),
+        (("--format", "vlm2vec", *WAYS, *NAMES), "vlm2vec has the images' pictures, and none are given"),
+        (("--format", "negclip", *NAMES), "negclip has the images' pictures, and none are given"),
+        *(
+            (
+                ("--format", name, *WAYS, *NAMES),
+                f"{name} is read as text alone, and an image's id is none; give --image-t",
+            )
+            for name in ("pylate", "flagembedding")
+        ),
+        (
+            ("--format", "pylate", *WAYS, *PICTURES),
+            "has no place for pictures; leave out --image-root, or choose triplet",
+        ),
+        (("--format", "trec", "--image-root", "pictures"), "trec has ids alone, and has no place for pictures"),
+        (("--format", "aoq", "--image-texts", "described.txt"), "aoq has no place for a text of an image"),
+        (("--format", "negclip", *TEXTS), "negclip has no place for a text of an image"),
+        (("--format", "triplet", *WAYS, *PICTURES, *TEXTS[-2:]), "give --image-root or --image-texts, not both"),
+        (("--format", "triplet", *WAYS, *PICTURES, "--pack"), "--pack puts the pictures of --image-root into"),
+        (("--format", "ids", *WAYS, *TEXTS, "--pack"), "an export of ids, tevatron, colpali, nemo; leave it out"),
+        (
+            ("--format", "colpali", "--direction", "i2t", *PICTURES),
+            "colpali reads its queries as text, and i2t has images",
+        ),
+        (("--format", "nemo", "--direction", "i2t", *PICTURES), "give --direction t2i"),
+        (
+            ("--format", "ids", *WAYS, *NAMES[:2], "--image-root", "."),
+            "15 of 15 images have no file below ., the first is '0'; --image-root needs the folder where",
+        ),
+        (
+            ("--format", "triplet", *WAYS, *NAMES, "--image-root", "broken"),
+            "3.jpg is no picture (it is empty); replace it",
+        ),
+        (("--format", "triplet", *WAYS, *NAMES, "--image-root", "bare"), "0.jpg.part does not end like an image"),
+        (("--format", "triplet", *WAYS, *NAMES, "--image-root", "nowhere"), "nowhere is no folder; give --image-root"),
+        (("--format", "ids", *WAYS, *NAMES, "--image-texts", "captions.txt"), "30 texts of images are given for"),
+    ],
+)
+def test_no_id_goes_for_a_text(run, files, arguments, message):
+    shutil.copytree("pictures", "broken")
+    (files / "broken" / "3.jpg").write_bytes(b"")
+    shutil.copytree("pictures", "bare")
+    if "bare" in arguments:
+        for picture in (files / "bare").iterdir():
+            picture.rename(f"{picture}.part")
+        (files / "ids.txt").write_text("".join(f"{row}.jpg.part\n" for row in range(IMAGES)))
+    result = run("export", "table", "out", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_lists_that_a_view_made_too_short(run):
+    assert run("screen", "table", "view", "--range-min", 2).exit_code == 0
+    given = ("--direction", "t2i", "--view", "view", *TEXTS)
+    assert "2 rows" not in run("export", "table", "two", "--format", "ids", "--num-negatives", 2, *given).stdout
+    for name in ("ids", "n-tuple", "colpali"):
+        refused = run("export", "table", "out", "--format", name, "--num-negatives", 3, *given)
+        assert refused.exit_code == 1
+        assert "no anchor of the t2i lists of table has a positive and what" in refused.stderr
+        assert "up to 3; ask for fewer (--num-negatives), or mine more" in refused.stderr
+    refused = run("export", "table", "out", "--format", "aoq", "--view", "view")
+    assert "ask for at most as many (--num-negatives), or mine more than 6 and export that" in refused.stderr
 
 
 def test_places_and_tables_that_do_not_do_are_refused(run, files):
@@ -227,9 +348,9 @@ def test_what_a_view_flags_is_left_out(run):
     table = read_table(Path("table"))
     view = read_view(Path("view"), table.manifest)
     given = ("--format", "triplet", "--direction", "i2t", "--view", "view", *TEXTS)
-    assert run("export", "table", "left.parquet", *given).exit_code == 0
-    found = {(row["anchor"], row["negative"]) for row in pq.read_table("left.parquet").to_pylist()}
+    assert run("export", "table", "left", *given).exit_code == 0
+    found = {(row["anchor"], row["negative"]) for row in pq.read_table("left/train.parquet").to_pylist()}
     anchors, places = np.nonzero(view.i2t.flags == 0)
     left = zip(anchors, table.i2t.negative_ids[anchors, places], strict=True)
-    assert found == {(f"{anchor}.jpg", f"caption {caption}") for anchor, caption in left}
+    assert found == {(f"picture {anchor}", f"caption {caption}") for anchor, caption in left}
     assert 0 < len(found) < IMAGES * 5

@@ -72,12 +72,12 @@ def test_commands_take_what_is_saved(table, tmp_path):
         ["audit", place],
         ["stats", place, *view],
         ["diff", place, place],
-        ["export", place, str(tmp_path / "run"), "--format", "trec", "--direction", "i2t", *view],
+        ["export", place, str(tmp_path / "run"), "--format", "trec", *view],
     ):
         shown = CliRunner().invoke(main, arguments)
         assert shown.exit_code == 0, shown.output
     left = table.screen(mutual_rank=2).left("i2t").lengths.sum()
-    assert len((tmp_path / "run").read_text().splitlines()) == left
+    assert len((tmp_path / "run" / "i2t.trec").read_text().splitlines()) == left
 
 
 def test_only_proven_lists_are_called_exact(table, tmp_path):

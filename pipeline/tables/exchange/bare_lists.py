@@ -1,4 +1,4 @@
-"""Formats of rows alone, without texts and positives; what they export, `aoq import-table` reads.
+"""Formats of rows alone, of both directions, without texts and positives; `aoq import-table` reads them.
 
 A TREC run has a line for each negative, `qid Q0 docid rank score tag`; an image goes by its id, a caption by its row.
 
@@ -23,17 +23,24 @@ from aoq.pipeline.reading import open_array
 from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 TAG = "aoq"
+LOAD_RUN = """
+aoq import-table $folder/i2t.trec table --pairs pairs.npy  # or any reader of TREC runs: ir_measures, trec_eval
+"""
+LOAD_OFFICIAL = """
+aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # or the code of 2020
+"""
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 
 
-def write_run(outgoing: Outgoing, path: Path) -> Written:
-    """Ranks start at 1; scores have as many digits as give the same float32 again."""
+def write_run(outgoing: Outgoing, folder: Path) -> Written:
+    """One direction's file; ranks start at 1, scores have as many digits as give the same float32 again."""
     queries, documents = outgoing.anchors.ids, outgoing.candidates.ids
     for name in (*queries, *documents):
         if name.split() != [name]:
             raise ValueError(f"{name!r} cannot be an id in a TREC run, whose fields are parted by spaces.")
     rows = left_out = 0
-    with path.open("w", encoding="utf-8") as file:
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{outgoing.direction}.trec").open("w", encoding="utf-8") as file:
         for one in outgoing.listed():
             scored = zip(one.negatives.tolist(), one.scores.astype(str).tolist(), strict=True)
             for rank, (document, score) in enumerate(scored, start=1):
@@ -126,7 +133,8 @@ def write_official(outgoing: Outgoing, folder: Path) -> Written:
             row = int(short.argmax())
             raise ValueError(
                 f"{outgoing.direction}: anchor {chunk.first + row} has {chunk.lists.lengths[row]} negatives, and the "
-                "official lists have no padding; give --num-negatives, at most as many as every anchor has."
+                f"official lists have no padding; ask for at most as many (--num-negatives), or mine more than "
+                f"{outgoing.depth} and export that."
             )
         lists[chunk.first : chunk.first + len(chunk.lists)] = chunk.lists.negative_ids
     lists.flush()

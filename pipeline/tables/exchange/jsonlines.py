@@ -1,58 +1,72 @@
-"""Formats of one JSON object a line and anchor: FlagEmbedding's and Tevatron's.
+"""Formats of one JSON object a line: FlagEmbedding's and ms-swift's.
 
-flagembedding  query, pos, neg [, pos_scores, neg_scores]
-tevatron       query_id, query, positive_passages, negative_passages   passages of docid, title and text
+flagembedding  query, pos, neg [, pos_scores, neg_scores]                 a line for each anchor; texts
+ms-swift       messages, images, positive_messages, positive_images,      a line for each pair: it reads one positive
+               negative_messages, negative_images
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from aoq.pipeline.tables.exchange.outgoing import Listed, Names, Outgoing, Written
 
-from aoq.pipeline.tables.exchange.outgoing import Listed, Outgoing, Written
+IMAGE = "<image>"
+"""Where ms-swift puts the next of a message's images."""
+
+LOAD_FLAGEMBEDDING = """
+torchrun -m FlagEmbedding.finetune.embedder.encoder_only.base --train_data $folder/train.jsonl --train_group_size 8 …
+"""
+LOAD_SWIFT = """
+# Every listed negative is encoded with its pair: --num-negatives decides what a step costs.
+swift sft --dataset $folder/train.jsonl --task_type embedding --loss_type infonce …
+"""
 
 
-def _flagembedding(outgoing: Outgoing, one: Listed) -> dict[str, Any]:
-    texts = outgoing.candidates.texts
+def _flagembedding(outgoing: Outgoing, one: Listed) -> Iterator[dict[str, Any]]:
+    texts = outgoing.candidates.values
     line: dict[str, Any] = {
-        "query": outgoing.anchors.texts[one.anchor],
+        "query": outgoing.anchors.values[one.anchor],
         "pos": [texts[row] for row in one.positives],
         "neg": [texts[row] for row in one.negatives],
     }
     if outgoing.scored:
         line |= {"pos_scores": one.positive_scores.tolist(), "neg_scores": one.scores.tolist()}
-    return line
+    yield line
 
 
-def _tevatron(outgoing: Outgoing, one: Listed) -> dict[str, Any]:
+def _swift(outgoing: Outgoing, one: Listed) -> Iterator[dict[str, Any]]:
+    def said(side: Names, row: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": IMAGE if side.are_pictures else side.values[row]}]
+
     anchors, candidates = outgoing.anchors, outgoing.candidates
+    for positive in one.positives.tolist():
+        line: dict[str, Any] = {"messages": said(anchors, one.anchor)}
+        if anchors.are_pictures:
+            line["images"] = [anchors.values[one.anchor]]
+        for prefix, rows in (("positive", [positive]), ("negative", one.negatives.tolist())):
+            line[f"{prefix}_messages"] = [said(candidates, row) for row in rows]
+            if candidates.are_pictures:
+                line[f"{prefix}_images"] = [[candidates.values[row]] for row in rows]
+        yield line
 
-    def passages(rows: np.ndarray) -> list[dict[str, str]]:
-        return [{"docid": candidates.ids[row], "title": "", "text": candidates.texts[row]} for row in rows]
 
-    return {
-        "query_id": anchors.ids[one.anchor],
-        "query": anchors.texts[one.anchor],
-        "positive_passages": passages(one.positives),
-        "negative_passages": passages(one.negatives),
-    }
-
-
-def _write(make: Callable[[Outgoing, Listed], dict[str, Any]], outgoing: Outgoing, path: Path) -> Written:
+def _write(make: Callable[[Outgoing, Listed], Iterator[dict[str, Any]]], outgoing: Outgoing, folder: Path) -> Written:
     """An anchor without positives or without negatives is left out: the trainers draw from both."""
-    rows = 0
-    with path.open("w", encoding="utf-8") as file:
-        for one in outgoing.listed():
-            if len(one.positives) and len(one.negatives):
-                file.write(json.dumps(make(outgoing, one), ensure_ascii=False) + "\n")
+    folder.mkdir()
+    rows = anchors = 0
+    with (folder / "train.jsonl").open("w", encoding="utf-8") as file:
+        for one in outgoing.complete():
+            anchors += 1
+            for line in make(outgoing, one):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 rows += 1
-    return Written(rows, len(outgoing.anchors.ids) - rows)
+    return Written(rows, len(outgoing.anchors.ids) - anchors)
 
 
 write_flagembedding = partial(_write, _flagembedding)
-write_tevatron = partial(_write, _tevatron)
+write_swift = partial(_write, _swift)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
@@ -19,10 +19,13 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class Names:
-    """What stands for the rows of one side: an id each, and a text each (an image's is its id)."""
+    """What stands for the rows of one side: an id each, and a text or a picture each."""
 
     ids: Sequence[str]
-    texts: Sequence[str]
+    values: Sequence[str] = ()
+    """Texts, or the absolute paths of pictures; none where a format has ids alone."""
+    are_pictures: bool = False
+    noun: Literal["image", "caption"] = "caption"
 
 
 def rows_by_id(ids: Sequence[str]) -> dict[str, int]:
@@ -61,7 +64,10 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The lists of one direction, some at a time from anchor 0 on, and all that a format may want of them."""
+    """The lists of one direction, some at a time from anchor 0 on, and all that a format may want of them.
+
+    `lists` can be gone through again.
+    """
 
     direction: Direction
     lists: Iterable[NegativeLists]
@@ -73,6 +79,10 @@ class Outgoing:
     scored: bool
     vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None
     """What the table was mined from: gives the scores of all positives, of which the table keeps the lowest."""
+    packed: bool = False
+    """Pictures go as the content of their files; else as their paths."""
+    other: Outgoing | None = None
+    """The other direction, for a format whose rows have both."""
 
     def __post_init__(self) -> None:
         if self.scored and self.vectors is None and self.positives.most > 1:
@@ -96,6 +106,10 @@ class Outgoing:
                 own, head = slice(offsets[row], offsets[row + 1]), (row, slice(length))
                 positives = chunk.positives.ids[own], chunk.positive_scores[own]
                 yield Listed(chunk.first + row, *positives, lists.negative_ids[head], lists.scores[head])
+
+    def complete(self) -> Iterator[Listed]:
+        """Those that have a positive and a negative."""
+        return (one for one in self.listed() if len(one.positives) and len(one.negatives))
 
     def _positive_scores(
         self, first: int, known: Float32[np.ndarray, " anchors"], own: Positives

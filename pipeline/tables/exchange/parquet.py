@@ -1,4 +1,4 @@
-"""Formats of Parquet: sentence-transformers', with the columns of its `mine_hard_negatives`, and PyLate's.
+"""Parquet for sentence-transformers, with the columns of its `mine_hard_negatives`, and how Parquet is written.
 
     triplet       anchor, positive, negative [, scores]               a row for each pair and each of its negatives
     n-tuple       anchor, positive, negative_1, ... [, scores]        a row for each pair
@@ -6,17 +6,12 @@
     labeled-list  anchor, positive (a list), labels | scores (lists)  a row for each pair, the positive first
 
 A pair is an anchor with one of its positives. In the labelled formats `positive` holds negatives too; their label is 0.
-
-    pylate        a folder of three tables for distillation, which `datasets.load_dataset` reads by their names:
-      queries     query_id, text
-      documents   document_id, text
-      train       query_id, document_ids, scores   a row for each pair: the positive first, then its negatives
-
-PyLate stacks the documents of a batch, so all rows have the same number of them: the negatives asked for and one.
+A picture stands there by its path.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -28,11 +23,14 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int32, Int64
 
 from aoq.pipeline.search.problem import offsets_of
-from aoq.pipeline.tables.exchange.outgoing import Chunk, Names, Outgoing, Written
+from aoq.pipeline.tables.exchange.outgoing import Chunk, Outgoing, Written
+from aoq.pipeline.tables.exchange.pictures import PICTURE, require_endings
 
-PYLATE_TABLES = ("train", "queries", "documents")
-NAMED_ROWS = 2**16
 GROUP_BYTES = 64_000_000
+LOAD = """
+from datasets import load_dataset
+train = load_dataset("$folder", split="train")
+"""
 
 Anchors = Int64[np.ndarray, " rows"]
 Documents = Int32[np.ndarray, "rows places"]
@@ -43,7 +41,7 @@ Build = Callable[[Chunk, pa.Array], Rows]
 """What makes rows of some anchors and the candidates' names."""
 
 
-def _pairs(chunk: Chunk, needed: int) -> tuple[Anchors, Documents, Scores]:
+def pair_rows(chunk: Chunk, needed: int) -> tuple[Anchors, Documents, Scores]:
     """Each pair's anchor, its documents (the positive, then the negatives), and their scores.
 
     Place `needed` of the documents is the last that must not be padding.
@@ -56,14 +54,14 @@ def _pairs(chunk: Chunk, needed: int) -> tuple[Anchors, Documents, Scores]:
 
 
 def _triplets(chunk: Chunk, candidates: pa.Array) -> Rows:
-    anchors, documents, scores = _pairs(chunk, needed=1)
+    anchors, documents, scores = pair_rows(chunk, needed=1)
     pair, place = np.nonzero(documents[:, 1:] >= 0)
     two = pair[:, None], np.stack([np.zeros_like(place), place + 1], axis=1)
     return anchors[pair], _columns(["positive", "negative"], documents[two], scores[two], candidates)
 
 
 def _tuples(chunk: Chunk, candidates: pa.Array) -> Rows:
-    anchors, documents, scores = _pairs(chunk, needed=-1)
+    anchors, documents, scores = pair_rows(chunk, needed=-1)
     names = ["positive", *(f"negative_{place}" for place in range(1, documents.shape[1]))]
     return anchors, _columns(names, documents, scores, candidates)
 
@@ -71,8 +69,11 @@ def _tuples(chunk: Chunk, candidates: pa.Array) -> Rows:
 def _columns(names: Sequence[str], documents: Documents, scores: Scores, candidates: pa.Array) -> dict[str, pa.Array]:
     """A column for each place, and the scores of a row as a list."""
     columns = {name: candidates.take(rows) for name, rows in zip(names, documents.T, strict=True)}
-    offsets = np.arange(0, scores.size + 1, len(names))
-    return {**columns, "scores": pa.ListArray.from_arrays(offsets, scores.ravel())}
+    return {**columns, "scores": lists_of(pa.array(scores.ravel()), np.full(len(scores), len(names)))}
+
+
+def lists_of(values: pa.Array, lengths: Int64[np.ndarray, " rows"]) -> pa.ListArray:
+    return pa.ListArray.from_arrays(offsets_of(lengths), values)
 
 
 def _labeled_pairs(chunk: Chunk, candidates: pa.Array) -> Rows:
@@ -86,72 +87,69 @@ def _labeled_pairs(chunk: Chunk, candidates: pa.Array) -> Rows:
     return chunk.first + rows[order], {"positive": candidates.take(documents), "label": labels, "score": scores}
 
 
-def _labeled_lists(chunk: Chunk, candidates: pa.Array, *, column: str = "positive", needed: int = 1) -> Rows:
-    anchors, documents, scores = _pairs(chunk, needed)
+def labeled_lists(chunk: Chunk, candidates: pa.Array, *, column: str = "positive", needed: int = 1) -> Rows:
+    anchors, documents, scores = pair_rows(chunk, needed)
     real = documents >= 0
-    lists = partial(pa.ListArray.from_arrays, offsets_of(real.sum(axis=1)))
     labels = (np.nonzero(real)[1] == 0).astype(np.int64)
-    columns = {column: candidates.take(documents[real]), "labels": labels, "scores": scores[real]}
-    return anchors, {name: lists(values) for name, values in columns.items()}
+    columns = {column: candidates.take(documents[real]), "labels": pa.array(labels), "scores": pa.array(scores[real])}
+    return anchors, {name: lists_of(values, real.sum(axis=1)) for name, values in columns.items()}
 
 
-def _write(
+def write_rows(
     build: Build, outgoing: Outgoing, path: Path, anchors: Sequence[str], candidates: Sequence[str], column: str
 ) -> Written:
-    """An anchor of which no row is built is left out."""
+    """What `build` makes of the candidates' names, beside the anchors'."""
     # 64-bit offsets: what is taken from these may be more than 2 GB.
     queries, documents = (pa.array(names, pa.large_string()) for names in (anchors, candidates))
     unwanted = ("label", "labels") if outgoing.scored else ("score", "scores")
-    left_out = len(anchors)
+
+    def table(chunk: Chunk) -> tuple[Anchors, pa.Table]:
+        rows, columns = build(chunk, documents)
+        wanted = {name: values for name, values in columns.items() if name not in unwanted}
+        return rows, pa.table({column: queries.take(rows), **wanted})
+
+    return write_chunks(table, outgoing, path)
+
+
+def write_chunks(table: Callable[[Chunk], tuple[Anchors, pa.Table]], outgoing: Outgoing, path: Path) -> Written:
+    """An anchor of which no row is made is left out."""
+    left_out = len(outgoing.anchors.ids)
 
     def tables() -> Iterator[pa.Table]:
         nonlocal left_out
         for chunk in outgoing.chunks():
-            rows, columns = build(chunk, documents)
-            left_out -= len(np.unique(rows))
-            wanted = {name: values for name, values in columns.items() if name not in unwanted}
-            yield pa.table({column: queries.take(rows), **wanted})
+            anchors, rows = table(chunk)
+            left_out -= len(np.unique(anchors))
+            yield rows
 
-    write_groups(path, tables())
-    return Written(pq.read_metadata(path).num_rows, left_out)
+    return Written(write_groups(path, tables()), left_out)
 
 
-def _write_texts(build: Build, outgoing: Outgoing, path: Path) -> Written:
-    return _write(build, outgoing, path, outgoing.anchors.texts, outgoing.candidates.texts, "anchor")
-
-
-write_triplets = partial(_write_texts, _triplets)
-write_tuples = partial(_write_texts, _tuples)
-write_labeled_pairs = partial(_write_texts, _labeled_pairs)
-write_labeled_lists = partial(_write_texts, _labeled_lists)
-
-
-def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor with fewer negatives than `depth`, or without a positive, has no row in `train`."""
+def _write(build: Build, outgoing: Outgoing, folder: Path) -> Written:
+    for side in (outgoing.anchors, outgoing.candidates):
+        if side.are_pictures:
+            require_endings(side.values)
     folder.mkdir()
-    _write_names(folder / "queries.parquet", "query_id", outgoing.anchors)
-    _write_names(folder / "documents.parquet", "document_id", outgoing.candidates)
-    configs = [f"- config_name: {name}\n  data_files: {name}.parquet\n" for name in PYLATE_TABLES]
-    (folder / "README.md").write_text("---\nconfigs:\n" + "".join(configs) + "---\n", encoding="utf-8")
-    build = partial(_labeled_lists, column="document_ids", needed=-1)
-    return _write(build, outgoing, folder / "train.parquet", outgoing.anchors.ids, outgoing.candidates.ids, "query_id")
+    anchors, candidates = outgoing.anchors.values, outgoing.candidates.values
+    return write_rows(build, outgoing, folder / "train.parquet", anchors, candidates, "anchor")
 
 
-def _write_names(path: Path, column: str, names: Names) -> None:
-    schema = pa.schema({column: pa.large_string(), "text": pa.large_string()})
-    parts = (slice(start, start + NAMED_ROWS) for start in range(0, len(names.ids), NAMED_ROWS))
-    write_groups(
-        path, (pa.table({column: names.ids[part], "text": names.texts[part]}, schema=schema) for part in parts)
-    )
+write_triplets = partial(_write, _triplets)
+write_tuples = partial(_write, _tuples)
+write_labeled_pairs = partial(_write, _labeled_pairs)
+write_labeled_lists = partial(_write, labeled_lists)
 
 
-def write_groups(path: Path, tables: Iterable[pa.Table]) -> None:
-    """Write tables of one schema to a Parquet file, in row groups of about 64 MB."""
+def write_groups(path: Path, tables: Iterable[pa.Table]) -> int:
+    """Write tables of one schema to a Parquet file, in row groups of about 64 MB; the number of rows."""
     groups = _groups(tables)
     first = next(groups)
-    with pq.ParquetWriter(path, first.schema, compression="zstd", write_page_checksum=True) as writer:
+    pictures = {field.name: {"_type": "Image"} for field in first.schema if field.type == PICTURE}
+    schema = first.schema.with_metadata({"huggingface": json.dumps({"info": {"features": pictures}})})
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for group in chain([first], groups):
             writer.write_table(group, row_group_size=max(1, len(group)))
+    return int(pq.read_metadata(path).num_rows)
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from aoq.pipeline.tables.pairs import paired, positives_of
 from aoq.pipeline.tables.table import read_table
 
 IMAGES = 12
+JPEG = b"\xff\xd8\xff\xe0"
 IMAGE_OF = np.array([0, 1, 1, 2, 2, 2, *range(3, 11), -1, 4, 4, 5], dtype=np.int32)  # none of image 11
 
 
@@ -33,7 +35,12 @@ def world(tmp_path_factory):
     texts = [f"caption {row}, “quoted” and\tparted" for row in range(len(IMAGE_OF))]
     (folder / "captions.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     ids = [f"{row}.jpg" for row in range(IMAGES)]
-    (folder / "ids.txt").write_text("\n".join(ids) + "\n", encoding="utf-8")
+    files = [str(folder / "pictures" / name) for name in ids]
+    (folder / "pictures").mkdir()
+    for row, file in enumerate(files):
+        Path(file).write_bytes(JPEG + bytes([row]))
+    described = [f"a picture of {row}" for row in range(IMAGES)]
+    rows = [str(row) for row in range(len(texts))]
     return SimpleNamespace(
         folder=folder,
         table=read_table(folder / "table"),
@@ -41,7 +48,10 @@ def world(tmp_path_factory):
         captions=captions,
         texts=texts,
         ids=ids,
-        names={"i2t": Names(ids, ids), "t2i": Names([str(row) for row in range(len(texts))], texts)},
+        described=described,
+        files=files,
+        names={"i2t": Names(ids, described, noun="image"), "t2i": Names(rows, texts)},
+        pictures={"i2t": Names(ids, files, are_pictures=True, noun="image"), "t2i": Names(rows, texts)},
     )
 
 
@@ -49,7 +59,7 @@ def world(tmp_path_factory):
 def outgoing(world):
     """One direction; `change` alters ids and scores first, as a view that leaves some out would."""
 
-    def make(direction, depth=4, *, scored=False, change=None, cut=5):
+    def make(direction, depth=4, *, scored=False, change=None, cut=5, pictures=False, packed=False, other=None):
         lists = world.table[direction]
         ids, scores = lists.negative_ids.copy(), lists.scores.copy()
         if change is not None:
@@ -58,15 +68,18 @@ def outgoing(world):
         anchors, candidates = ("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t")
         changed = NegativeLists(ids, scores, lists.positive_score).keep(ids >= 0)
         chunks = [changed[start : start + cut] for start in range(0, len(lists), cut)]
+        names = world.pictures if pictures else world.names
         return Outgoing(
             direction,
             chunks,
-            world.names[anchors],
-            world.names[candidates],
+            names[anchors],
+            names[candidates],
             positives_of(direction, paired(IMAGE_OF), len(lists)),
             depth,
             scored,
             vectors if scored else None,
+            packed,
+            other,
         )
 
     return make

@@ -27,8 +27,7 @@ def direction(request):
 
 @pytest.fixture
 def texts(world, direction):
-    anchors, candidates = (world.ids, world.texts) if direction == "i2t" else (world.texts, world.ids)
-    return anchors, candidates
+    return (world.described, world.texts) if direction == "i2t" else (world.texts, world.described)
 
 
 def triplets(groups, depth):
@@ -93,7 +92,7 @@ def test_sentence_transformers(name, scored, change, direction, outgoing, groups
             row[score_column] = scores_of(documents)
         rows.append(row)
     written = FORMATS[name].write(outgoing(direction, scored=scored, change=change), tmp_path / "out")
-    found = pq.read_table(tmp_path / "out")
+    found = pq.read_table(tmp_path / "out" / "train.parquet")
     assert found.to_pylist() == rows
     assert found.column_names == list(rows[0])
     kept = {row["anchor"] for row in rows}
@@ -104,9 +103,10 @@ def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, mon
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "one")
     monkeypatch.setattr(files, "GROUP_BYTES", 1)
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "many")
-    assert pq.ParquetFile(tmp_path / "one").num_row_groups == 1
-    assert pq.ParquetFile(tmp_path / "many").num_row_groups == 4
-    assert pq.read_table(tmp_path / "one").equals(pq.read_table(tmp_path / "many"))
+    one, many = (tmp_path / name / "train.parquet" for name in ("one", "many"))
+    assert pq.ParquetFile(one).num_row_groups == 1
+    assert pq.ParquetFile(many).num_row_groups == 4
+    assert pq.read_table(one).equals(pq.read_table(many))
 
 
 @pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
@@ -125,34 +125,26 @@ def test_pylate(change, direction, world, outgoing, groups, tmp_path):
     texts = {"queries": ("query_id", direction), "documents": ("document_id", "t2i" if direction == "i2t" else "i2t")}
     for table, (column, side) in texts.items():
         names = world.names[side]
-        expected = [{column: name, "text": text} for name, text in zip(names.ids, names.texts, strict=True)]
+        expected = [{column: name, "text": text} for name, text in zip(names.ids, names.values, strict=True)]
         assert pq.read_table(tmp_path / "out" / f"{table}.parquet").to_pylist() == expected
 
 
 @pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
-def test_flagembedding_and_tevatron(change, direction, world, outgoing, groups, texts, tmp_path):
-    anchors, candidates = texts
-    ids = [world.names[one].ids for one in (("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t"))]
-    flag, scored, tevatron = [], [], []
+@pytest.mark.parametrize("scored", [False, True])
+def test_flagembedding(scored, change, direction, outgoing, groups, texts, tmp_path):
+    lines = []
     for anchor, positives, negatives in groups(direction, 4, change):
         if positives and negatives:
-            line = {"query": anchors[anchor], "pos": said(positives, *texts), "neg": said(negatives, *texts)}
-            flag.append(line)
-            scored.append({**line, "pos_scores": scores_of(positives), "neg_scores": scores_of(negatives)})
-            passages = [
-                [{"docid": ids[1][row], "title": "", "text": candidates[row]} for row, _ in documents]
-                for documents in (positives, negatives)
-            ]
-            tevatron.append({"query_id": ids[0][anchor], "query": anchors[anchor]})
-            tevatron[-1] |= {"positive_passages": passages[0], "negative_passages": passages[1]}
-    for name, given, lines in (
-        ("flagembedding", False, flag),
-        ("flagembedding", True, scored),
-        ("tevatron", False, tevatron),
-    ):
-        written = FORMATS[name].write(outgoing(direction, scored=given, change=change), tmp_path / "out")
-        assert [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()] == lines
-        assert (written.rows, written.anchors_left_out) == (len(lines), len(anchors) - len(lines))
+            line = {"query": texts[0][anchor], "pos": said(positives, *texts), "neg": said(negatives, *texts)}
+            scores = {"pos_scores": scores_of(positives), "neg_scores": scores_of(negatives)} if scored else {}
+            lines.append({**line, **scores})
+    written = FORMATS["flagembedding"].write(outgoing(direction, scored=scored, change=change), tmp_path / "out")
+    assert lines_of(tmp_path / "out" / "train.jsonl") == lines
+    assert (written.rows, written.anchors_left_out) == (len(lines), len(texts[0]) - len(lines))
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
@@ -164,7 +156,7 @@ def test_trec(change, direction, world, outgoing, groups, tmp_path):
         for place, (row, score) in enumerate(negatives, start=1)
     ]
     written = FORMATS["trec"].write(outgoing(direction, change=change), tmp_path / "run")
-    found = [line.split(" ") for line in (tmp_path / "run").read_text().splitlines()]
+    found = [line.split(" ") for line in (tmp_path / "run" / f"{direction}.trec").read_text().splitlines()]
     assert [(*fields[:4], np.float32(fields[4]), fields[5]) for fields in found] == lines
     assert (written.rows, written.anchors_left_out) == (len(lines), 1 if change else 0)
 

@@ -1,0 +1,49 @@
+"""`aoq publish`: a table as others get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aoq.pipeline.cli.options import PATH, image_ids, with_default
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.folder import open_split
+
+
+@click.command()
+@click.argument("table", type=PATH)
+@click.argument("output", type=PATH)
+@click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
+@click.option("--data", type=PATH, help="The dataset folder that has the image ids.")
+@with_default("--split", default="train", help="Which of its splits.")
+@image_ids
+@click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
+def publish(
+    table: Path,
+    output: Path,
+    view: Path | None,
+    data: Path | None,
+    split: str,
+    image_ids: Path | None,
+    licence: str | None,
+) -> None:
+    """Write a table with a data card, for others.
+
+    The negative table in the folder TABLE is checked and written to the new folder OUTPUT, with flags (--view), image
+    ids and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
+
+    \b
+    hf upload YOU/NAME OUTPUT --repo-type dataset
+    """
+    from aoq.pipeline.tables.exchange.publishing import publish_table
+    from aoq.pipeline.tables.writing import made_whole
+
+    if data is not None and image_ids is not None:
+        raise click.UsageError("--data has image ids; leave out --image-ids")
+    ids = open_split(data, split).ids if data is not None else None
+    ids = read_lines(image_ids) if image_ids is not None else ids
+    with made_whole(output) as made:
+        files = publish_table(table, made, view=view, image_ids=ids, licence=licence)
+    echo(f"{output}: {', '.join(files)}")

@@ -1,0 +1,98 @@
+"""The files of a table's images, and columns of them that Hugging Face `datasets` decodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
+"""What sentence-transformers takes for an image when a string that is the path of a file ends so."""
+SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+FORMATS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
+PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+"""How `datasets` stores an image: its file, or where it lies."""
+GROUP_BYTES = 64_000_000
+LARGEST = 1_000_000_000
+
+
+def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
+    """The absolute path of each image's file: ROOT/ID, or ROOT/ID with the ending of an image.
+
+    Raises:
+        ValueError: where an image has no file below `root`, or one that is no image; the first is named.
+    """
+    if not root.is_dir():
+        raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
+    base = os.path.abspath(root)
+    if base.encode(errors="replace").decode() != base:
+        raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
+    found = [_find(base, name) for name in ids]
+    if None in found:
+        first = ids[found.index(None)]
+        raise ValueError(
+            f"{found.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
+            f"needs the folder where the file of an image is its id, as it stands or with an ending ({ENDINGS[0]}, …)."
+        )
+    files = [path for path in found if path is not None]
+    for path in files:
+        _require_picture(path)
+    return files
+
+
+def _find(base: str, name: str) -> str | None:
+    """Below `base` alone: an id is data, and may be any path."""
+    path = os.path.normpath(os.path.join(base, name))
+    if not path.startswith(os.path.join(base, "")) or "\0" in name:
+        return None
+    endings = ("", *ENDINGS, *map(str.upper, ENDINGS))
+    return next((path + ending for ending in endings if os.path.isfile(path + ending)), None)
+
+
+def _require_picture(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(12)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
+    if not (start.startswith(SIGNATURES) or (start[:4] == b"RIFF" and start[8:] == b"WEBP")):
+        raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {FORMATS}'}); replace it.")
+    if size > LARGEST:
+        raise ValueError(f"{path} has {size / 1e9:.1f} GB; make it smaller.")
+
+
+def require_endings(files: Sequence[str]) -> None:
+    """Refuse a file that sentence-transformers would take for text."""
+    for path in files:
+        if not path.lower().endswith(ENDINGS):
+            raise ValueError(
+                f"{path} does not end like an image ({', '.join(ENDINGS)}), so sentence-transformers would take its "
+                "path for text; rename the files, or choose the format ids."
+            )
+
+
+def picture_column(files: Sequence[str], *, packed: bool) -> pa.Array:
+    """The files themselves if `packed`, else where they lie."""
+    if not packed:
+        return pa.array([{"bytes": None, "path": path} for path in files], PICTURE)
+    return pa.array([{"bytes": _content(path), "path": os.path.basename(path)} for path in files], PICTURE)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def parts(files: Sequence[str], most: int) -> Iterator[slice]:
+    """Rows to read at a time: up to `most` files, or until they have 64 MB."""
+    start = size = 0
+    for row, path in enumerate(files):
+        size += os.path.getsize(path)
+        if row + 1 - start == most or size >= GROUP_BYTES:
+            yield slice(start, row + 1)
+            start, size = row + 1, 0
+    if start < len(files):
+        yield slice(start, len(files))

@@ -1,0 +1,96 @@
+"""`aoq publish` as users run it: what others get is a table, and tells nothing of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_table
+
+IMAGES, EACH = 15, 2
+
+
+def aoq(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
+    np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
+    options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
+    assert aoq("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
+    assert aoq("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
+    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    return tmp_path
+
+
+def test_it_reads_back_as_the_table_it_was(files):
+    shown = aoq("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")
+    assert shown.exit_code == 0, shown.stderr
+    table, back = read_table(files / "table"), read_table(files / "out")
+    assert (back.sha256, back.manifest) == (table.sha256, table.manifest)
+    assert audit(files / "out") == []
+    assert pq.read_table("out/images.parquet")["image_id"].to_pylist() == [f"{row}.jpg" for row in range(IMAGES)]
+    views = [read_view(files / name, table.manifest) for name in ("view", "out/view")]
+    np.testing.assert_array_equal(views[0].i2t.flags, views[1].i2t.flags)
+    captions = ("--captions", "captions.txt", "--image-texts", "ids.txt")
+    given = ("--format", "triplet", "--direction", "t2i", "--view", "out/view", *captions)
+    assert aoq("export", "out", "triplets", *given).exit_code == 0
+
+
+def test_the_card_says_what_there_is(files):
+    assert aoq("publish", "table", "out", "--view", "view").exit_code == 0
+    text = Path("out/README.md").read_text(encoding="utf-8")
+    about = read_table(files / "table").manifest
+    front, card = text.split("---\n", 2)[1:]
+    assert [line.split()[-1] for line in front.splitlines() if "config_name" in line] == [
+        "i2t",
+        "t2i",
+        "positives",
+        "i2t_flags",
+        "t2i_flags",
+    ]
+    assert "license" not in front
+    for said in (about["dataset"], about["teacher"]["vectors_sha256"]["images"], "`mutual_rank`", "| t2i | 30 | 4 |"):
+        assert said in card
+    assert "$" not in text
+    assert str(files) not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("table", "out", "--image-ids", "captions.txt"), "30 image ids are given for a table of 15"),
+        (("table", "out", "--view", "table"), "table/manifest.json is damaged or not a view's manifest"),
+        (("other", "out", "--view", "view"), "view is a view of another table"),
+        (("nowhere", "out"), "nowhere holds no manifest.json, so it is no negative table"),
+        (("table", "view"), "view is there already; remove it or choose another name"),
+        (("changed", "out"), "does not hold the lists whose sha256"),
+    ],
+)
+def test_what_cannot_be_published_leaves_nothing(files, arguments, message):
+    options = ("--per-image", EACH, "--normalise", "--h-captions", 5, "--h-images", 4)
+    for name in ("other", "changed"):
+        assert aoq("mine", "images.npy", "captions.npy", name, *options).exit_code == 0
+    pq.write_table(pq.read_table("table/t2i.parquet"), "changed/t2i.parquet")
+    lists = pq.read_table("changed/i2t.parquet")
+    pq.write_table(
+        lists.set_column(3, "positive_score", lists["positive_score"].combine_chunks()[::-1]), "changed/i2t.parquet"
+    )
+    before = sorted(path.name for path in files.iterdir())
+    shown = aoq("publish", *arguments)
+    assert shown.exit_code == 1
+    assert message in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert sorted(path.name for path in files.iterdir()) == before

@@ -1,0 +1,151 @@
+"""A table with pictures, exported as users do, and the libraries that read it.
+
+Each picture is of one colour, so what a model sees of it says whose it is. Readers that pip would install with much
+that nobody needs here lie in a folder of their own, without their dependencies: `reader` takes one module of theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.tables.table import read_table
+
+IMAGES, EACH = 15, 2
+DEPTHS = {"i2t": 6, "t2i": 4}
+READERS = Path(sys.prefix) / "readers"
+PICTURES = ("--captions", "captions.txt", "--image-ids", "ids.txt", "--image-root", "pictures")
+TEXTS = (*PICTURES[:4], "--image-texts", "described.txt")
+VECTORS = ("--vectors", "images.npy", "captions.npy")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def datasets(tmp_path_factory):
+    """With a cache of its own, and no network."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hub")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("MODELSCOPE_CACHE", str(tmp_path_factory.mktemp("modelscope")))
+        import datasets
+
+        yield datasets
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """Vectors, a table, captions, ids without an ending, pictures of colour 16 n."""
+    from PIL import Image
+
+    folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
+    np.save(folder / "images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
+    np.save(folder / "captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
+    captions = [f"a caption of image {row // EACH}, {row % EACH}" for row in range(IMAGES * EACH)]
+    described = [f"picture {row}" for row in range(IMAGES)]
+    ids = [f"photo_{row}" for row in range(IMAGES)]
+    for name, lines in (("captions", captions), ("described", described), ("ids", ids)):
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    (folder / "pictures").mkdir()
+    for row, name in enumerate(ids):
+        Image.new("RGB", (32, 24), (16 * row,) * 3).save(folder / "pictures" / f"{name}.png")
+    depths = ("--h-captions", DEPTHS["i2t"], "--h-images", DEPTHS["t2i"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run("mine", "images.npy", "captions.npy", "table", "--per-image", EACH, "--normalise", *depths)
+    table = read_table(folder / "table")
+    return SimpleNamespace(folder=folder, table=table, captions=captions, described=described, ids=ids)
+
+
+def run(*arguments):
+    ended = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+
+
+@pytest.fixture
+def export(world, tmp_path, monkeypatch):
+    """`aoq export`, to a folder beside which the test then stands: its README names it."""
+
+    def make(name, direction, *options):
+        monkeypatch.chdir(world.folder)
+        output = tmp_path / f"{name}-{direction}"
+        given = () if direction is None else ("--direction", direction)
+        run("export", "table", output, "--format", name, *given, *options)
+        monkeypatch.chdir(tmp_path)
+        return output
+
+    return make
+
+
+@pytest.fixture
+def loaded():
+    """What the lines of an export's README leave, run as they stand there."""
+
+    def load(folder):
+        block = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+        names = {}
+        exec(block[1], names)
+        return SimpleNamespace(**names)
+
+    return load
+
+
+@pytest.fixture
+def reader():
+    """One module of a reader, without what the packages above it import."""
+    known = set(sys.modules)
+
+    def load(name):
+        if not (READERS / name.split(".")[0]).is_dir():
+            pytest.fail(f"{name} is not in {READERS}: `make test-exports` installs it")
+        packages = name.split(".")[:-1]
+        for depth in range(1, len(packages) + 1):
+            package = ModuleType(".".join(packages[:depth]))
+            package.__path__ = [str(READERS.joinpath(*packages[:depth]))]
+            sys.modules[package.__name__] = package
+        module = importlib.import_module(name)
+        vars(sys.modules[module.__package__]).update(vars(module))  # the names that a README imports from there
+        return module
+
+    yield load
+    for name in set(sys.modules) - known:
+        if (READERS / name.split(".")[0]).is_dir():
+            del sys.modules[name]
+
+
+def colour(picture):
+    """Whose picture it is."""
+    return int(np.asarray(picture)[0, 0, 0]) // 16
+
+
+def negatives(world, direction, anchor):
+    return world.table[direction].negative_ids[anchor].tolist()
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory):
+    """A tiny random CLIP, saved as a folder."""
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizerFast
+
+    folder = tmp_path_factory.mktemp("clip")
+    letters = [chr(code) for code in range(33, 127)]
+    words = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{letter}</w>" for letter in letters)]
+    (folder / "vocab.json").write_text(json.dumps({word: row for row, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    tokens = CLIPTokenizerFast(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=40)
+    tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    text = {**tower, **special, "vocab_size": len(words), "max_position_embeddings": 40}
+    vision, size = {**tower, "image_size": 16, "patch_size": 8}, {"height": 16, "width": 16}
+    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(folder)
+    CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokens).save_pretrained(folder)
+    return folder
