@@ -54,6 +54,26 @@ def scratch_of(output: Path) -> Path:
     return output.absolute().with_name(f".{output.name}.work")
 
 
+def publish(made: Path, output: Path) -> None:
+    """Let what was made in scratch be the output; what was there before gives way. A kill between loses neither."""
+    if output.exists():
+        os.replace(output, _replaced(made))
+    os.replace(made, output)
+
+
+def restore_replaced(output: Path, made: Path) -> None:
+    """Put back what a run that was killed while it published had moved away, and remove what it had replaced."""
+    replaced = _replaced(made)
+    if replaced.exists() and made.exists() and not output.exists():
+        os.replace(replaced, output)
+    if replaced.exists():
+        shutil.rmtree(replaced)
+
+
+def _replaced(made: Path) -> Path:
+    return made.with_name(f"{made.name}.replaced")
+
+
 @contextmanager
 def writing_in(folder: Path) -> Iterator[None]:
     """Where the file system forbids it, say so."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.scratch import publish, restore_replaced, scratch_beside
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
@@ -104,19 +103,14 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     With `overwrite` a table or a view that is there gives way.
     """
-    aside = f"{output.name}.replaced"
-    with scratch_beside(output, keep=lambda scratch: (scratch / aside).exists()) as scratch:
-        made, replaced = scratch / output.name, scratch / aside
-        if replaced.exists():
-            if made.exists() and not output.exists():  # a kill came between the two renames below
-                os.replace(replaced, output)
-            for left in (made, replaced):
-                shutil.rmtree(left, ignore_errors=True)
+    with scratch_beside(output, keep=lambda scratch: any(scratch.glob("*.replaced"))) as scratch:
+        made = scratch / output.name
+        restore_replaced(output, made)
+        if made.exists():
+            shutil.rmtree(made)
         if output.exists() and not overwrite:
             raise ValueError(f"{output} is there already; remove it or choose another name.")
         if output.exists() and not (output / MANIFEST).is_file():
             raise ValueError(f"{output} is there already and is no table; choose another name.")
         yield made
-        if output.exists():
-            os.replace(output, replaced)
-        os.replace(made, output)
+        publish(made, output)

@@ -1,0 +1,28 @@
+"""Extractors by name: what turns photographs into features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aoq.pipeline.prepare.extractors.efficientnet_lite import NAME, open_efficientnet
+from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+
+DEFAULT = NAME
+LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {}
+"""By the part of a name before the colon; each takes the part after it."""
+
+
+def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
+    """The extractor of that name, on the CPU.
+
+    Raises:
+        ValueError: for an unknown name, or weights that cannot be loaded.
+        ImportError: names the extra that brings its library.
+    """
+    if name == NAME:
+        return open_efficientnet(tokens)
+    library, _, model = name.partition(":")
+    if library not in LIBRARIES or not model:
+        known = ", ".join([NAME, *(f"{library}:NAME" for library in LIBRARIES)])
+        raise ValueError(f"there is no extractor {name!r}; known are {known}.")
+    return LIBRARIES[library](model, tokens)
