@@ -53,8 +53,11 @@ def prepare(
 ) -> None:
     """Make a dataset folder of images and captions.
 
-    SOURCE is a table with a column of image paths and one or several of captions: .csv, .tsv, .jsonl or .parquet.
-    FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an experiment's [dataset].
+    SOURCE is what people have: a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or
+    several of captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data
+    set (a saved folder, a folder of Parquet files, or hf:OWNER/NAME); webdataset's .tar shards; a folder with
+    train_ids.txt and train_caps.txt. FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an
+    experiment's [dataset].
 
     A run that was cut short goes on where it was when the same command is given again.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,14 +45,19 @@ def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
         return read_rows(kind, rows, columns, root.absolute())
 
 
-def list_parquet(kind: str, paths: list[Path], columns: Columns, root: Path) -> Listing:
-    """Parquet files of one schema; images that they hold are left there."""
+def list_parquet(
+    kind: str, paths: list[Path], columns: Columns, root: Path, splits: Sequence[str] | None = None
+) -> Listing:
+    """Parquet files of one schema; images that they hold are left there. Their `splits` count if they name none."""
     parts = []
-    for path in paths:
+    for number, path in enumerate(paths):
         with reading(path, "a Parquet table"):
             schema = pq.read_schema(path)
             held = [field.name for field in schema if _holds_images(field.type)]
-            parts.append(pq.read_table(path, columns=[name for name in schema.names if name not in held]))
+            part = pq.ParquetFile(path).read([name for name in schema.names if name not in held])
+        if splits is not None and "split" not in schema.names:
+            part = part.append_column("split", pa.array([splits[number]] * len(part), pa.string()))
+        parts.append(part)
     rows = pa.concat_tables(parts, promote_options="default")
     named = columns.image or next((name for name in IMAGES if name in held), None)
     if named is not None and named in held:
