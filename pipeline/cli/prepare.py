@@ -62,8 +62,8 @@ def prepare(
     A run that was cut short goes on where it was when the same command is given again.
     """
     from aoq.pipeline.engine import Engine
-    from aoq.pipeline.prepare.prepare import Request
     from aoq.pipeline.prepare.prepare import prepare as fill
+    from aoq.pipeline.prepare.request import Request
     from aoq.pipeline.prepare.sources.layout import Columns
     from aoq.pipeline.prepare.splits import read_sizes
 

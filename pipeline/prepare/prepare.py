@@ -8,7 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.extraction import Extraction, Loading, Reader
-from aoq.pipeline.prepare.extractors import DEFAULT, open_extractor
-from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
-from aoq.pipeline.prepare.sources.layout import Columns
+from aoq.pipeline.prepare.extractors import open_extractor
+from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Listing, clean_captions
 from aoq.pipeline.prepare.sources.recognise import open_source
-from aoq.pipeline.prepare.splits import Restval, default_sizes, draw_splits, hash_images, named_splits
+from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
 from aoq.pipeline.prepare.writing import Counts, write_images, write_split
 from aoq.pipeline.progress import Report
 
@@ -33,25 +33,6 @@ logger = logging.getLogger(__name__)
 ABOUT = "prepared.json"
 NAMED = 5
 """Images that an error names; the log names all."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be made of which source."""
-
-    source: str
-    images: Path | None = None
-    """Where image paths start; by default the source's own folder."""
-    columns: Columns = field(default_factory=Columns)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of splits to draw, in place of the source's."""
-    seed: int = 0
-    restval: Restval = "train"
-    extractor: str = DEFAULT
-    tokens: Tokens = "patches"
-    skip_broken: bool = False
-    pack: bool = False
-    thumbnails: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,15 +97,11 @@ def _without_silent(listing: Listing) -> Listing:
 
 def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> None:
     """Forget what was made of another request."""
-    texts = sha256()
-    for array in (listing.ids, listing.captions.flatten(), listing.captions.offsets, listing.splits):
-        for buffer in [] if array is None else array.buffers():
-            texts.update(b"\0" if buffer is None else buffer)
     job = digest(
         {
             "images": listing.images.identity(),
             "rows": sha256(listing.rows.tobytes()).hexdigest(),
-            "texts": texts.hexdigest(),
+            "texts": listing.texts_sha256,
             "sizes": dict(request.sizes),
             "seed": request.seed,
             "restval": request.restval,
@@ -134,12 +111,18 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
     )
     file = work / "job"
     if not file.is_file() or file.read_text(encoding="utf-8") != job:
-        for path in (folder, work):
-            shutil.rmtree(path)
-            path.mkdir()
+        _clear(folder, work)
         write_atomically(file, job.encode())
     elif any(work.glob("*.progress.json")):
         logger.info("going on where the last run was")
+
+
+def _clear(folder: Path, work: Path) -> None:
+    """Remove what an interrupted run of another request made."""
+    for path in (*folder.iterdir(), *work.iterdir()):
+        if path == work or path.name.startswith("."):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _with_splits(request: Request, listing: Listing, work: Path, report: Report) -> Listing:
@@ -182,7 +165,7 @@ def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: M
     if broken and not request.skip_broken:
         raise ValueError(
             f"{len(broken)} of {total:,} images cannot be read: {shown}; mend them, or leave them out with their "
-            "captions by --skip-broken. What was extracted is kept for the next run."
+            "captions (--skip-broken, in an experiment skip_broken = true). What was extracted is kept."
         )
     if empty := [name for name, found in extractions.items() if not found.progress["kept"]]:
         raise ValueError(f"no image of {empty[0]} can be read: {shown}.")

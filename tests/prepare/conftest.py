@@ -16,7 +16,8 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
 from aoq.pipeline.prepare.extractors.extractor import Extractor
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
-from aoq.pipeline.prepare.prepare import Request, prepare
+from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.request import Request
 
 CPU = Engine("cpu", threads=1)
 

@@ -13,7 +13,8 @@ from PIL import Image
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.folder import find_splits, open_split
 from aoq.pipeline.prepare import extraction
-from aoq.pipeline.prepare.prepare import Request, prepare
+from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.request import Request
 from tests.prepare.conftest import CPU, encoded, picture, write_csv
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ class DatasetImages(Images):
 
     dataset: Any
     column: str
+    files: Sequence[str] = ()
 
     def read(self, row: int) -> bytes:
         return bytes_of(self.dataset[row][self.column])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from jaxtyping import Int
 
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """What ends a line somewhere, and all other white space: captions stand one a line."""
+
+
+TEXTS = 1 << 16
 
 
 class Images(ABC):
@@ -150,6 +154,16 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def texts_sha256(self) -> str:
+        """The hash of ids, captions and splits."""
+        found = sha256()
+        for texts in (self.ids, self.captions.flatten(), self.splits):
+            for part in [] if texts is None else [texts.slice(at, TEXTS) for at in range(0, len(texts), TEXTS)]:
+                found.update(json.dumps(part.to_pylist()).encode())
+        found.update(pc.list_value_length(self.captions).fill_null(0).to_numpy().astype(np.int64).tobytes())
+        return found.hexdigest()
 
     def take(self, places: Int[np.ndarray, " some"]) -> Listing:
         """Some images, in the order of their places."""
