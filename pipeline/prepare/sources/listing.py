@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int
 
+from aoq.pipeline.reading import reading
+
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """What ends a line somewhere, and all other white space: captions stand one a line."""
 
@@ -107,7 +109,9 @@ class ParquetImages(Images):
         kept = vars(self).get("_kept")
         if kept is None or kept[0] != group:
             name, place = groups[group]
-            kept = group, pq.ParquetFile(name).read_row_group(place, [self.column])[self.column]
+            with reading(Path(name), "a Parquet file of images"):
+                opened = pq.ParquetFile(name, page_checksum_verification=True)
+                kept = group, opened.read_row_group(place, [self.column])[self.column]
             vars(self)["_kept"] = kept
         return bytes_of(kept[1][row - int(starts[group])].as_py())
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
-import pyarrow.json as json
 import pyarrow.parquet as pq
 
 from aoq.pipeline.prepare.sources.layout import IMAGES, Columns, read_rows
 from aoq.pipeline.prepare.sources.listing import Listing, ParquetImages
-from aoq.pipeline.reading import reading
+from aoq.pipeline.reading import parse_json, reading
 
 SEPARATORS = ",\t|;"
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
@@ -40,7 +40,7 @@ def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
     if path.suffix.lower() == ".parquet":
         return list_parquet(kind, [path], columns, root)
     with reading(path, kind):
-        rows = _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else json.read_json(path)
+        rows = _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else _read_json_lines(path)
     with naming(path):
         return read_rows(kind, rows, columns, root.absolute())
 
@@ -54,7 +54,9 @@ def list_parquet(
         with reading(path, "a Parquet table"):
             schema = pq.read_schema(path)
             held = [field.name for field in schema if _holds_images(field.type)]
-            part = pq.ParquetFile(path).read([name for name in schema.names if name not in held])
+            part = pq.ParquetFile(path, page_checksum_verification=True).read(
+                [name for name in schema.names if name not in held]
+            )
         if splits is not None and "split" not in schema.names:
             part = part.append_column("split", pa.array([splits[number]] * len(part), pa.string()))
         parts.append(part)
@@ -80,6 +82,18 @@ def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return "bytes" in [kind.field(i).name for i in range(kind.num_fields)]
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _read_json_lines(path: Path) -> pa.Table:
+    """Not by Arrow, whose reader damaged lines can crash."""
+    rows = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows += [parse_json(line, dict[str, Any])] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return pa.Table.from_pylist(rows)
 
 
 def _read_csv(path: Path) -> pa.Table:
