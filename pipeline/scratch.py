@@ -43,6 +43,7 @@ def scratch_beside(
     is_made = False
     with held:
         try:
+            _restore(folder)
             if not keep(folder):
                 _empty(folder)
             yield folder
@@ -54,6 +55,13 @@ def scratch_beside(
 
 def scratch_of(output: Path) -> Path:
     return output.absolute().with_name(f".{output.name}.work")
+
+
+def publish(made: Path, output: Path) -> None:
+    """Let what was made in scratch be the output; what was there before gives way. A kill between loses neither."""
+    if output.exists():
+        os.replace(output, made.with_name(f"{output.name}{REPLACED}"))
+    os.replace(made, output)
 
 
 @contextmanager
@@ -103,17 +111,28 @@ def _make(folder: Path) -> None:
     try:
         with writing_in(folder.parent):
             folder.mkdir()
+    except FileNotFoundError:
+        if not folder.parent.is_dir():
+            raise
+        raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None  # as /proc
     except FileExistsError:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # others could have us empty any folder
             raise ValueError(f"{folder} is in the way, and no scratch folder of yours; remove it.") from None
 
 
-def _empty(folder: Path) -> None:
+def _restore(folder: Path) -> None:
+    """Put back what a run that was killed while it published had moved away, and remove what it had replaced."""
     name = folder.name.removeprefix(".").removesuffix(".work")
     output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{REPLACED}"
-    if replaced.exists() and made.exists() and not output.exists():  # a kill came in that moment
+    if replaced.exists() and made.exists() and not output.exists():
         os.replace(replaced, output)
+    if replaced.exists():
+        shutil.rmtree(replaced)
+
+
+def _empty(folder: Path) -> None:
+    _restore(folder)
     for path in folder.iterdir():
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

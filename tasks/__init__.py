@@ -10,6 +10,7 @@ from aoq.tasks.stages import Embeddings as Embeddings
 from aoq.tasks.stages import Evaluation as Evaluation
 from aoq.tasks.stages import FirstRound as FirstRound
 from aoq.tasks.stages import HardNegatives as HardNegatives
+from aoq.tasks.stages import Prepared as Prepared
 from aoq.tasks.stages import Screen as Screen
 from aoq.tasks.stages import SecondRound as SecondRound
 

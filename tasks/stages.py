@@ -1,4 +1,4 @@
-"""Dataset, FirstRound, Embeddings, HardNegatives, Screen, SecondRound, Evaluation: what each needs."""
+"""Prepared, Dataset, FirstRound, Embeddings, HardNegatives, Screen, SecondRound, Evaluation: what each needs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ class DemoWorld(ArtifactTask):
     stage = "world"
 
 
+class Prepared(ArtifactTask):
+    """Photographs and captions, as a precomp folder."""
+
+    stage = "prepared"
+
+
 class Dataset(ArtifactTask):
     """The checked folder's vocabulary and tokenised captions."""
 
@@ -29,6 +35,8 @@ class Dataset(ArtifactTask):
     def requires(self) -> Iterator[luigi.Task]:
         if "world" in self.chain.stages:
             yield self.of(DemoWorld)
+        if "prepared" in self.chain.stages:
+            yield self.of(Prepared)
 
 
 class FirstRound(ArtifactTask):

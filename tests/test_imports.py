@@ -30,6 +30,7 @@ ROWS = [
     ["aoq.pipeline.search"],
     ["aoq.pipeline.config"],
     ["aoq.pipeline.data", "aoq.pipeline.official"],
+    ["aoq.pipeline.prepare"],
     ["aoq.pipeline.embedding"],
     ["aoq.pipeline.tables"],
     ["aoq.pipeline.mining"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,8 @@ def test_a_folder_that_vanishes_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "_make", make_too_late)
     with pytest.raises(FileNotFoundError, match=r"place/\.out\.work"):
         scratch_beside(place / "out", wait=True).__enter__()
+
+
+def test_a_place_that_takes_no_folder_is_named():
+    with pytest.raises(PermissionError, match="/proc may not be written"), scratch_beside(Path("/proc/made")):
+        pass

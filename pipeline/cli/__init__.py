@@ -23,6 +23,7 @@ from aoq.pipeline.cli.inspect import inspect
 from aoq.pipeline.cli.mine import mine
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.pages import browse, report
+from aoq.pipeline.cli.prepare import prepare
 from aoq.pipeline.cli.publish import publish
 from aoq.pipeline.cli.results import results
 from aoq.pipeline.cli.tables import audit, diff, drift, screen, stats
@@ -102,7 +103,7 @@ def main() -> None:
 
 
 OF_TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table, publish)
-for command in (*OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
+for command in (prepare, *OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)
 
 plan = copy(estimate)  # the command's old name

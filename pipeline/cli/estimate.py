@@ -96,6 +96,8 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
             f"the table of {chain.experiment.name!r} is made by {makers}, and no first round is "
             "searched for it; estimate an experiment with [mining]."
         )
+    if data.source is not None and not miner["prepared"].exists():
+        raise ValueError(f"{data.source.path} is not prepared yet; run luigi --module tasks Prepared first.")
     if data.demo is not None:
         images = data.train_images or data.demo.images
         image_of = np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)

@@ -21,6 +21,24 @@ class DemoWorld(Section):
     """The standard deviation of what is added to every feature; an object's own features have about 1.9."""
 
 
+class Source(Section):
+    """Photographs and captions that `aoq prepare` makes a dataset folder of; paths start at the data root."""
+
+    path: str
+    """A table, a JSON file, a folder, or hf:OWNER/NAME."""
+    images: str | None = None
+    image_column: str | None = None
+    caption_columns: Array[str] = ()
+    id_column: str | None = None
+    split_column: str | None = None
+    split_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
+    seed: Annotated[int, Field(ge=0)] = 0
+    restval: Literal["train", "drop"] = "train"
+    extractor: str = "efficientnet-lite0"
+    tokens: Literal["patches", "pooled"] = "patches"
+    skip_broken: bool = False
+
+
 class Noise(Section):
     """Wrong pairs in the training split; what is evaluated on stays as it is."""
 
@@ -46,9 +64,10 @@ class Noise(Section):
 
 
 class Dataset(Section):
-    """A precomp folder below the data root, or the demo world."""
+    """A precomp folder below the data root, photographs to prepare, or the demo world."""
 
     folder: str | None = None
+    source: Source | None = None
     demo: DemoWorld | None = None
     train: str = "train"
     dev: str = "dev"
@@ -64,8 +83,11 @@ class Dataset(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Dataset:
-        if (self.folder is None) == (self.demo is None):
-            raise ValueError("name either `folder` (a precomp folder below the data root) or a [dataset.demo] section")
+        if sum(given is not None for given in (self.folder, self.source, self.demo)) != 1:
+            raise ValueError(
+                "name one: `folder` (a precomp folder below the data root), or a section [dataset.source] (photographs "
+                "and captions) or [dataset.demo]"
+            )
         return self
 
 

@@ -130,6 +130,7 @@ class _Examination:
         images = len(features) // repeat
         if pairs is not None or not self._path("pairs.npy").exists():
             self._attempt("ims.npy", lambda path: files.pair_captions(path, images, captions, pairs))
+        self._attempt("identity.npy", lambda path: files.read_identity(path, images))
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
         return repeat

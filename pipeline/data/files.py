@@ -81,6 +81,18 @@ def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
     return np.array(pairs, dtype=np.int32)
 
 
+def read_identity(path: Path, images: int) -> Int32[np.ndarray, " images"]:
+    """`{split}_identity.npy`: images that are the same photograph share a number."""
+    identity = open_array(path)
+    if identity.shape != (images,) or identity.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: needs a whole number an image, shape ({images},), the same for copies of one photograph; this "
+            f"array has {identity.shape} {identity.dtype}. Write it again, or remove it if no image stands twice."
+        )
+    _, numbers = np.unique(identity, return_inverse=True)
+    return numbers.reshape(-1).astype(np.int32)
+
+
 def read_lines(path: Path) -> list[str]:
     """Every line as it stands, without its line end; refuses undecodable bytes and empty lines."""
     content = read_text(path)

@@ -6,6 +6,7 @@
     {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
     {split}_mask.npy   (images, regions), True = a real region      optional: all are real
     {split}_pairs.npy  (captions,) the image of each caption        optional: as many each, in order
+    {split}_identity.npy (images,) the same for copies of a photograph  optional: none stands twice
     {split}_phrases.jsonl  which words speak of what in the image   optional, for evaluation: `phrases.py`
 
 Official arrays that repeat every image once a caption are seen as one row an image. No split is ever cut:
@@ -25,12 +26,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32
 
 from aoq.pipeline.data import files
-from aoq.pipeline.search.problem import Positives, own_captions
+from aoq.pipeline.search.problem import Positives, own_captions, positive_pairs_of
 
 logger = logging.getLogger(__name__)
 
 REQUIRED = ("ims.npy", "caps.txt")
-OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy")
+OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy", "identity.npy")
 LARGE = ("ims.npy", "boxes.npy", "mask.npy")
 """Arrays, known by samples of them; all other files wholly."""
 BLOCK, BLOCKS = 4096, 256
@@ -47,6 +48,8 @@ class Split:
     ids: list[str]
     boxes: Float[np.ndarray, "images regions coordinates"] | None = None
     mask: Bool[np.ndarray, "images regions"] | None = None
+    identity: Int32[np.ndarray, " images"] | None = None
+    """Images with one number are the same photograph, and never each other's negatives; None: no two are."""
 
     @property
     def image_count(self) -> int:
@@ -55,6 +58,11 @@ class Split:
     @property
     def caption_count(self) -> int:
         return len(self.captions)
+
+    @cached_property
+    def positives(self) -> Int32[np.ndarray, "pairs 2"]:
+        """Rows (image, caption): of each caption its image, and the copies of that."""
+        return positive_pairs_of(self.image_of, self.identity)
 
     @cached_property
     def captions_of(self) -> Positives:
@@ -79,7 +87,8 @@ def open_split(folder: Path, split: str) -> Split:
     )
     boxes = files.open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
     mask = files.read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
-    return Split(split, features[::repeat], captions, image_of, ids, boxes, mask)
+    identity = files.read_identity(paths["identity.npy"], images) if "identity.npy" in paths else None
+    return Split(split, features[::repeat], captions, image_of, ids, boxes, mask, identity)
 
 
 def first_images(split: Split, count: int) -> Split:
@@ -95,6 +104,7 @@ def first_images(split: Split, count: int) -> Split:
         ids=split.ids[:count],
         boxes=None if split.boxes is None else split.boxes[:count],
         mask=None if split.mask is None else split.mask[:count],
+        identity=None if split.identity is None else split.identity[:count],
     )
 
 
@@ -136,12 +146,13 @@ def split_fingerprint(folder: Path, split: str) -> str:
     digest = hashlib.sha256()
     for suffix, path in split_paths(folder, split).items():
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for block in _sample(path) if suffix in LARGE else [path.read_bytes()]:
+        for block in sample(path) if suffix in LARGE else [path.read_bytes()]:
             digest.update(block)
     return digest.hexdigest()
 
 
-def _sample(path: Path) -> Iterator[bytes]:
+def sample(path: Path) -> Iterator[bytes]:
+    """Blocks of a file, evenly spaced: all of a small one."""
     last = max(path.stat().st_size - BLOCK, 0)
     is_small = last <= BLOCK * BLOCKS
     starts = range(0, last + BLOCK, BLOCK) if is_small else [i * last // (BLOCKS - 1) for i in range(BLOCKS)]

@@ -64,4 +64,4 @@ def evaluate(
     tokens = TokenisedCaptions.build(opened.captions, Vocabulary.load(Path(vocabulary)))
     place = torch.device(device)
     matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions), place)
-    return evaluate_similarity(matrix, opened.image_of, folds=folds)
+    return evaluate_similarity(matrix, opened.image_of, opened.identity, folds=folds)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
 from aoq.pipeline.reading import open_array
+from aoq.pipeline.search.problem import positive_pairs_of
 
 K = (1, 5, 10)
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
@@ -21,6 +22,8 @@ BLOCK_BYTES = 16 << 20
 Similarity = Float[np.ndarray, "images captions"]
 ImageOf = Int[np.ndarray, " captions"]
 """The image row of each caption."""
+Identity = Int[np.ndarray, " images"]
+"""A number an image, the same for copies of one photograph."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ def open_similarity(path: Path, images: int, captions: int) -> Similarity:
     return similarity
 
 
-def retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Ranks:
+def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identity | None = None) -> Ranks:
     """Ranks by counting what is at least as similar; `image_of` is the image row of each caption.
+
+    Images of one `identity` are the same photograph: each answers the others' captions, and is no mistake.
 
     >>> retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
@@ -51,10 +56,12 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Ranks:
     images, captions = similarity.shape
     if len(image_of) != captions:
         raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
-    own = similarity[image_of, np.arange(captions)]
-    best = np.full(images, -np.inf, dtype=similarity.dtype)
-    np.maximum.at(best, image_of, own)
-    i2t, t2i = np.empty(images, dtype=np.int64), np.full(captions, -1, dtype=np.int64)  # -1: less the caption's image
+    rows_of, columns_of = positive_pairs_of(image_of, identity).T
+    true = similarity[rows_of, columns_of]
+    best, own = (np.full(count, -np.inf, dtype=similarity.dtype) for count in (images, captions))
+    np.maximum.at(best, rows_of, true)
+    np.maximum.at(own, columns_of, true)
+    i2t, t2i = np.empty(images, dtype=np.int64), np.zeros(captions, dtype=np.int64)
     rows = max(1, BLOCK_BYTES // (similarity.itemsize * captions))
     for start in range(0, images, rows):
         block = similarity[start : start + rows]
@@ -66,7 +73,8 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Ranks:
             )
         i2t[start : start + rows] = np.count_nonzero(block >= best[start : start + rows, None], axis=1)
         t2i += np.count_nonzero(block >= own, axis=0)
-    i2t -= np.bincount(image_of, weights=own == best[image_of], minlength=images).astype(np.int64)
+    i2t -= np.bincount(rows_of, weights=true == best[rows_of], minlength=images).astype(np.int64)
+    t2i -= np.bincount(columns_of, weights=true == own[columns_of], minlength=captions).astype(np.int64)
     return Ranks(i2t, t2i)
 
 
@@ -82,22 +90,28 @@ def summarise(ranks: Ranks) -> dict[str, float]:
     return metrics
 
 
-def evaluate_similarity(similarity: Similarity, image_of: ImageOf, *, folds: int = 1) -> dict[str, float]:
+def evaluate_similarity(
+    similarity: Similarity, image_of: ImageOf, identity: Identity | None = None, *, folds: int = 1
+) -> dict[str, float]:
     """The metrics, averaged over `folds` equal runs of consecutive images (COCO 1K: 5 folds of `testall`)."""
-    every = [summarise(ranks) for _, ranks in _folds(similarity, image_of, folds)]
+    every = [summarise(ranks) for _, ranks in _folds(similarity, image_of, identity, folds)]
     return {name: float(np.mean([metrics[name] for metrics in every])) for name in every[0]}
 
 
-def folded_ranks(similarity: Similarity, image_of: ImageOf, *, folds: int = 1) -> Ranks:
+def folded_ranks(
+    similarity: Similarity, image_of: ImageOf, identity: Identity | None = None, *, folds: int = 1
+) -> Ranks:
     """The ranks of all images and captions, each among those of its own fold."""
     i2t, t2i = np.empty(len(similarity), dtype=np.int64), np.empty(len(image_of), dtype=np.int64)
-    for fold, (own, ranks) in enumerate(_folds(similarity, image_of, folds)):
+    for fold, (own, ranks) in enumerate(_folds(similarity, image_of, identity, folds)):
         i2t[fold * len(ranks.i2t) :][: len(ranks.i2t)] = ranks.i2t
         t2i[own] = ranks.t2i
     return Ranks(i2t, t2i)
 
 
-def _folds(similarity: Similarity, image_of: ImageOf, folds: int) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
+def _folds(
+    similarity: Similarity, image_of: ImageOf, identity: Identity | None, folds: int
+) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
     """The captions of each fold, and the ranks within it."""
     images = len(similarity)
     if images % folds:
@@ -105,8 +119,9 @@ def _folds(similarity: Similarity, image_of: ImageOf, folds: int) -> Iterator[tu
     size = images // folds
     for fold in range(folds):
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
-        block = similarity[fold * size : (fold + 1) * size][:, own]
-        yield own, retrieval_ranks(block, image_of[own] - fold * size)
+        rows = slice(fold * size, (fold + 1) * size)
+        same = None if identity is None else identity[rows]
+        yield own, retrieval_ranks(similarity[rows][:, own], image_of[own] - fold * size, same)
 
 
 def ensemble(

@@ -29,7 +29,7 @@ from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Unit
-from aoq.pipeline.tables.pairs import listed_keys, positives_of
+from aoq.pipeline.tables.pairs import is_among, listed_keys, pair_keys, positives_of
 from aoq.pipeline.tables.writing import Made, write_table
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,9 @@ def _search(direction: Direction, block: Block, job: Rescoring, store: Store) ->
     for tile, tile_codes in encode_captions(job.model, job.pairs, job.device, captions):
         columns = np.searchsorted(captions, tile)
         scores[:, columns] = job.model.similarity(codes, tile_codes).float().cpu().numpy()
-    scores[job.shortlist.image_of[captions] == images[:, None]] = -np.inf
+    own = pair_keys(job.shortlist.positives[:, 0], job.shortlist.positives[:, 1], len(job.shortlist.images))
+    asked = pair_keys(images[:, None], captions[None], len(job.shortlist.images))
+    scores[is_among(asked, np.sort(own))] = -np.inf
     mine = scores if direction == "i2t" else scores.T
     best = -np.sort(-mine, axis=1)[:, : job.h[direction]]
     return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from aoq.pipeline.search.problem import Direction, blocks
-from aoq.pipeline.tables.pairs import Pairs, listed_keys, pair_keys, paired
+from aoq.pipeline.tables.pairs import Pairs, listed_keys, pair_keys
 
 IMAGE_BLOCK, CAPTION_BLOCK = 4096, 2048
 """A unit of work is the pairs of these many images and captions; the images' codes stay in memory meanwhile."""
@@ -23,18 +22,14 @@ Block = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The candidates of every image and of every caption, padded with -1, and the image of each caption."""
+    """The candidates of every image and of every caption, padded with -1, and the pairs that are true."""
 
     captions: Int32[np.ndarray, "images depth_captions"]
     images: Int32[np.ndarray, "captions depth_images"]
-    image_of: Int32[np.ndarray, " captions"]
+    positives: Pairs
 
     def __getitem__(self, direction: Direction) -> Int32[np.ndarray, "anchors depth"]:
         return self.captions if direction == "i2t" else self.images
-
-    @cached_property
-    def positives(self) -> Pairs:
-        return paired(self.image_of)
 
     def blocks(self, direction: Direction) -> list[Block]:
         """Where each unit's anchors start and stop."""

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.dataset import DemoWorld, Noise
+from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import online_version
 from aoq.pipeline.config.screen import Screen
@@ -46,6 +46,9 @@ class Recipes:
         if data.demo is not None:
             stages["world"] = self.artifact("world", _world(data.demo))
             folder = stages["world"].path
+        elif data.source is not None:
+            stages["prepared"] = self.artifact("prepared", self._prepared(data.source))
+            folder = stages["prepared"].path
         else:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
         vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
@@ -55,6 +58,13 @@ class Recipes:
         ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}
         stages["dataset"] = self.artifact("dataset", ingredients, *stages.values())
         return folder, stages
+
+    def _prepared(self, source: Source) -> dict[str, Any]:
+        """What a source holds, wherever it lies, and what is made of it."""
+        from aoq.pipeline.prepare.request import Request, source_fingerprint  # not above: most experiments have none
+
+        made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"})
+        return {**made, "content": source_fingerprint(Request.of_section(source, self.data_root))}
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
         """The noise's part of the key: none where no pair is moved."""
@@ -115,11 +125,13 @@ class Recipes:
     def evaluation(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
         """Metrics on the split and all that is known of it; `mean` is an ensemble's."""
         options = values(experiment.evaluation)
-        known = (experiment.dataset.train, experiment.dataset.dev)
-        content = None if options["split"] in known else split_fingerprint(folder, options["split"])
+        data = experiment.dataset
+        is_known = data.folder is None or options["split"] in (data.train, data.dev)
+        content = None if is_known else split_fingerprint(folder, options["split"])
         shaped = {**options, "content": content, **mean}
-        if experiment.dataset.demo is not None:  # known by its key, and need not be there yet
-            return self.artifact("evaluation", {**shaped, "truth": 1}, *scored)
+        if data.folder is None:  # known by its key, and need not be there yet
+            truth = {"truth": 1} if data.demo is not None else {}
+            return self.artifact("evaluation", shaped | truth, *scored)
         phrases = annotation_path(folder, options["split"])
         if phrases is not None and len(scored) == 1 and experiment.model.attends:
             shaped["phrases"] = file_sha256(phrases)

@@ -21,10 +21,11 @@ def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
     Raises:
         ValueError: for a file that is not the one that the dataset stage read.
     """
-    if "world" in chain.stages:
-        chain["world"].opened()
-    else:
+    made = next((chain[stage] for stage in ("world", "prepared") if stage in chain.stages), None)
+    if made is None:
         _check(chain, name, verify)
+    else:
+        made.opened()
     return open_split(chain.folder, name)
 
 
@@ -49,7 +50,8 @@ def _check(chain: Chain, name: str, verify: Verify) -> None:
 
 def _named(chain: Chain, file: str) -> str:
     """Two folders of one data root may have files of one name."""
-    return f"data/{chain.experiment.dataset.folder or 'demo'}/{file}"
+    dataset = chain.experiment.dataset
+    return f"data/{dataset.folder or ('prepared' if dataset.source else 'demo')}/{file}"
 
 
 def _fingerprints(chain: Chain) -> dict[str, str]:

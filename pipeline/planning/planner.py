@@ -211,5 +211,5 @@ def _start(chain: Chain) -> Artifact | None:
 def _combined(name: str, made: dict[str, Artifact], data: Chain, members: Sequence[Member], **how: Any) -> Chain:
     """A chain of what is made of the members, and of what makes the data of `data`."""
     experiment = data.experiment.model_copy(update={"name": name})
-    stages = {stage: data.stages[stage] for stage in ("world", "dataset") if stage in data.stages}
+    stages = {stage: data.stages[stage] for stage in ("world", "prepared", "dataset") if stage in data.stages}
     return Chain(experiment, data.data_root, data.folder, stages | made, members=tuple(members), **how)

@@ -6,13 +6,14 @@ from typing import Any
 from aoq.pipeline.artifact import Build
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce.comparisons import produce_report, produce_study
-from aoq.pipeline.produce.data import produce_dataset, produce_world
+from aoq.pipeline.produce.data import produce_dataset, produce_prepared, produce_world
 from aoq.pipeline.produce.evaluation import produce_evaluation
 from aoq.pipeline.produce.tables import produce_embeddings, produce_hard_negatives, produce_screen
 from aoq.pipeline.produce.training import produce_control, produce_first_round, produce_second_round
 
 PRODUCERS: dict[str, Callable[[Any, Build, Engine], None]] = {
     "world": produce_world,
+    "prepared": produce_prepared,
     "dataset": produce_dataset,
     "first_round": produce_first_round,
     "embeddings": produce_embeddings,

@@ -63,9 +63,9 @@ def produce_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
 
 
 def _ranks(cell: Cell) -> Ranks:
-    image_of = _image_of(cell)
-    similarity = open_similarity(cell.artifact.opened() / "similarity.npy", int(image_of.max()) + 1, len(image_of))
-    return folded_ranks(similarity, image_of, folds=cell.chain.experiment.evaluation.folds)
+    split = open_checked(cell.chain, cell.chain.experiment.evaluation.split)
+    similarity = open_similarity(cell.artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
+    return folded_ranks(similarity, split.image_of, split.identity, folds=cell.chain.experiment.evaluation.folds)
 
 
 def _image_of(cell: Cell) -> np.ndarray:

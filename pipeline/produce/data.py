@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import Verify, planned_file
+from aoq.pipeline.inputs import Verify, planned_file, take_in
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.opening import open_checked, take_in_files
+from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.request import Request, source_fingerprint
+from aoq.pipeline.progress import show_progress
 
 MOST_PROBLEMS = 5
 NOISE = "noise.npy"
@@ -36,6 +40,23 @@ def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
     assert demo is not None  # only experiments on the demo have this stage
     build.clear()
     write_demo_world(build.directory, **demo.model_dump())
+
+
+def produce_prepared(chain: Chain, build: Build, engine: Engine) -> None:
+    """A dataset folder of photographs and captions; a killed run goes on after its last block of images."""
+    section = chain.experiment.dataset.source
+    assert section is not None  # only experiments on a source have this stage
+    request = Request.of_section(section, chain.data_root)
+    take_in(f"data/{section.path}", partial(_as_listed, request, chain["prepared"].ingredients["content"]))
+    with show_progress("preparing") as report:
+        made = prepare(request, build.directory, build.directory / "unfinished", engine, report=report)
+    build.notes |= {"counts": {name: counts._asdict() for name, counts in made.splits.items()}}
+
+
+def _as_listed(request: Request, content: str) -> str:
+    if source_fingerprint(request) != content:
+        raise ValueError(f"{request.source} was changed after the run was planned; run again.")
+    return content
 
 
 def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:

@@ -33,7 +33,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
     parts.mkdir()
     split = _open(chain, build, engine)
-    image_of = split.image_of
+    truth = split.image_of, split.identity
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
@@ -42,9 +42,9 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
         models = [load_model(path).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, Path(f"{place}.{n}.npy")) for n, model in enumerate(models)]
         scores.append(_mean(scored, None, Path(f"{place}.npy")))
-        metrics.append(evaluate_similarity(scores[-1], image_of, folds=options.folds))
+        metrics.append(evaluate_similarity(scores[-1], *truth, folds=options.folds))
     similarity = _mean(scores, chain.weights, parts / "mean.npy")
-    build.notes["metrics"] = evaluate_similarity(similarity, image_of, folds=options.folds)
+    build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=options.folds)
     build.notes |= measure_annotations(similarity, split, chain.folder, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
     if not chain.members and len(models) == 1 and models[0].attends:

@@ -27,7 +27,6 @@ from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.matches import read_matches
 from aoq.pipeline.tables.screens.rules import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
@@ -79,7 +78,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
     memory = engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
-            Problem(store.images, store.captions, split.image_of, *depths, memory),
+            Problem(store.images, store.captions, split.positives, *depths, memory),
             work=build.directory / UNITS,
             output=build.directory / "table",
             run=run,
@@ -117,7 +116,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
     provenance = _provenance(chain, build, _teacher(teacher, known_sha256(weights)), shortlist=about)
-    listed = Shortlist(captions, images, pairs.split.image_of)
+    listed = Shortlist(captions, images, pairs.split.positives)
     kept: dict[Direction, int] = {"i2t": options.h_captions, "t2i": options.h_images}
     with show_progress("rescoring") as report:
         rerank(
@@ -145,7 +144,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         weights=options.weights,
         depths={"i2t": options.h_captions, "t2i": options.h_images},
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        positives=paired(open_train_split(chain, engine.verify).image_of),
+        positives=open_train_split(chain, engine.verify).positives,
         output=build.directory / "table",
     )
 

@@ -85,7 +85,7 @@ def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -
     save_model(build.directory / "model.safetensors", weights, description)
     device = engine.torch_device()
     similarity = similarity_matrix(load_model(path).to(device), dev, device)
-    ranks = retrieval_ranks(similarity, dev.split.image_of)
+    ranks = retrieval_ranks(similarity, dev.split.image_of, dev.split.identity)
     write_ranks(build.directory / DEV_RANKS, ranks)
     build.notes["metrics"] = summarise(ranks)
 
@@ -133,7 +133,7 @@ def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator
     def validate(models: Sequence[MatchingModel]) -> Ranks:
         scores = [similarity_matrix(model, dev_pairs, device) for model in models]
         mean = scores[0] if len(scores) == 1 else ensemble(scores)
-        return retrieval_ranks(mean, dev_pairs.split.image_of)
+        return retrieval_ranks(mean, dev_pairs.split.image_of, dev_pairs.split.identity)
 
     with show_progress(f"{chain.experiment.name} {what}") as report:
         run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report)
@@ -170,4 +170,5 @@ def _sampler(chain: Chain, split: Split) -> Sampler:
         strategy=sampling.strategy,
         resample=sampling.resample,
         windows=sampling.windows or WHOLE,
+        identity=split.identity,
     )

@@ -231,6 +231,25 @@ def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Posit
     return Positives.of_pairs(image_of[captions], captions, images)
 
 
+def positive_pairs_of(
+    image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
+) -> Int32[np.ndarray, "pairs 2"]:
+    """Rows (image, caption), by caption: the caption's image, and all that are the same photograph by `identity`.
+
+    >>> positive_pairs_of(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
+    [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
+    """
+    captions = np.arange(len(image_of), dtype=np.int32)
+    if identity is None:
+        return np.stack([image_of, captions], axis=1).astype(np.int32)
+    order = np.argsort(identity, kind="stable")
+    numbers = identity[order]
+    first, after = (np.searchsorted(numbers, identity[image_of], side) for side in ("left", "right"))
+    counts = after - first
+    places = np.arange(counts.sum()) + np.repeat(first - offsets_of(counts)[:-1], counts)
+    return np.stack([order[places], np.repeat(captions, counts)], axis=1).astype(np.int32)
+
+
 def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
     """Where each of several groups of these sizes starts, and where the last one stops.
 

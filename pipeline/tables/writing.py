@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.scratch import REPLACED, scratch_beside
+from aoq.pipeline.scratch import publish, scratch_beside
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
@@ -110,6 +109,4 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if output.exists() and not (output / MANIFEST).is_file():
             raise ValueError(f"{output} is there already and is no table; choose another name.")
         yield made
-        if output.exists():
-            os.replace(output, scratch / f"{output.name}{REPLACED}")
-        os.replace(made, output)
+        publish(made, output)

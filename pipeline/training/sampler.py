@@ -71,7 +71,8 @@ class Sampler:
     """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption.
 
     `windows` say from which part of the lists draws come, as [start, stop) in shares of their length (of their weight,
-    where there are weights): one for each epoch, the last for all that follow.
+    where there are weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
+    photograph.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Sampler:
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
+        identity: Int32[np.ndarray, " images"] | None = None,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         if captions != len(image_of) or image_of.max() >= images:
@@ -97,7 +99,7 @@ class Sampler:
                 )
         _check_ids(i2t, t2i, image_of)
         self._i2t, self._t2i = i2t, t2i
-        self._image_of, self._captions_of = image_of, own_captions(image_of, images)
+        self._image_of, self._captions_of, self._identity = image_of, own_captions(image_of, images), identity
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
@@ -113,13 +115,13 @@ class Sampler:
 
         ranks = ranks_of(len(captions))
         groups = self.at(captions, ranks, rng.random(len(captions)))
-        first = corresponding = _corresponding(groups)
+        first = corresponding = self._corresponding(groups)
         for _ in range(MOST_REDRAWS if self._resample else 0):
             if not corresponding.any():
                 break
             ranks[:, corresponding] = ranks_of(int(corresponding.sum()))
             groups = self.at(captions, ranks, rng.random(len(captions)))
-            corresponding = _corresponding(groups)
+            corresponding = self._corresponding(groups)
         return Draw(groups, corresponding & self._resample, float(first.mean()))
 
     def at(
@@ -132,6 +134,13 @@ class Sampler:
         count = self._captions_of.offsets[offline.images + 1] - first
         own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
         return [anchors, offline, Group(self._image_of[offline.captions], own_captions)]
+
+    def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
+        """Where the offline negatives of both sides are a true pair: of one image, or of copies of one photograph."""
+        _, offline, companions = groups
+        rows = (companions.images, offline.images)
+        one, other = rows if self._identity is None else (self._identity[images] for images in rows)
+        return one == other
 
     def draw_for(
         self, offline: Offline, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
@@ -178,9 +187,3 @@ def _check_ids(i2t: Drawable, t2i: Drawable, image_of: Int32[np.ndarray, " capti
                     f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
                     "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
                 )
-
-
-def _corresponding(groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
-    """Where the offline negatives of both sides are a true pair."""
-    _, offline, companions = groups
-    return companions.images == offline.images

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int32
+from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
@@ -91,9 +91,15 @@ def read_batch(pairs: PairData, draw: Draw) -> Batch:
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
-        torch.from_numpy(draw.groups[0].images.astype(np.int64)),
+        torch.from_numpy(_photographs(pairs, draw.groups[0].images)),
         None if draw.corresponding is None else torch.from_numpy(draw.corresponding),
     )
+
+
+def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
+    """A number an image, the same for copies of one photograph: which pairs of a batch are no negatives."""
+    identity = pairs.split.identity
+    return (images if identity is None else identity[images]).astype(np.int64)
 
 
 def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:

@@ -15,6 +15,7 @@ from aoq.pipeline.mining.rerank import Rescoring, measured_recall, rerank, resco
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, CAPTIONS = 23, 61
@@ -59,7 +60,7 @@ def job():
     images = candidates(rng, [np.flatnonzero(np.arange(IMAGES) != own) for own in image_of], DEPTHS["t2i"])
     captions[4, 5:], images[9, 2:] = -1, -1  # lists that are shorter than what is kept of them
     pairs = PairData(split, tokens)
-    return Rescoring(Slow(), pairs, Shortlist(captions, images, image_of), H, 9, torch.device("cpu"))
+    return Rescoring(Slow(), pairs, Shortlist(captions, images, paired(image_of)), H, 9, torch.device("cpu"))
 
 
 def candidates(rng, negatives, depth):
@@ -106,7 +107,7 @@ def lists_of(job, direction):
 @pytest.mark.parametrize("blocks", [(11, 23, 16, 29), (4096, 2048, 128, 2048)])
 def test_lists_are_the_shortlist_in_the_order_of_single_scores(job, cut, tmp_path, blocks):
     cut(*blocks)
-    table, image_of = run(job, tmp_path), job.shortlist.image_of
+    table, image_of = run(job, tmp_path), job.shortlist.positives[:, 0]
     for direction in ("i2t", "t2i"):
         for anchor, ids in enumerate(lists_of(job, direction)):
             expected, scores = by_definition(job, direction, anchor, ids)
@@ -126,7 +127,7 @@ def test_a_pair_that_both_directions_list_is_scored_once(job, cut, tmp_path):
     run(job, tmp_path)
     pairs = {(image, caption) for image, row in enumerate(job.shortlist.captions) for caption in row if caption >= 0}
     pairs |= {(image, caption) for caption, row in enumerate(job.shortlist.images) for image in row if image >= 0}
-    pairs |= {(image, caption) for caption, image in enumerate(job.shortlist.image_of)}
+    pairs |= {(image, caption) for caption, image in enumerate(job.shortlist.positives[:, 0])}
     assert job.model.pairs_scored == len(pairs)
 
 
@@ -137,9 +138,9 @@ def test_recall_is_the_share_of_the_full_search_that_the_lists_have(job, cut, tm
         shares = []
         for anchor in job.checked(direction):
             own = (
-                job.shortlist.image_of == anchor
+                job.shortlist.positives[:, 0] == anchor
                 if direction == "i2t"
-                else np.arange(IMAGES) == job.shortlist.image_of[anchor]
+                else np.arange(IMAGES) == job.shortlist.positives[:, 0][anchor]
             )
             negatives = np.flatnonzero(~own)
             best, scores = by_definition(job, direction, anchor, negatives)
@@ -159,10 +160,10 @@ def test_a_shortlist_of_everything_lacks_nothing(job, tmp_path):
             np.int32
         )
 
-    image_of = job.shortlist.image_of
+    image_of = job.shortlist.positives[:, 0]
     captions = every([np.flatnonzero(image_of != row) for row in range(IMAGES)])
     images = every([np.flatnonzero(np.arange(IMAGES) != own) for own in image_of])
-    job.shortlist = Shortlist(captions, images, image_of)
+    job.shortlist = Shortlist(captions, images, paired(image_of))
     about = run(job, tmp_path).manifest["directions"]
     assert [about[direction]["recall"] for direction in ("i2t", "t2i")] == [1, 1]
 
@@ -212,7 +213,7 @@ def test_recall_counts_an_anchor_with_few_negatives_by_what_there_is(job, tmp_pa
     image_of = np.zeros(CAPTIONS, np.int32)
     image_of[:2] = 1
     job.shortlist = Shortlist(
-        np.stack([np.array([0, 1]), np.array([5, 6])]).astype(np.int32), (1 - image_of)[:, None], image_of
+        np.stack([np.array([0, 1]), np.array([5, 6])]).astype(np.int32), (1 - image_of)[:, None], paired(image_of)
     )
     job.pairs.split.features.resize((2, 2, 3), refcheck=False)
     (tmp_path / "work").mkdir()

@@ -1,0 +1,89 @@
+"""`aoq prepare`: photographs and captions become a dataset folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aoq.pipeline.cli.options import COUNT, PATH, with_default
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.progress import show_progress
+from aoq.pipeline.scratch import publish, scratch_beside
+
+ABOUT = "prepared.json"
+
+
+@click.command()
+@click.argument("source")
+@click.argument("folder", type=PATH)
+@click.option("--images", type=PATH, help="Where image paths start; default: SOURCE's folder.")
+@click.option("--image-column", help="The column of images or their paths.")
+@click.option("--caption-column", multiple=True, help="A column of captions; may be given several times.")
+@click.option("--id-column", help="The column of ids; default: paths, or row numbers.")
+@click.option("--split-column", help="The column that says train, dev or test.")
+@click.option("--split-sizes", default="", help="Draw splits: dev=1000,test=1000; train is the rest.")
+@with_default("--seed", default=0, type=click.IntRange(min=0), help="For drawing splits.")
+@with_default("--restval", default="train", type=click.Choice(["train", "drop"]), help="What COCO's restval is for.")
+@with_default("--extractor", default="efficientnet-lite0", help="What makes features of an image.")
+@with_default(
+    "--tokens", default="patches", type=click.Choice(["patches", "pooled"]), help="All regions, or one vector."
+)
+@click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
+@click.option("--pack", is_flag=True, help="Keep the encoded images in the folder, too.")
+@with_default("--thumbnails/--no-thumbnails", default=True, help="Small pictures, for pages.")
+@with_default("--device", default="auto", help="auto, cpu or cuda.")
+@with_default("--batch-size", default=32, type=COUNT, help="Images at a time.")
+@with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
+@click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
+def prepare(
+    source: str,
+    folder: Path,
+    image_column: str | None,
+    caption_column: tuple[str, ...],
+    id_column: str | None,
+    split_column: str | None,
+    split_sizes: str,
+    device: str,
+    threads: int,
+    batch_size: int,
+    overwrite: bool,
+    thumbnails: bool,
+    **options: object,
+) -> None:
+    """Make a dataset folder of images and captions.
+
+    SOURCE is what people have: a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or
+    several of captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data
+    set (a saved folder, a folder of Parquet files, or hf:OWNER/NAME); webdataset's .tar shards; a folder with
+    train_ids.txt and train_caps.txt. FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an
+    experiment's [dataset].
+
+    A run that was cut short goes on where it was when the same command is given again.
+    """
+    from aoq.pipeline.engine import Engine
+    from aoq.pipeline.prepare.prepare import prepare as fill
+    from aoq.pipeline.prepare.request import Request
+    from aoq.pipeline.prepare.sources.layout import Columns
+    from aoq.pipeline.prepare.splits import read_sizes
+
+    columns = Columns(image_column, caption_column, id_column, split_column)
+    request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
+    with scratch_beside(folder, keep=_has_work) as scratch:
+        made = scratch / folder.name
+        if folder.exists() and not overwrite:
+            raise ValueError(f"{folder} is there already; choose another name, or replace it by --overwrite.")
+        if folder.exists() and not (folder / ABOUT).is_file():
+            raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
+        with show_progress("preparing") as report:
+            found = fill(request, made, scratch / "work", Engine(device, threads), batch=batch_size, report=report)
+        publish(made, folder)
+    for name, counts in found.splits.items():
+        echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")
+    extractor = found.extractor
+    echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
+
+
+def _has_work(scratch: Path) -> bool:
+    """Whether there is anything that a next run could use."""
+    return (scratch / "work").exists()

@@ -1,0 +1,46 @@
+"""Encoders of open_clip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extractors.loading import loading
+from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
+
+
+def open_open_clip(model: str, tokens: Tokens) -> Extractor:
+    """NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE; or a folder with `open_clip_config.json`."""
+    name = f"open_clip:{model}"
+    with loading(name, model):
+        library = import_extra("open_clip", "open_clip", name)
+        is_folder = Path(model).is_dir()
+        architecture, _, tag = (f"local-dir:{Path(model).absolute()}", "", "") if is_folder else model.partition("/")
+        if not is_folder and not tag:
+            known = ", ".join(library.list_pretrained_tags_by_model(architecture)) or "none"
+            raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
+        network = library.create_model(architecture, tag or None)
+        seen = _seen(name, network.visual.preprocess_cfg)
+    visual = network.visual
+    if tokens == "pooled":
+        return Extractor.build(name, seen, visual, visual)
+
+    def encode(images: torch.Tensor) -> torch.Tensor:
+        made = visual.forward_intermediates(images, indices=1, normalize_intermediates=True, intermediates_only=True)
+        maps: torch.Tensor = made["image_intermediates"][-1]
+        return maps
+
+    return Extractor.build(name, seen, visual, encode)
+
+
+def _seen(name: str, config: dict[str, Any]) -> Preprocessing:
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if config["resize_mode"] == "longest" or (config["resize_mode"] == "shortest" and height != width):
+        raise ValueError(f"{name} pads images ({config['resize_mode']}), which is not supported")
+    resize = height if config["resize_mode"] == "shortest" else (height, width)
+    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])

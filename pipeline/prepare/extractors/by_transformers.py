@@ -1,0 +1,66 @@
+"""Encoders of Hugging Face transformers: CLIP, SigLIP, DINOv2 and v3, ViT, Swin, ConvNeXt, …"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extractors.loading import loading
+from aoq.pipeline.prepare.extractors.preprocessing import Interpolation, Preprocessing
+
+RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers."""
+
+
+def open_transformers(model: str, tokens: Tokens) -> Extractor:
+    """The encoder of images of a model on the hub, or in a folder."""
+    name = f"transformers:{model}"
+    library = import_extra("transformers", "transformers", name)
+    from_config = import_extra("transformers.image_processing_base", "transformers", name)
+    with loading(name, model):
+        config, _ = from_config.ImageProcessingMixin.get_image_processor_dict(model)
+        whole = library.AutoModel.from_pretrained(model, dtype=torch.float32)
+    seen = _seen(name, config)
+    if tokens == "patches":
+        vision = getattr(whole, "vision_model", whole)
+        patch: Any = getattr(vision.config, "patch_size", None)
+        # Hierarchical encoders merge their first patches: their grid is that of their maps.
+        is_flat = isinstance(patch, int) and not hasattr(vision.config, "depths")
+        grid = (seen.height // patch, seen.width // patch) if is_flat else None
+        return Extractor.build(name, seen, vision, lambda x: vision(pixel_values=x).last_hidden_state, grid=grid)
+    if hasattr(whole, "get_image_features"):
+        return Extractor.build(name, seen, whole, lambda x: _vector(whole.get_image_features(pixel_values=x)))
+    return Extractor.build(name, seen, whole, lambda x: _vector(whole(pixel_values=x)))
+
+
+def _vector(output: Any) -> torch.Tensor:
+    """One vector an image, of what a model gives."""
+    if isinstance(output, torch.Tensor):
+        return output
+    pooled = getattr(output, "pooler_output", None)
+    return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+
+
+def _seen(name: str, config: dict[str, Any]) -> Preprocessing:
+    """What `preprocessor_config.json` says."""
+    given = config.get("size")
+    size = {"shortest_edge": given} if isinstance(given, int) else dict(given or {})
+    if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
+        raise ValueError(f"{name} wants images of sizes {size} with padding or without; choose one of a fixed size.")
+    resize = size.get("shortest_edge") or (size["height"], size["width"])
+    crop = config.get("crop_size") if config.get("do_center_crop") else None
+    if isinstance(crop, dict):
+        height, width = crop["height"], crop["width"]
+    elif isinstance(crop, int):
+        height = width = crop
+    else:
+        height, width = (resize, resize) if isinstance(resize, int) else resize
+    is_normalised = config.get("do_normalize", True)
+    mean, std = (
+        tuple(config[key]) if is_normalised and config.get(key) else default
+        for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
+    )
+    return Preprocessing(height, width, resize, mean, std, RESAMPLE[config.get("resample", 3)])

@@ -1,0 +1,30 @@
+"""Loading somebody's weights, from a hub or a folder: what goes wrong is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LONGEST_REASON = 200
+
+
+@contextmanager
+def loading(name: str, model: str) -> Iterator[None]:
+    """Whatever fails inside says which encoder could not be loaded, and what to do.
+
+    Raises:
+        ValueError: of one line.
+    """
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:  # of libraries and hubs, whose errors are of any kind
+        reason = " ".join(str(error).split())[:LONGEST_REASON].rstrip(".") or type(error).__name__
+        remedy = (
+            "give a folder that its library saved"
+            if Path(model).exists()
+            else "check the name; where the hub is not reached, give the path of a folder with the weights"
+        )
+        raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None

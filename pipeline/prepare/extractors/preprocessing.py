@@ -1,0 +1,86 @@
+"""What an encoder sees of an image: resized, perhaps cut, and with which numbers as pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int, UInt8
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """An image is resized and its centre cut out; pixels from 0 to 1 become (x - mean) / std."""
+
+    height: int
+    width: int
+    """What the encoder takes."""
+    resize: int | tuple[int, int]
+    """The shorter side, or height and width whatever the image's own shape."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: Interpolation = "bicubic"
+
+    def __post_init__(self) -> None:
+        high, wide = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
+        if high < self.height or wide < self.width:
+            raise ValueError(
+                f"images are resized to {self.resize} and then cut to {self.height} × {self.width}, which is more; "
+                "padding is not supported: choose another encoder."
+            )
+
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height after resizing, before the cut."""
+        if not isinstance(self.resize, int):
+            return self.resize[1], self.resize[0]
+        shorter = min(width, height)
+        # Both sides as in torchvision: the longer one is rounded down.
+        return max(1, self.resize * width // shorter), max(1, self.resize * height // shorter)
+
+    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
+        """What the encoder sees of an RGB image."""
+        from PIL.Image import Resampling
+
+        wide, high = self.resized(*image.size)
+        left, top = round((wide - self.width) / 2), round((high - self.height) / 2)
+        resized = image.resize((wide, high), Resampling[self.interpolation.upper()])
+        if (wide, high) != (self.width, self.height):
+            resized = resized.crop((left, top, left + self.width, top + self.height))
+        return np.asarray(resized)
+
+    def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Float[Tensor, "batch 3 height width"]:
+        """Batches of `pixels` as the encoder takes them, on the device where they are."""
+        scale, shift = (
+            torch.tensor(values, dtype=torch.float32, device=pixels.device)
+            for values in (
+                [1 / (255 * std) for std in self.std],
+                [-mean / std for mean, std in zip(self.mean, self.std, strict=True)],
+            )
+        )
+        # Of permuted pixels, the memory stays as it was: channels last, as convolutions like it best.
+        return (pixels.float() * scale + shift).permute(0, 3, 1, 2)
+
+    def seen(
+        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
+    ) -> Float64[np.ndarray, "images 4"]:
+        """What of each image is seen: x1, y1, x2, y2 as shares of its width and height."""
+        if isinstance(self.resize, int):
+            shorter = np.minimum(widths, heights)
+            wide, high = self.resize * widths // shorter, self.resize * heights // shorter
+        else:
+            high, wide = (np.full(len(widths), side) for side in self.resize)
+        x, y = self.width / wide, self.height / high
+        return np.stack([0.5 - x / 2, 0.5 - y / 2, 0.5 + x / 2, 0.5 + y / 2], axis=1)
+
+    @property
+    def least(self) -> int:
+        """JPEGs may be decoded at a fraction of their size down to this shorter side: it is not seen."""
+        return 2 * (self.resize if isinstance(self.resize, int) else max(self.resize))

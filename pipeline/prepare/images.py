@@ -1,0 +1,116 @@
+"""One encoded image as pixels, whatever it comes as, or the reason why not.
+
+The first frame of an animation is taken, rotations in EXIF are carried out, CMYK, grey, palette and 16-bit pixels
+become 8-bit RGB, and what is transparent lies on white.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from aoq.pipeline.extras import import_extra
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats that Pillow decodes itself; others it would hand to programs."""
+MOST_BYTES = 500_000_000
+MOST_PIXELS = 178_956_970
+"""Pillow's own limit: half a gigabyte as RGB."""
+UNREADABLE = f"is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or is damaged"
+LARGE = f"has more than {MOST_PIXELS / 1e6:.0f} megapixels"
+
+
+class Decoded(NamedTuple):
+    """An upright RGB image, the size it has in full, and what was done to it: "animated", "rotated", "CMYK", …"""
+
+    image: Image
+    width: int
+    height: int
+    changes: tuple[str, ...]
+
+
+def decode(encoded: bytes, least: int = 0) -> Decoded:
+    """The image of a file's bytes.
+
+    A JPEG is decoded at a half, a quarter or an eighth of its size if its sides stay above `least` pixels, which
+    takes a fraction of the time.
+
+    Raises:
+        ValueError: says what is wrong, to be read after the image's name.
+    """
+    pillow = import_extra("PIL.Image", "prepare", "reading images")
+    if not encoded:
+        raise ValueError("is empty")
+    if len(encoded) > MOST_BYTES:
+        raise ValueError(f"has more than {MOST_BYTES / 1e6:.0f} MB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with pillow.open(io.BytesIO(encoded), formats=FORMATS) as opened:
+                width, height = opened.size
+                if width * height > MOST_PIXELS:
+                    raise pillow.DecompressionBombError
+                return _upright(opened, width, height, least)
+        except pillow.DecompressionBombError:
+            raise ValueError(LARGE) from None
+        except MemoryError:
+            raise ValueError("takes more memory than there is") from None
+        except Exception as error:  # of Pillow's readers, whose errors are of any kind where a file is hostile
+            raise ValueError(str(error) if isinstance(error, _UnsupportedError) else UNREADABLE) from None
+
+
+class _UnsupportedError(ValueError):
+    """A kind of image that has no pixels to show."""
+
+
+def _upright(opened: Image, width: int, height: int, least: int) -> Decoded:
+    from PIL import ImageOps
+
+    changes = ["animated"] if getattr(opened, "is_animated", False) and opened.format != "MPO" else []
+    if least and min(width, height) > least:
+        shrink = least / min(width, height)
+        opened.draft("RGB", (round(width * shrink), round(height * shrink)))
+    opened.load()
+    image = ImageOps.exif_transpose(opened)
+    if opened.getexif().get(0x0112, 1) in (5, 6, 7, 8):
+        width, height = height, width
+    if opened.getexif().get(0x0112, 1) in range(2, 9):
+        changes.append("rotated")
+    if image.mode not in ("RGB", "L"):
+        image = _eight_bits(image, changes)
+    return Decoded(image.convert("RGB"), width, height, tuple(changes))
+
+
+def _eight_bits(image: Image, changes: list[str]) -> Image:
+    """An image of any mode in RGB or grey."""
+    pillow = import_extra("PIL.Image", "prepare", "reading images")
+
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise _UnsupportedError("has whole numbers beyond 16 bits as pixels")
+        changes.append("16-bit")
+        return pillow.fromarray((values >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise _UnsupportedError("has real numbers as pixels")
+    if image.has_transparency_data:
+        changes.append("transparent")
+        seen = image.convert("RGBA")
+        return pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
+    if image.mode == "CMYK":
+        changes.append("CMYK")
+    return image
+
+
+def thumbnail(image: Image, width: int) -> bytes:
+    """A JPEG whose longer side has at most `width` pixels."""
+    small, file = image.copy(), io.BytesIO()
+    small.thumbnail((width, width))
+    small.save(file, "JPEG", quality=80)
+    return file.getvalue()

@@ -1,0 +1,238 @@
+"""From images and captions to a dataset folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.digests import digest
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.prepare.extraction import Extraction, Loading, Reader
+from aoq.pipeline.prepare.extractors import open_extractor
+from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.request import Request
+from aoq.pipeline.prepare.sources.listing import Listing, clean_captions
+from aoq.pipeline.prepare.sources.recognise import open_source
+from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
+from aoq.pipeline.prepare.writing import Counts, write_images, write_split
+from aoq.pipeline.progress import Report
+
+logger = logging.getLogger(__name__)
+
+ABOUT = "prepared.json"
+NAMED = 5
+"""Images that an error names; the log names all."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was made."""
+
+    kind: str
+    extractor: Extractor
+    splits: Mapping[str, Counts]
+    skipped: int
+
+
+def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
+    """Fill `folder` with a dataset folder; `work` has what the next run needs if this one is killed.
+
+    Raises:
+        ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
+            be skipped. What was extracted so far is kept.
+    """
+    listing = open_source(request.source, request.images, request.columns)
+    logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
+    listing = _without_silent(listing)
+    folder.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    device = engine.torch_device()
+    extractor = open_extractor(request.extractor, request.tokens)
+    _begin(request, listing, extractor, folder, work)
+    listing = _with_splits(request, listing, work, report)
+    parts = _parts(listing)
+    loading = Loading(_workers(engine), batch, device)
+    extractor.to(device)
+    extractions = {name: Extraction(folder, work, name, extractor) for name in parts}
+    thumbs = folder / "thumbs" if request.thumbnails else None
+    before = 0
+    for name, part in parts.items():
+        reader = Reader(part.images, part.rows, part.ids.to_pylist(), extractor.preprocessing, thumbs)
+        for done, speed in extractions[name].run(reader, loading):
+            report(before + done, len(listing), speed)
+        before += len(part)
+    skipped = _check_broken(request, parts, extractions)
+    counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}
+    _report_leaks(extractions)
+    _write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
+    shutil.rmtree(work)
+    return Prepared(listing.kind, extractor, counts, skipped)
+
+
+def _without_silent(listing: Listing) -> Listing:
+    """Captions cleaned, and only images that have any."""
+    captions, empty = clean_captions(listing.captions)
+    listing = replace(listing, captions=captions)
+    lengths = np.diff(captions.offsets.to_numpy())
+    if empty:
+        logger.warning("%d empty captions are left out", empty)
+    if silent := int((lengths == 0).sum()):
+        logger.warning("%d images have no caption and are left out", silent)
+        listing = listing.take(np.flatnonzero(lengths))
+    if not len(listing):
+        raise ValueError(f"{listing.kind}: no image has a caption.")
+    return listing
+
+
+def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> None:
+    """Forget what was made of another request."""
+    job = digest(
+        {
+            "images": listing.images.identity(),
+            "rows": sha256(listing.rows.tobytes()).hexdigest(),
+            "texts": listing.texts_sha256,
+            "sizes": dict(request.sizes),
+            "seed": request.seed,
+            "restval": request.restval,
+            "extractor": [request.extractor, request.tokens, repr(extractor.preprocessing), extractor.fingerprint],
+            "thumbnails": request.thumbnails,
+        }
+    )
+    file = work / "job"
+    if not file.is_file() or file.read_text(encoding="utf-8") != job:
+        _clear(folder, work)
+        write_atomically(file, job.encode())
+    elif any(work.glob("*.progress.json")):
+        logger.info("going on where the last run was")
+
+
+def _clear(folder: Path, work: Path) -> None:
+    """Remove what an interrupted run of another request made."""
+    for path in (*folder.iterdir(), *work.iterdir()):
+        if path == work or path.name.startswith("."):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _with_splits(request: Request, listing: Listing, work: Path, report: Report) -> Listing:
+    if listing.splits is not None and not request.sizes:
+        return named_splits(listing, request.restval)
+    sizes = request.sizes or default_sizes(len(listing))
+    if not (kept := work / "hashes.bin").is_file():
+        write_atomically(kept, b"".join(hash_images(listing, report)))
+    content = kept.read_bytes()
+    return draw_splits(listing, sizes, request.seed, [content[i : i + 32] for i in range(0, len(content), 32)])
+
+
+def _parts(listing: Listing) -> dict[str, Listing]:
+    """The images of each split, train first."""
+    assert listing.splits is not None  # `_with_splits` saw to it
+    names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
+    of_image = listing.splits.to_numpy(zero_copy_only=False)
+    return {name: listing.take(np.flatnonzero(of_image == name)) for name in names}
+
+
+def _workers(engine: Engine) -> int:
+    """Processes that read ahead: one a core, but for a machine with one."""
+    cores = engine.threads or len(os.sched_getaffinity(0))
+    return cores if cores > 1 else 0
+
+
+def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> int:
+    """How many images are left out; refused unless that is asked for, and where nothing is left."""
+    broken = [
+        f"{part.images.describe(int(part.rows[place]))} {problem}"
+        for name, part in parts.items()
+        for place, problem in extractions[name].progress["broken"]
+    ]
+    for sentence in broken:
+        logger.warning("%s", sentence)
+    total = sum(map(len, parts.values()))
+    shown = "; ".join(broken[:NAMED]) + (f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else "")
+    if len(broken) == total:
+        raise ValueError(f"none of {total:,} images can be read: {shown}; --images says where image paths start.")
+    if broken and not request.skip_broken:
+        raise ValueError(
+            f"{len(broken)} of {total:,} images cannot be read: {shown}; mend them, or leave them out with their "
+            "captions (--skip-broken, in an experiment skip_broken = true). What was extracted is kept."
+        )
+    if empty := [name for name, found in extractions.items() if not found.progress["kept"]]:
+        raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
+    if broken:
+        logger.warning("%d images are left out with their captions", len(broken))
+    return len(broken)
+
+
+def _finish(request: Request, folder: Path, part: Listing, extraction: Extraction) -> Counts:
+    """Write a split's other files, and its header last."""
+    records = extraction.records
+    kept = part.take(np.asarray(records["place"]))
+    counts = write_split(folder, extraction.split, kept, records, extraction.extractor)
+    write_images(folder / f"{extraction.split}_images.parquet", kept, records, pack=request.pack)
+    extraction.finish()
+    for change, images in extraction.progress["changed"].items():
+        logger.info("%s: %d images are %s", extraction.split, images, CHANGES[change])
+    if counts.copies:
+        logger.warning(
+            "%s: %d images stand there before, byte for byte; %s_identity.npy says which are the same",
+            *(extraction.split, counts.copies, extraction.split),
+        )
+    return counts
+
+
+CHANGES = {
+    "animated": "animated: the first frame is used",
+    "rotated": "turned upright as EXIF says",
+    "CMYK": "CMYK: converted to RGB",
+    "16-bit": "16-bit: the upper eight bits are used",
+    "transparent": "transparent: laid on white",
+}
+
+
+def _report_leaks(extractions: Mapping[str, Extraction]) -> None:
+    """Warn of images that are in train too."""
+    hashes = {name: set(map(bytes, found.records["sha256"])) for name, found in extractions.items()}
+    train = hashes.pop("train", set())
+    for name, others in hashes.items():
+        if both := len(others & train):
+            logger.warning("%d images of %s are in train too, byte for byte: a leak", both, name)
+
+
+def _write_about(
+    request: Request,
+    folder: Path,
+    kind: str,
+    extractor: Extractor,
+    counts: Mapping[str, Counts],
+    skipped: int,
+    extractions: Mapping[str, Extraction],
+) -> None:
+    seen = extractor.preprocessing
+    about: dict[str, Any] = {
+        "source": request.source,
+        "kind": kind,
+        "extractor": {
+            "name": extractor.name,
+            "tokens": extractor.tokens,
+            "grid": extractor.grid,
+            "dims": extractor.dims,
+            "weights_sha256": extractor.fingerprint,
+            "preprocessing": vars(seen),
+        },
+        "splits": {name: split._asdict() for name, split in counts.items()},
+        "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
+        "skipped": skipped,
+        "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
+    }
+    write_atomically(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())

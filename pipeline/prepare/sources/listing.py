@@ -1,0 +1,199 @@
+"""What a source holds: images by reference, their captions, ids and splits. Nothing is decoded yet."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from jaxtyping import Int
+
+from aoq.pipeline.reading import reading
+
+WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
+"""What ends a line somewhere, and all other white space: captions stand one a line."""
+
+
+TEXTS = 1 << 16
+
+
+class Images(ABC):
+    """Encoded images, row by row; pickled for worker processes."""
+
+    files: Sequence[str]
+    """The files that hold them."""
+
+    @abstractmethod
+    def read(self, row: int) -> bytes:
+        """Give the bytes of an image; OSError or ValueError where there are none."""
+
+    @abstractmethod
+    def describe(self, row: int) -> str:
+        """Say where the image is, for a message."""
+
+    def path(self, row: int) -> str | None:
+        """Give the file that is the image; None where it is part of another file."""
+        return None
+
+    def identity(self) -> str:
+        """Give the same for the same images: by names, sizes and times of files, not by their content."""
+        return stamp_of(self.files)
+
+
+@dataclass(frozen=True)
+class Files(Images):
+    """Images that are files."""
+
+    files: Sequence[str]
+
+    def read(self, row: int) -> bytes:
+        return Path(self.files[row]).read_bytes()
+
+    def path(self, row: int) -> str | None:
+        return self.files[row]
+
+    def describe(self, row: int) -> str:
+        return self.files[row]
+
+
+@dataclass(frozen=True)
+class FileParts(Images):
+    """Images that lie in files one after another, as in a tar archive, with their names there."""
+
+    files: Sequence[str]
+    file_of: Int[np.ndarray, " images"]
+    starts: Int[np.ndarray, " images"]
+    sizes: Int[np.ndarray, " images"]
+    names: Sequence[str]
+
+    def read(self, row: int) -> bytes:
+        with open(self.files[self.file_of[row]], "rb") as file:
+            file.seek(self.starts[row])
+            return file.read(self.sizes[row])
+
+    def describe(self, row: int) -> str:
+        return f"{self.files[self.file_of[row]]}:{self.names[row]}"
+
+
+@dataclass(frozen=True)
+class ParquetImages(Images):
+    """Images in a column of Parquet files, as bytes or as {bytes, path}; a row group is read at a time."""
+
+    files: Sequence[str]
+    column: str
+
+    @cached_property
+    def _groups(self) -> tuple[list[tuple[str, int]], np.ndarray]:
+        groups, starts = [], [0]
+        for name in self.files:
+            about = pq.read_metadata(name)
+            for group in range(about.num_row_groups):
+                groups.append((name, group))
+                starts.append(starts[-1] + about.row_group(group).num_rows)
+        return groups, np.array(starts)
+
+    def read(self, row: int) -> bytes:
+        groups, starts = self._groups
+        group = int(np.searchsorted(starts, row, side="right")) - 1
+        kept = vars(self).get("_kept")
+        if kept is None or kept[0] != group:
+            name, place = groups[group]
+            with reading(Path(name), "a Parquet file of images"):
+                opened = pq.ParquetFile(name, page_checksum_verification=True)
+                kept = group, opened.read_row_group(place, [self.column])[self.column]
+            vars(self)["_kept"] = kept
+        return bytes_of(kept[1][row - int(starts[group])].as_py())
+
+    def describe(self, row: int) -> str:
+        group = int(np.searchsorted(self._groups[1], row, side="right")) - 1
+        return f"{self._groups[0][group][0]}: image {row}"
+
+
+def stamp_of(paths: Sequence[str]) -> str:
+    """What files are called, and their sizes and times; of one that is missing its name."""
+    found = sha256()
+    for path in paths:
+        found.update(path.encode(errors="surrogateescape") + b"\0")
+        with suppress(OSError, ValueError):
+            about = os.stat(path)
+            found.update(f"{about.st_size} {about.st_mtime_ns}\0".encode())
+    return found.hexdigest()
+
+
+def bytes_of(value: Any) -> bytes:
+    """The encoded image in a cell: bytes, or {bytes, path}."""
+    if isinstance(value, dict):
+        if value.get("bytes") is None and value.get("path"):
+            return Path(value["path"]).read_bytes()
+        value = value.get("bytes")
+    if not isinstance(value, bytes):
+        raise ValueError("holds no image")
+    return value
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Images in the order of the dataset folder; `rows` are theirs in `images`."""
+
+    kind: str
+    """What the source was recognised as."""
+    images: Images
+    rows: Int[np.ndarray, " images"]
+    ids: pa.Array
+    captions: pa.Array
+    """Lists of texts."""
+    splits: pa.Array | None
+    """A name an image; None where the source tells none."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def texts_sha256(self) -> str:
+        """The hash of ids, captions and splits."""
+        found = sha256()
+        for texts in (self.ids, self.captions.flatten(), self.splits):
+            for part in [] if texts is None else [texts.slice(at, TEXTS) for at in range(0, len(texts), TEXTS)]:
+                found.update(json.dumps(part.to_pylist()).encode())
+        found.update(pc.list_value_length(self.captions).fill_null(0).to_numpy().astype(np.int64).tobytes())
+        return found.hexdigest()
+
+    def take(self, places: Int[np.ndarray, " some"]) -> Listing:
+        """Some images, in the order of their places."""
+        return replace(
+            self,
+            rows=self.rows[places],
+            ids=self.ids.take(pa.array(places)),
+            captions=self.captions.take(pa.array(places)),
+            splits=None if self.splits is None else self.splits.take(pa.array(places)),
+        )
+
+
+def clean_captions(captions: pa.Array) -> tuple[pa.Array, int]:
+    """Captions with single spaces for all white space, without empty ones; and how many were empty."""
+    texts = captions.flatten()
+    owners = pc.list_parent_indices(captions)
+    texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts.cast(pa.string()), WHITE, " "))
+    there = pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False)
+    counts = np.bincount(owners.filter(there).to_numpy(), minlength=len(captions))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), texts.filter(there)), len(texts) - int(offsets[-1])
+
+
+def find_files(paths: Sequence[str], roots: Sequence[Path]) -> list[str]:
+    """Paths below the first root that has the first of them; below the first root where none has."""
+    if not paths:
+        return []
+    root = next((root for root in roots if (root / paths[0]).exists()), roots[0])
+    return [os.path.normpath(root / path) for path in paths]

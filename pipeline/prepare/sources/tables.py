@@ -1,0 +1,108 @@
+"""Tables of images and captions: CSV and its kin, JSON lines, Parquet; a folder with a table of its images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from aoq.pipeline.prepare.sources.layout import IMAGES, Columns, read_rows
+from aoq.pipeline.prepare.sources.listing import Listing, ParquetImages
+from aoq.pipeline.reading import parse_json, reading
+
+SEPARATORS = ",\t|;"
+SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
+
+
+def is_table(source: Path) -> bool:
+    return table_of(source) is not None
+
+
+def table_of(source: Path) -> Path | None:
+    """The table that a source is, or that a folder of images has."""
+    if source.is_dir():
+        return next((source / name for name in METADATA if (source / name).is_file()), None)
+    return source if source.suffix.lower() in SUFFIXES else None
+
+
+def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
+    """The images that a table names, from the folder `images` on, or that it holds."""
+    path = table_of(source)
+    assert path is not None  # `is_table` said so
+    kind = f"a {SUFFIXES[path.suffix.lower()]} table"
+    root = images or path.parent
+    if path.suffix.lower() == ".parquet":
+        return list_parquet(kind, [path], columns, root)
+    with reading(path, kind):
+        rows = _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else _read_json_lines(path)
+    with naming(path):
+        return read_rows(kind, rows, columns, root.absolute())
+
+
+def list_parquet(
+    kind: str, paths: list[Path], columns: Columns, root: Path, splits: Sequence[str] | None = None
+) -> Listing:
+    """Parquet files of one schema; images that they hold are left there. Their `splits` count if they name none."""
+    parts = []
+    for number, path in enumerate(paths):
+        with reading(path, "a Parquet table"):
+            schema = pq.read_schema(path)
+            held = [field.name for field in schema if _holds_images(field.type)]
+            part = pq.ParquetFile(path, page_checksum_verification=True).read(
+                [name for name in schema.names if name not in held]
+            )
+        if splits is not None and "split" not in schema.names:
+            part = part.append_column("split", pa.array([splits[number]] * len(part), pa.string()))
+        parts.append(part)
+    rows = pa.concat_tables(parts, promote_options="default")
+    named = columns.image or next((name for name in IMAGES if name in held), None)
+    if named is not None and named in held:
+        with naming(paths[0]):
+            return read_rows(kind, rows, columns, ParquetImages([str(path) for path in paths], named))
+    with naming(paths[0]):
+        return read_rows(kind, rows, columns, root.absolute())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors about columns begin with the file's name."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _holds_images(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return "bytes" in [kind.field(i).name for i in range(kind.num_fields)]
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _read_json_lines(path: Path) -> pa.Table:
+    """Not by Arrow, whose reader damaged lines can crash."""
+    rows = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows += [parse_json(line, dict[str, Any])] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return pa.Table.from_pylist(rows)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    """All columns as texts: an id 007 is not 7."""
+    with path.open("rb") as file:
+        header = file.readline(1 << 20).decode("utf-8-sig")
+    separator = max(SEPARATORS, key=header.count)
+    parse = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+    with csv.open_csv(path, parse_options=parse) as opened:
+        names = opened.schema.names
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    return csv.read_csv(path, parse_options=parse, convert_options=convert)

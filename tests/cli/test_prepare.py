@@ -1,0 +1,66 @@
+"""`aoq prepare` as people type it."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from tests.prepare.conftest import encoded, picture, write_csv
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for n in range(4):
+        (tmp_path / f"{n}.jpg").write_bytes(encoded(picture(n, 40, 30), "JPEG"))
+    rows = [[f"{n}.jpg", f"caption {n}", "train" if n else "dev"] for n in range(4)]
+    return write_csv(tmp_path / "photos.csv", ["file_name", "caption", "split"], rows)
+
+
+def aoq(*arguments):
+    found = CliRunner().invoke(main, [*map(str, arguments)])
+    return found.exit_code, found.output
+
+
+def test_a_folder_is_prepared_refused_and_replaced(photos, tmp_path):
+    folder = tmp_path / "data" / "mine"
+    folder.parent.mkdir()
+    command = ["prepare", photos, folder, "--threads", 1, "--tokens", "pooled"]
+    code, said = aoq(*command)
+    assert code == 0, said
+    assert "train: 3 images, 3 captions" in said
+    assert "1 × 1280 features an image by efficientnet-lite0" in said
+    assert "is sound" in aoq("data", "check", folder)[1]
+    before = (folder / "train_ims.npy").stat().st_ino
+    code, said = aoq(*command)
+    assert code == 1
+    assert "is there already; choose another name, or replace it by --overwrite" in said
+    assert (folder / "train_ims.npy").stat().st_ino == before
+    assert aoq(*command, "--overwrite")[0] == 0
+    assert (folder / "train_ims.npy").stat().st_ino != before
+    assert [path.name for path in folder.parent.iterdir()] == ["mine"]
+
+
+def test_a_folder_of_other_things_is_never_replaced(photos, tmp_path):
+    (tmp_path / "precious").mkdir()
+    code, said = aoq("prepare", photos, tmp_path / "precious", "--overwrite")
+    assert code == 1
+    assert "was not made by aoq prepare" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--image-column", "nothing"], "there is no column 'nothing'; the columns are file_name, caption, split."),
+        (["--caption-column", "nothing"], "there is no column 'nothing'; the columns are file_name, caption, split."),
+        (["--extractor", "nothing"], "there is no extractor 'nothing'; known are efficientnet-lite0"),
+        (["--split-sizes", "dev"], "write dev=1000,test=1000"),
+        (["--split-sizes", "dev=4"], "asks for 4 of 4 images"),
+        (["--images", "/nowhere"], "there is no folder /nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(photos, tmp_path, arguments, sentence):
+    code, said = aoq("prepare", photos, tmp_path / "made", *arguments)
+    assert code == 1
+    assert sentence in said
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,131 @@
+"""Copies of one photograph are never each other's negatives: not in mining, in training, nor in evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity, folded_ranks, retrieval_ranks
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.search.problem import positive_pairs_of
+from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.sampler import Group, Sampler
+from aoq.pipeline.training.step import Draw, read_batch
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve images of two captions; images 2 and 7 are image 0 again."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "dev"):
+        np.save(tmp_path / f"{split}_ims.npy", rng.normal(size=(12, 2, 3)).astype(np.float32))
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"caption {n}\n" for n in range(24)))
+        np.save(tmp_path / f"{split}_identity.npy", np.array([0, 1, 0, 3, 4, 5, 6, 0, 8, 9, 10, 11]))
+    return tmp_path
+
+
+def test_a_split_has_its_identities(folder):
+    before = split_fingerprint(folder, "train")
+    split = open_split(folder, "train")
+    assert split.identity.tolist()[:8] == [0, 1, 0, 2, 3, 4, 5, 0]
+    assert split.positives[:6].tolist() == [[0, 0], [2, 0], [7, 0], [0, 1], [2, 1], [7, 1]]
+    assert len(split.positives) == 18 + 3 * 6
+    assert first_images(split, 3).positives[-2:].tolist() == [[0, 5], [2, 5]]
+    assert check_folder(folder) == []
+    np.save(folder / "train_identity.npy", np.arange(12))
+    assert split_fingerprint(folder, "train") != before
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(11, int), np.zeros((12, 1), int), np.zeros(12)])
+def test_identities_that_do_not_fit_are_refused(folder, wrong):
+    np.save(folder / "train_identity.npy", wrong)
+    with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number an image"):
+        open_split(folder, "train")
+    assert [flaw.file for flaw in check_folder(folder)] == ["train_identity.npy"]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
+def test_pairs_by_definition(identity, drawn):
+    images = len(identity)
+    image_of = drawn.draw(st.lists(st.integers(0, images - 1), max_size=10))
+    found = positive_pairs_of(np.array(image_of, np.int32), np.array(identity, np.int32)).tolist()
+    every = [[i, c] for c, own in enumerate(image_of) for i in range(images) if identity[i] == identity[own]]
+    assert found == every
+
+
+EXPERIMENT = """
+dataset = {folder = "data", min_count = 1}
+model = {name = "vsepp", embedding_size = 4, word_size = 4}
+first_round = {epochs = 1, batch_size = 6, loss.name = "online"}
+mining = {h_captions = 18, h_images = 9}
+second_round = {epochs = 1, batch_size = 6, loss.name = "adapoffquin"}
+"""
+
+
+def test_mined_lists_hold_no_copy(folder, tmp_path):
+    path = tmp_path / "copies.toml"
+    path.write_text(EXPERIMENT.replace('"data"', f'"{folder.name}"'))
+    from aoq.pipeline.engine import Engine
+
+    chain = plan(str(path), data_root=folder.parent, artifact_root=tmp_path / "artifacts")
+    for stage in ("dataset", "first_round", "embeddings", "hard_negatives"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
+    table = read_table(chain["hard_negatives"].path / "table")
+    copies = {0, 2, 7}
+    theirs = {caption for image in copies for caption in (2 * image, 2 * image + 1)}
+    for image in copies:
+        assert set(table.i2t.negative_ids[image].tolist()) == set(range(24)) - theirs
+    for caption in theirs:
+        assert set(table.t2i.negative_ids[caption].tolist()) == set(range(12)) - copies
+    assert (table.i2t.negative_ids[1] >= 0).all()
+
+
+def test_batches_know_copies(folder):
+    split = open_split(folder, "train")
+    tokens = TokenisedCaptions(np.ones(72, np.int32), 3 * np.arange(25))
+    rows = np.array([0, 1, 7], np.int32)
+    batch = read_batch(PairData(split, tokens), Draw([Group(rows, 2 * rows)]))
+    assert (batch.image_rows[0] == batch.image_rows[2]).item()
+    assert (batch.image_rows[0] != batch.image_rows[1]).item()
+
+
+def test_offline_negatives_of_copies_are_a_true_pair():
+    """The offline caption is of image 2, the offline image is its copy 0."""
+    i2t = Drawable(np.array([[2], [2], [1]], np.int32))
+    t2i = Drawable(np.array([[2], [0], [1]], np.int32))
+    image_of, captions = np.arange(3, dtype=np.int32), np.array([1], np.int32)
+    for identity, expected in ((None, False), (np.array([0, 1, 0], np.int32), True)):
+        sampler = Sampler(i2t, t2i, image_of, identity=identity)
+        assert sampler.draw(captions, np.random.default_rng(0)).corresponding.tolist() == [expected]
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 1000))
+def test_ranks_by_definition(seed):
+    """A rank counts what is at least as similar as the best true answer and is not true itself."""
+    rng = np.random.default_rng(seed)
+    identity, image_of = rng.integers(0, 4, 6), np.concatenate([np.arange(6), rng.integers(0, 6, 4)])
+    similarity = rng.integers(0, 5, (6, 10)).astype(np.float32)
+    is_true = identity[:, None] == identity[image_of]
+    found = retrieval_ranks(similarity, image_of, identity)
+    for ranks, scores, true in ((found.i2t, similarity, is_true), (found.t2i, similarity.T, is_true.T)):
+        for row in range(len(ranks)):
+            best = max(scores[row][true[row]])
+            assert ranks[row] == sum((scores[row] >= best) & ~true[row])
+
+
+def test_folds_take_their_own_identities():
+    similarity, image_of = np.eye(4, dtype=np.float32)[[1, 0, 3, 2]], np.arange(4)
+    assert evaluate_similarity(similarity, image_of, folds=2)["t2i_r1"] == 0
+    same = np.array([7, 7, 8, 8])
+    assert evaluate_similarity(similarity, image_of, same, folds=2)["t2i_r1"] == 100
+    assert folded_ranks(similarity, image_of, same, folds=2).i2t.tolist() == [0, 0, 0, 0]

@@ -1,0 +1,156 @@
+"""Extractors of other libraries, on tiny models saved in a folder: the library's own numbers, without prefix tokens."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.pipeline.prepare.extractors import open_extractor
+from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
+from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
+from tests.prepare.conftest import picture
+
+CPU = torch.device("cpu")
+TINY = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+SEEN = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "resample": 3}
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def saved(folder, model, config):
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(config | SEEN))
+    return f"transformers:{folder}"
+
+
+@pytest.fixture
+def clip(transformers, tmp_path):
+    text = {**TINY, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
+    vision = {**TINY, "image_size": 32, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=6)
+    model = transformers.CLIPModel(config).eval()
+    crop = {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
+    return model, saved(tmp_path / "clip", model, crop)
+
+
+def features_of(extractor, image):
+    pixels = torch.from_numpy(extractor.preprocessing.pixels(image).copy())[None]
+    return extractor.features(pixels, CPU)[0]
+
+
+def normalised(image, size=32):
+    """By definition: resized to the shorter side, the centre cut out, every channel normalised."""
+    wide, high = size * image.width // min(image.size), size * image.height // min(image.size)
+    left, top = (wide - size) // 2, (high - size) // 2
+    cut = image.resize((wide, high), 3).crop((left, top, left + size, top + size))
+    pixels = np.asarray(cut) / 255.0
+    return torch.tensor((pixels - SEEN["image_mean"]) / SEEN["image_std"]).permute(2, 0, 1)[None].float()
+
+
+def test_clips_patches_and_vectors(clip):
+    model, name = clip
+    image = picture(0, 70, 40)
+    extractor = open_extractor(name)
+    assert (extractor.grid, extractor.dims) == ((4, 4), 16)
+    with torch.inference_mode():
+        tokens = model.vision_model(normalised(image)).last_hidden_state[0, 1:]  # without the class token
+        vector = model.get_image_features(normalised(image)).pooler_output
+    np.testing.assert_allclose(features_of(extractor, image), tokens, atol=3e-3)
+    pooled = open_extractor(name, "pooled")
+    assert (pooled.grid, pooled.dims) == ((1, 1), 6)
+    np.testing.assert_allclose(features_of(pooled, image), vector, atol=3e-3)
+
+
+def test_boxes_of_a_cut_image_lie_in_the_whole_one(clip):
+    boxes = open_extractor(clip[1]).boxes(np.array([200, 100]), np.array([100, 200]))
+    np.testing.assert_allclose(boxes[0, 0], [0.25, 0.0, 0.375, 0.25])
+    np.testing.assert_allclose(boxes[1, -1], [0.75, 0.625, 1.0, 0.75])
+
+
+def test_siglip_has_no_class_token(transformers, tmp_path):
+    vision = {**TINY, "image_size": 32, "patch_size": 8}
+    config = transformers.SiglipConfig(text_config={**TINY, "vocab_size": 50}, vision_config=vision)
+    model = transformers.SiglipModel(config).eval()
+    name = saved(tmp_path / "siglip", model, {"size": {"height": 32, "width": 32}})
+    extractor = open_extractor(name)
+    assert extractor.grid == (4, 4)
+    assert extractor.preprocessing.resize == (32, 32)
+    image = picture(1, 32, 32)
+    with torch.inference_mode():
+        tokens = model.vision_model(normalised(image)).last_hidden_state[0]
+    np.testing.assert_allclose(features_of(extractor, image), tokens, atol=3e-3)
+    assert open_extractor(name, "pooled").dims == 16
+
+
+def test_dinos_registers_are_dropped(transformers, tmp_path):
+    """Two patches a side and five tokens before them would make three a side."""
+    config = transformers.Dinov2WithRegistersConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8, num_register_tokens=4
+    )
+    model = transformers.Dinov2WithRegistersModel(config).eval()
+    size = {"size": {"shortest_edge": 20}, "do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
+    extractor = open_extractor(saved(tmp_path / "dino", model, size))
+    assert extractor.grid == (2, 2)
+    image = picture(2, 20, 20)
+    seen = normalised(image, 20)[:, :, 2:18, 2:18]
+    with torch.inference_mode():
+        tokens = model(seen).last_hidden_state[0, 5:]
+    np.testing.assert_allclose(features_of(extractor, image), tokens, atol=3e-3)
+
+
+def test_a_folder_without_a_model_is_one_sentence(transformers, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"^transformers:\S+empty cannot be loaded \(.*\); give a folder") as said:
+        open_extractor(f"transformers:{tmp_path / 'empty'}")
+    assert "\n" not in str(said.value)
+
+
+def test_a_hub_that_is_not_reached_is_one_sentence(transformers, monkeypatch):
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    def fails(name):
+        raise OSError("We couldn't connect to 'https://huggingface.co'\nCheck your internet connection.")
+
+    monkeypatch.setattr(ImageProcessingMixin, "get_image_processor_dict", fails)
+    with pytest.raises(ValueError, match=r"^transformers:a/b cannot be loaded \(.*\); .*path of a folder") as said:
+        open_extractor("transformers:a/b")
+    assert "\n" not in str(said.value)
+
+
+def test_a_library_that_is_not_installed_names_its_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(ImportError, match=r'pip install "aoq\[timm\]"'):
+        open_extractor("timm:resnet10t")
+
+
+def test_images_that_would_be_padded_are_refused():
+    with pytest.raises(ValueError, match="padding is not supported"):
+        Preprocessing(32, 32, 16, (0.0,) * 3, (1.0,) * 3)
+
+
+def test_tokens_that_make_no_grid_are_refused():
+    with pytest.raises(ValueError, match="no square grid"):
+        Extractor.build(
+            "odd", Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3), torch.nn.Identity(), lambda x: x.flatten(2)
+        )
+
+
+def test_numbers_beyond_float16_are_refused():
+    seen = Preprocessing(2, 2, (2, 2), (0.0,) * 3, (1.0,) * 3)
+    extractor = Extractor.build("large", seen, torch.nn.Identity(), lambda x: x * 1e6)
+    with pytest.raises(ValueError, match="not finite in float16"):
+        extractor.features(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8), CPU)
+
+
+def test_a_fingerprint_is_of_weights_and_names():
+    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    assert fingerprint_of(one) != fingerprint_of(two)
+    two.load_state_dict(one.state_dict())
+    assert fingerprint_of(one) == fingerprint_of(two)
+    assert fingerprint_of(one) != fingerprint_of(torch.nn.Sequential(one))

@@ -1,0 +1,117 @@
+"""A source as an experiment's dataset: a stage of its own, made of what the source holds."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce.data import open_pairs
+from aoq.tasks.stages import Dataset, Prepared
+from tests.prepare.conftest import CPU, encoded, picture
+
+EXPERIMENT = """
+[dataset]
+min_count = 1
+
+[dataset.source]
+path = "photos/photos.csv"
+extractor = "means:any"
+
+[model]
+name = "vsepp"
+embedding_size = 4
+word_size = 4
+
+[second_round]
+epochs = 1
+batch_size = 4
+learning_rate = 1e-2
+loss.name = "adapoffquin"
+
+[first_round]
+epochs = 1
+batch_size = 4
+learning_rate = 1e-2
+loss.name = "online"
+
+[mining]
+h_captions = 4
+h_images = 4
+"""
+
+
+@pytest.fixture
+def planned(photos, tmp_path):
+    """Plan the experiment on the photographs, with changes."""
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(EXPERIMENT)
+
+    def run(override="", root=None):
+        return plan(
+            str(experiment), data_root=root or tmp_path, artifact_root=tmp_path / "artifacts", override=override
+        )
+
+    return run
+
+
+def make(chain, stage):
+    with chain[stage].building() as build:
+        PRODUCERS[stage](chain, build, CPU)
+    return chain[stage].opened()
+
+
+def test_stages_of_a_source(planned):
+    chain = planned()
+    assert list(chain.stages)[:2] == ["prepared", "dataset"]
+    folder = make(chain, "prepared")
+    assert open_split(folder, "train").image_count == 16
+    assert chain["prepared"].manifest()["counts"]["dev"] == {"images": 4, "captions": 8, "copies": 0}
+    assert not (folder / "unfinished").exists()
+    make(chain, "dataset")
+    pairs = open_pairs(chain, "train")
+    assert pairs.images(np.arange(2)).features.shape == (2, 4, 3)
+
+
+def test_keys_are_of_what_the_source_holds(planned, photos, tmp_path):
+    """Wherever it lies, and whether or not broken images are left out."""
+    key = planned()["prepared"].key
+    shutil.copytree(photos.parent, tmp_path / "moved" / "photos")
+    assert planned(root=tmp_path / "moved")["prepared"].key == key
+    assert planned("dataset.source.skip_broken=true")["prepared"].key == key
+    changed = {planned(f"dataset.source.{change}")["prepared"].key for change in ("seed=1", 'tokens="pooled"')}
+    photos.write_text(photos.read_text().replace("afar", "near"))
+    changed.add(planned()["prepared"].key)
+    (photos.parent / "03.png").write_bytes(encoded(picture(3, 40, 40)))
+    changed.add(planned()["prepared"].key)
+    assert len(changed | {key}) == 5
+
+
+def test_a_source_that_changed_since_it_was_planned_is_refused(planned, photos):
+    chain = planned()
+    photos.write_text(photos.read_text().replace("afar", "near"))
+    with pytest.raises(ValueError, match="was changed after the run was planned; run again"):
+        make(chain, "prepared")
+
+
+def test_broken_images_can_be_left_out(planned, photos):
+    (photos.parent / "07.png").write_bytes(b"x")
+    chain = planned()
+    with pytest.raises(ValueError, match="in an experiment skip_broken = true"):
+        make(chain, "prepared")
+    folder = make(planned("dataset.source.skip_broken=true"), "prepared")
+    assert open_split(folder, "train").image_count == 15
+
+
+def test_luigi_prepares_before_the_dataset(planned, tmp_path):
+    planned()
+    task = Dataset(
+        experiment=str(tmp_path / "experiment.toml"), data_root=str(tmp_path), artifact_root=str(tmp_path / "artifacts")
+    )
+    (needed,) = task.requires()
+    assert isinstance(needed, Prepared)
+    assert not needed.complete()
