@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Integer
+from jaxtyping import Float, Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.models.base import Code, EmbeddingModel, MatchingModel, concatenate
@@ -92,40 +91,55 @@ class EmbeddingStore:
         return cls(np.load(folder / "images.npy", mmap_mode="c"), np.load(folder / "captions.npy", mmap_mode="c"))
 
 
+@dataclass(frozen=True)
+class Side:
+    """Images or captions: how many, and the vectors of some rows."""
+
+    count: int
+    vectors: Callable[[Integer[np.ndarray, " some"]], Float[torch.Tensor, "some D"]]
+
+
+def sides_of(model: EmbeddingModel, pairs: PairData, device: torch.device) -> dict[str, Side]:
+    """The split as the model sees it, in eval mode."""
+    model.eval()
+    return {
+        "images": Side(
+            pairs.split.image_count, lambda rows: model.encode_images(pairs.images(rows).to(device)).vectors
+        ),
+        "captions": Side(
+            pairs.split.caption_count, lambda rows: model.encode_captions(pairs.captions(rows).to(device)).vectors
+        ),
+    }
+
+
 @torch.inference_mode()
 def write_embeddings(
-    model: EmbeddingModel,
-    pairs: PairData,
+    sides: Mapping[str, Side],
     folder: Path,
-    device: torch.device,
     progress: Callable[[int, int, str], None] = lambda done, total, text: None,
 ) -> None:
-    """Encode the split into `folder`, a block at a time; an interrupted run goes on after its last whole block.
+    """Encode `images` and `captions` into `folder`, a block at a time; an interrupted run goes on after its last whole
+    block.
 
     What it goes on from (`finish_embeddings` drops it) are the blocks' checksums.
     """
-    model.eval()
-    sides: dict[str, tuple[int, Callable[..., Any], Callable[..., Code]]] = {
-        "images": (pairs.split.image_count, pairs.images, model.encode_images),
-        "captions": (pairs.split.caption_count, pairs.captions, model.encode_captions),
-    }
-    total = sum(count for count, *_ in sides.values())
-    for side, (count, read, encode) in sides.items():
-        state, path = _progress_file(folder, side), folder / f"{side}.npy"
-        checksums = _whole_blocks(path, state, count)
-        for rows in _blocks(np.arange(len(checksums) * STORE_ROWS, count), STORE_ROWS):
-            parts = [encode(read(part).to(device)).vectors for part in _blocks(rows, BATCH)]
-            block = torch.cat(parts).float().cpu().numpy()
+    total, before = sum(side.count for side in sides.values()), 0
+    for name, side in sides.items():
+        state, path = _progress_file(folder, name), folder / f"{name}.npy"
+        checksums = _whole_blocks(path, state, side.count)
+        for rows in _blocks(np.arange(len(checksums) * STORE_ROWS, side.count), STORE_ROWS):
+            block = torch.cat([side.vectors(part) for part in _blocks(rows, BATCH)]).float().cpu().numpy()
             if not np.isfinite(block).all():
                 raise ValueError(
-                    f"the embedding of one of {side} {rows[0]} to {rows[-1]} is not finite; the model is broken."
+                    f"the embedding of one of {name} {rows[0]} to {rows[-1]} is not finite; the model is broken."
                 )
-            stored = np.load(path, mmap_mode="r+") if rows[0] else reserved_file(path, (count, block.shape[1]))
+            stored = np.load(path, mmap_mode="r+") if rows[0] else reserved_file(path, (side.count, block.shape[1]))
             stored[rows] = block
             stored.flush()
             checksums.append(_checksum(path, block))
             write_atomically(state, json.dumps(checksums).encode())
-            progress(int(rows[-1]) + 1 + (total - count if side == "captions" else 0), total, side)
+            progress(before + int(rows[-1]) + 1, total, name)
+        before += side.count
 
 
 def finish_embeddings(folder: Path) -> None:

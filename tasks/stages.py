@@ -46,18 +46,17 @@ class FirstRound(ArtifactTask):
     resources = TRAINING
 
     def requires(self) -> Iterator[luigi.Task]:
-        """The dataset of the experiment whose first round it is, which may have another vocabulary."""
-        asked, chain = "", self.chain
-        while self.stage not in chain.stages and chain.teacher is not None:
-            asked, chain = chain.experiment.teacher or "", chain.teacher
-        yield self.of(Dataset, asked)
+        yield _own_dataset(self)
 
 
-@requires(FirstRound)
 class Embeddings(ArtifactTask):
     """The teacher's embeddings of every training image and caption."""
 
     stage = "embeddings"
+
+    def requires(self) -> Iterator[luigi.Task]:
+        encoder = self.chain.owner(self.stage).experiment.teacher_encoder
+        yield self.of(FirstRound) if encoder is None else _own_dataset(self)
 
 
 class HardNegatives(ArtifactTask):
@@ -116,6 +115,14 @@ class Evaluation(ArtifactTask):
 
     def requires(self) -> Iterator[luigi.Task]:
         return _of_members(self, self.chain) if self.chain.members else iter([self.of(SecondRound)])
+
+
+def _own_dataset(task: ArtifactTask) -> luigi.Task:
+    """The dataset of the experiment whose stage it is, which may have another vocabulary."""
+    asked, chain = "", task.chain
+    while task.stage not in chain.stages and chain.teacher is not None:
+        asked, chain = chain.experiment.teacher or "", chain.teacher
+    return task.of(Dataset, asked)
 
 
 def _of_members(task: ArtifactTask, chain: Chain) -> Iterator[luigi.Task]:

@@ -14,7 +14,7 @@ from aoq.pipeline import embedding
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, similarity_matrix, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, sides_of, similarity_matrix, write_embeddings
 
 CPU = torch.device("cpu")
 
@@ -65,7 +65,7 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
-    write_embeddings(model, pairs, whole, CPU)
+    write_embeddings(sides_of(model, pairs, CPU), whole)
     seen = []
 
     def stop(done, total, text):
@@ -74,9 +74,9 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
             raise StopError
 
     with pytest.raises(StopError):
-        write_embeddings(model, pairs, cut, CPU, stop)
+        write_embeddings(sides_of(model, pairs, CPU), cut, stop)
     seen = [*seen, "again"]
-    write_embeddings(model, pairs, cut, CPU, lambda done, total, text: seen.append(done))
+    write_embeddings(sides_of(model, pairs, CPU), cut, lambda done, total, text: seen.append(done))
     assert seen == [4, 8, 9, 13, "again", 17, 21, 25, 29, 33, 36]
     for folder in (whole, cut):
         finish_embeddings(folder)
@@ -106,7 +106,7 @@ def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch,
     monkeypatch.setattr(embedding, "STORE_ROWS", 4)
     model, whole = small_model("vsepp"), tmp_path / "whole"
     whole.mkdir()
-    write_embeddings(model, pairs, whole, CPU)
+    write_embeddings(sides_of(model, pairs, CPU), whole)
     cut = Path(shutil.copytree(whole, tmp_path / "cut"))
     content = bytearray((cut / file).read_bytes())
     if place is None:
@@ -118,7 +118,7 @@ def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch,
     encode = {name: getattr(model, f"encode_{name}") for name in ("images", "captions")}
     for name, of in encode.items():
         monkeypatch.setattr(model, f"encode_{name}", lambda given, of=of: encoded.append(given) or of(given))
-    write_embeddings(model, pairs, cut, CPU)
+    write_embeddings(sides_of(model, pairs, CPU), cut)
     assert sum(len(given) for given in encoded) == again
     assert said in caplog.text
     assert [path.read_bytes() for path in sorted(cut.iterdir())] == [
@@ -131,4 +131,4 @@ def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match=r"images 0 to 8 is not finite"):
-        write_embeddings(model, pairs, tmp_path, CPU)
+        write_embeddings(sides_of(model, pairs, CPU), tmp_path)

@@ -17,6 +17,7 @@ import click
 from aoq.pipeline.cli.artifacts import explain, gc, status, verify
 from aoq.pipeline.cli.checkpoint import import_checkpoint
 from aoq.pipeline.cli.data import data
+from aoq.pipeline.cli.embed import embed
 from aoq.pipeline.cli.estimate import estimate
 from aoq.pipeline.cli.exchange import export, import_table
 from aoq.pipeline.cli.inspect import inspect
@@ -103,7 +104,7 @@ def main() -> None:
 
 
 OF_TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table, publish)
-for command in (prepare, *OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
+for command in (prepare, embed, *OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)
 
 plan = copy(estimate)  # the command's old name

@@ -92,8 +92,8 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
     if chain.experiment.weights is not None:
         rounds = {"second_round": "imported"}
     for stage, title in rounds.items():
-        metrics = chain[stage].manifest()["metrics"] if chain[stage].exists() else None
-        yield _row(title, metrics, *_how(chain[stage]))
+        if (made := chain.found(stage)) is not None:  # not every table is a first round's
+            yield _row(title, made.manifest()["metrics"] if made.exists() else None, *_how(made))
     options = chain.experiment.evaluation
     if evaluation and options != Evaluation():
         folds = f", {options.folds} folds" if options.folds > 1 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,7 @@ from aoq.pipeline.config.section import Section
 from aoq.pipeline.config.tables import Mining, Refresh
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
-TABLE_SOURCES = ("teacher", "teacher_weights", "first_round")
+TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
 
 class Experiment(Section):
@@ -26,6 +26,9 @@ class Experiment(Section):
     """An experiment whose negative table this one trains on, instead of rounds one of its own."""
     teacher_weights: str | None = None
     """Weights of `aoq import-checkpoint`, relative to the data root, in place of a first round."""
+    teacher_encoder: str | None = None
+    """A pretrained encoder of photographs and texts, in place of a first round; `[teacher] encoder` is another way to
+    write it."""
     weights: str | None = None
     """Such weights in place of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
@@ -47,6 +50,16 @@ class Experiment(Section):
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
         return self.second_round
 
+    @model_validator(mode="before")
+    @classmethod
+    def _teacher_as_a_section(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(teacher := given.get("teacher"), dict):
+            if list(teacher) != ["encoder"]:
+                raise ValueError(f"[teacher] has one option, `encoder`; got {list(teacher)}")
+            given = {**{key: value for key, value in given.items() if key != "teacher"}}
+            given["teacher_encoder"] = teacher["encoder"]
+        return given
+
     @model_validator(mode="after")
     def _sections_fit(self) -> Experiment:
         rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
@@ -67,12 +80,12 @@ class Experiment(Section):
     def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:
             raise ValueError(
-                "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one) and "
-                f"`teacher` (use that experiment's table), got {sources or 'none'}"
+                "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one), [teacher] "
+                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}"
             )
         if (self.mining is None) != (self.teacher is not None):
             raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
-        if self.teacher is None and not self.model.makes_embeddings:
+        if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
             raise ValueError(
                 f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
             )

@@ -52,6 +52,12 @@ class Chain:
             raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
         return self.teacher.owner(stage)
 
+    def found(self, stage: str) -> Artifact | None:
+        """The stage's artefact, of this chain or its teacher's, if there is such a stage."""
+        if stage in self.stages or self.teacher is None:
+            return self.stages.get(stage)
+        return self.teacher.found(stage)
+
     def __getitem__(self, stage: str) -> Artifact:
         return self.owner(stage).stages[stage]
 

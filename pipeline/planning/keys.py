@@ -75,15 +75,35 @@ class Recipes:
         return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
 
     def mined(self, experiment: Experiment, mining: Mining, dataset: Artifact) -> dict[str, Artifact]:
-        """A first round, trained or imported, its embeddings, and their table: whichever exact search found it."""
+        """A first round, trained or imported, its embeddings, and their table: whichever exact search found it.
+
+        An encoder takes the first round's place.
+        """
+        if experiment.teacher_encoder is not None:
+            embeddings = self.artifact("embeddings", self._encoder(experiment.teacher_encoder), dataset)
+            return {"embeddings": embeddings, "hard_negatives": self._mined(mining, embeddings)}
         if experiment.first_round is not None:
             first_round = self.trained(experiment, experiment.first_round, dataset)
         else:
             first_round = self.imported(experiment, "teacher_weights", str(experiment.teacher_weights), dataset)
         embeddings = self.artifact("embeddings", {}, first_round)
+        return {
+            "first_round": first_round,
+            "embeddings": embeddings,
+            "hard_negatives": self._mined(mining, embeddings),
+        }
+
+    def _encoder(self, name: str) -> dict[str, Any]:
+        """An encoder on a hub by its name; one in a folder by what lies there."""
+        library, _, model = name.partition(":")
+        if not (folder := Path(model)).is_dir():
+            return {"encoder": name}
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {"encoder": library, "files": {str(path.relative_to(folder)): file_sha256(path) for path in files}}
+
+    def _mined(self, mining: Mining, embeddings: Artifact) -> Artifact:
         exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
-        table = self.artifact("hard_negatives", {**values(mining), **exact}, embeddings)
-        return {"first_round": first_round, "embeddings": embeddings, "hard_negatives": table}
+        return self.artifact("hard_negatives", {**values(mining), **exact}, embeddings)
 
     def imported(self, experiment: Experiment, option: str, file: str, dataset: Artifact) -> Artifact:
         """Weights that stand in for training."""

@@ -179,7 +179,7 @@ def _table(recipes: Recipes, chain: Chain) -> Artifact:
         return owner["hard_negatives"]
     if screen.needs_vectors and "embeddings" not in owner.stages:
         raise ValueError(
-            "[screen] caption_similarity and image_similarity ask for the vectors of a first round, and "
+            "[screen] caption_similarity and image_similarity ask for the teacher's vectors, and "
             f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
         )
     return recipes.screen(screen, owner["hard_negatives"])
@@ -196,8 +196,8 @@ def _start(chain: Chain) -> Artifact | None:
     remedy = 'start = "control" takes the student\'s own weights after the online loss.'
     if "first_round" not in owner.stages:
         raise ValueError(
-            f'[second_round] start = "teacher", and the table of {experiment.teacher!r} is made of other tables, so it '
-            f"has no one teacher; {remedy}"
+            f'[second_round] start = "teacher", and the table of {owner.experiment.name!r} is made by an encoder or of '
+            f"other tables, and not by a first round; {remedy}"
         )
     ours, theirs = (one["dataset"].ingredients["vocabulary"] for one in (chain, owner))
     if owner.experiment.model != experiment.model or ours != theirs:

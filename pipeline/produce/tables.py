@@ -12,7 +12,7 @@ from aoq.pipeline.artifact import UNITS, Build
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
-from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, sides_of, write_embeddings
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.mining.mine import mine
@@ -20,7 +20,9 @@ from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain, Depths
-from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split
+from aoq.pipeline.prepare.encoders import open_encoder
+from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split, open_true_train_split
+from aoq.pipeline.produce.photographs import encoded_sides, open_photographs
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.runners import choose_runner
@@ -38,9 +40,22 @@ logger = logging.getLogger(__name__)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
-    """The vectors, with the hash of the weights that made them."""
-    build.notes["weights_sha256"] = _embed(chain, "first_round", build.directory, engine)
+    """The vectors, with the hash of the weights that made them: a first round's, or a pretrained encoder's."""
+    if chain.experiment.teacher_encoder is None:
+        build.notes["weights_sha256"] = _embed(chain, "first_round", build.directory, engine)
+    else:
+        build.notes["weights_sha256"] = _encode(chain, chain.experiment.teacher_encoder, build.directory, engine)
     finish_embeddings(build.directory)
+
+
+def _encode(chain: Chain, name: str, folder: Path, engine: Engine) -> str:
+    """Write an encoder's vectors of the training split's photographs and captions; the sha256 of its weights."""
+    device, split = engine.torch_device(), open_true_train_split(chain, engine.verify)
+    encoder = open_encoder(name)
+    photographs = open_photographs(chain.folder, chain.experiment.dataset.train, split.image_count)
+    with show_progress("embeddings") as report:
+        write_embeddings(encoded_sides(photographs, split.image_count, split.captions, encoder, device), folder, report)
+    return encoder.images.fingerprint
 
 
 def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> str:
@@ -50,7 +65,7 @@ def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> str:
     model = load_model(weights).to(device)
     assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
     with show_progress("embeddings") as report:
-        write_embeddings(model, open_pairs(chain, "train", engine.verify), folder, device, report)
+        write_embeddings(sides_of(model, open_pairs(chain, "train", engine.verify), device), folder, report)
     return known_sha256(weights)
 
 
@@ -67,7 +82,10 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         assert mining is not None  # the planner gave the chain this stage
         vectors = chain["embeddings"].opened()
         weights = chain["embeddings"].manifest().get("weights_sha256") or known_sha256(_weights(chain, "first_round"))
-        provenance = _provenance(chain, build, _teacher(chain, weights))
+        teacher = _teacher(chain, weights)
+        if chain.experiment.teacher_encoder is not None:
+            teacher["model"] = chain.experiment.teacher_encoder
+        provenance = _provenance(chain, build, teacher)
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
         _mine(chain, vectors, Depths.of(mining), build, engine, provenance=provenance, **how)
 

@@ -159,7 +159,7 @@ def test_a_student_starts_from_weights_that_fit(tmp_path):
         keys('second_round.start="teacher"', str(scan))
     fused = tmp_path / "fused.toml"
     fused.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9')
-    with pytest.raises(ValueError, match="is made of other tables, so it has no one teacher"):
+    with pytest.raises(ValueError, match="by an encoder or of other tables, and not by a first round"):
         keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
     with pytest.raises(ValueError, match="with 'online' leave it out"):
         keys('second_round.start="control", second_round.loss.name="online"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 
 
-def open_open_clip(model: str, tokens: Tokens) -> Extractor:
-    """NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE; or a folder with `open_clip_config.json`."""
+def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., torch.Tensor]]:
+    """The name, the network, what it sees, and its tokeniser, of NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE;
+    or a folder with `open_clip_config.json`."""
     name = f"open_clip:{model}"
     with loading(name, model):
         library = import_extra("open_clip", "open_clip", name)
@@ -24,7 +26,12 @@ def open_open_clip(model: str, tokens: Tokens) -> Extractor:
             known = ", ".join(library.list_pretrained_tags_by_model(architecture)) or "none"
             raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
         network = library.create_model(architecture, tag or None)
-        seen = _seen(name, network.visual.preprocess_cfg)
+        return name, network, _seen(name, network.visual.preprocess_cfg), library.get_tokenizer(architecture)
+
+
+def open_open_clip(model: str, tokens: Tokens) -> Extractor:
+    """The encoder of images of a model (`load_open_clip`)."""
+    name, network, seen, _ = load_open_clip(model)
     visual = network.visual
     if tokens == "pooled":
         return Extractor.build(name, seen, visual, visual)

@@ -1,0 +1,83 @@
+"""Pretrained encoders of photographs and texts that share a space: teachers that nobody trains here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.extractors.by_open_clip import load_open_clip
+from aoq.pipeline.prepare.extractors.by_transformers import open_transformers
+from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractors.loading import loading
+
+EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
+KNOWN = "transformers:NAME_OR_PATH and open_clip:NAME/TAG"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Two towers; their vectors are of one length and are compared by cosine."""
+
+    images: Extractor
+    """Pooled: one vector an image."""
+    texts: EncodeTexts
+
+    @property
+    def name(self) -> str:
+        return self.images.name
+
+
+def open_encoder(name: str) -> Encoder:
+    """The encoder of that name, on the CPU.
+
+    Raises:
+        ValueError: for an unknown name, weights that cannot be loaded, a model that encodes no texts, and one whose
+            sides have different sizes.
+        ImportError: names the extra that brings its library.
+    """
+    library, _, model = name.partition(":")
+    if library not in OPENERS or not model:
+        raise ValueError(f"there is no encoder {name!r} of images and texts; known are {KNOWN}.")
+    encoder = OPENERS[library](model)
+    with torch.inference_mode():
+        sizes = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"{name} gives images {sizes[0]} numbers and texts {sizes[1]}; they share no space.")
+    return encoder
+
+
+def _transformers(model: str) -> Encoder:
+    images = open_transformers(model, "pooled")
+    whole: Any = images.module
+    if not hasattr(whole, "get_text_features"):
+        raise ValueError(f"{images.name} encodes no texts; choose one that does, such as a CLIP or a SigLIP.")
+    with loading(images.name, model):
+        tokenise = import_extra("transformers", "transformers", images.name).AutoTokenizer.from_pretrained(model)
+    longest = whole.config.text_config.max_position_embeddings
+    padding = "max_length" if whole.config.model_type.startswith("siglip") else True  # as SigLIP was trained
+
+    def texts(captions: Sequence[str], device: torch.device) -> Tensor:
+        tokens = tokenise(list(captions), padding=padding, truncation=True, max_length=longest, return_tensors="pt")
+        found = whole.get_text_features(**tokens.to(device))
+        return found if isinstance(found, Tensor) else found.pooler_output
+
+    return Encoder(images, texts)
+
+
+def _open_clip(model: str) -> Encoder:
+    name, network, seen, tokenise = load_open_clip(model)
+
+    def texts(captions: Sequence[str], device: torch.device) -> Tensor:
+        found: Tensor = network.encode_text(tokenise(list(captions)).to(device))
+        return found
+
+    return Encoder(Extractor.build(name, seen, network, network.encode_image), texts)
+
+
+OPENERS: dict[str, Callable[[str], Encoder]] = {"transformers": _transformers, "open_clip": _open_clip}

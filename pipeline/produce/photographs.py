@@ -1,0 +1,78 @@
+"""The photographs of a prepared folder, and the vectors that an encoder gives them and their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float, Integer, UInt8
+from torch import Tensor
+
+from aoq.pipeline.embedding import Side
+from aoq.pipeline.prepare.encoders import Encoder
+from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
+from aoq.pipeline.reading import reading
+
+AT_ONCE = 32
+"""Images, or captions."""
+
+
+def open_photographs(folder: Path, split: str, images: int) -> Images:
+    """The photographs of a split, one for each of its images.
+
+    Raises:
+        ValueError: for a folder that does not say where its photographs are, or of how many.
+    """
+    path = folder / f"{split}_images.parquet"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {path.name}, which says where its photographs are; `aoq prepare` makes one.")
+    with reading(path, "a list of photographs", "prepare the folder again"):
+        file = pq.ParquetFile(path)
+        count, is_packed = file.metadata.num_rows, "bytes" in file.schema_arrow.names
+        paths = None if is_packed else file.read(["path"])["path"].to_pylist()
+    if count != images:
+        raise ValueError(f"{path} lists {count} photographs, and the split has {images} images; prepare it again.")
+    if paths is None:
+        return ParquetImages([str(path)], "bytes")
+    if None in paths:
+        raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
+    return Files(paths)
+
+
+def encoded_sides(
+    photographs: Images, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
+) -> dict[str, Side]:
+    """Unit vectors of the photographs and the captions, in order; photographs are read ahead in threads."""
+    seen, pool = encoder.images.preprocessing, ThreadPoolExecutor()
+    encoder.images.to(device)
+
+    def pixels(row: int) -> UInt8[np.ndarray, "height width 3"]:
+        try:
+            return seen.pixels(decode(photographs.read(row), seen.least).image)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{photographs.describe(row)}: {error}; prepare the folder again.") from None
+
+    def of_images(rows: list[int]) -> Float[Tensor, "some dims"]:
+        batch = torch.from_numpy(np.stack(list(pool.map(pixels, rows))))
+        return encoder.images.encode(seen.normalised(batch.to(device)))[:, 0]
+
+    def of_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
+        return encoder.texts([captions[row] for row in rows], device)
+
+    return {
+        "images": Side(count, partial(_in_parts, of_images)),
+        "captions": Side(len(captions), partial(_in_parts, of_captions)),
+    }
+
+
+def _in_parts(
+    encode: Callable[[list[int]], Float[Tensor, "some dims"]], rows: Integer[np.ndarray, " rows"]
+) -> Float[Tensor, "rows dims"]:
+    parts = [encode(rows[start : start + AT_ONCE].tolist()) for start in range(0, len(rows), AT_ONCE)]
+    return torch.nn.functional.normalize(torch.cat(parts).float(), dim=1)

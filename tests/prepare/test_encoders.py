@@ -1,0 +1,166 @@
+"""Pretrained encoders as teachers, on a tiny CLIP that is saved in a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.prepare.encoders import open_encoder
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.tables.table import read_table
+from tests.prepare.test_extractors import SEEN, TINY, normalised
+
+WORDS = ["<pad>", "<s>", "</s>", "a", "photograph", "of", "seen", "from", "afar", *map(str, range(20))]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    """A model, its tokeniser, and their folder."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("clip")
+    torch.manual_seed(0)
+    text = {**TINY, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 8}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={**TINY, "image_size": 32, "patch_size": 8}, projection_dim=6
+    )
+    model = transformers.CLIPModel(config).eval()
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, "<pad>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokeniser = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
+    model.save_pretrained(folder)
+    tokeniser.save_pretrained(folder)
+    crop = {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(crop | SEEN))
+    return model, tokeniser, folder
+
+
+@pytest.fixture
+def run():
+    return lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
+
+
+@pytest.fixture
+def prepared(photos, tmp_path, run):
+    """The photographs as a dataset folder, whose features play no part."""
+    assert run("prepare", photos, tmp_path / "data", "--threads", 1, "--no-thumbnails").exit_code == 0
+    return tmp_path / "data"
+
+
+def expected(clip, photos, prepared, split="train"):
+    """By definition: photograph by photograph, caption by caption."""
+    model, tokeniser, _ = clip
+    images, captions = [], []
+    with torch.inference_mode():
+        for name in (prepared / f"{split}_ids.txt").read_text().split():
+            seen = normalised(Image.open(photos.parent / name))
+            images.append(model.visual_projection(model.vision_model(seen).pooler_output))
+        for caption in (prepared / f"{split}_caps.txt").read_text().splitlines():
+            tokens = tokeniser(caption, return_tensors="pt", truncation=True, max_length=8)
+            captions.append(model.text_projection(model.text_model(**tokens).pooler_output))
+    return [torch.nn.functional.normalize(torch.cat(side)).numpy() for side in (images, captions)]
+
+
+def test_embed_gives_the_models_own_unit_vectors(clip, photos, prepared, tmp_path, run):
+    made = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}", "--threads", 1)
+    assert "16 images and 32 captions, 6 numbers each" in made.stdout, made.output
+    assert {path.name for path in (tmp_path / "vectors").iterdir()} == {"images.npy", "captions.npy"}
+    for name, vectors in zip(("images", "captions"), expected(clip, photos, prepared), strict=True):
+        found = np.load(tmp_path / "vectors" / f"{name}.npy")
+        np.testing.assert_allclose(found, vectors, atol=1e-5)
+        assert found.dtype == np.float32
+
+
+def test_an_encoder_is_a_teacher(clip, photos, prepared, tmp_path, run):
+    (tmp_path / "own.toml").write_text(
+        f"""
+dataset.folder = "data"
+teacher.encoder = "transformers:{clip[2]}"
+model = {{name = "scan", embedding_size = 8, word_size = 8}}
+mining = {{h_captions = 5, h_images = 3}}
+second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
+"""
+    )
+    chain = plan(str(tmp_path / "own.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    assert list(chain.stages) == ["dataset", "embeddings", "hard_negatives", "control", "second_round", "evaluation"]
+    for stage in ("dataset", "embeddings", "hard_negatives", "second_round"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
+    table = read_table(chain["hard_negatives"].path / "table")
+    assert table.manifest["teacher"]["model"] == f"transformers:{clip[2]}"
+    images, captions = expected(clip, photos, prepared)
+    scores, owner = images @ captions.T, np.repeat(np.arange(16), 2)
+    for image, found in enumerate(table.i2t.negative_ids):
+        others = np.flatnonzero(owner != image)
+        np.testing.assert_allclose(np.sort(scores[image, found]), np.sort(scores[image, others])[-5:], atol=1e-5)
+    shown = run("results", tmp_path / "own.toml", "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts")
+    assert "round two" in shown.stdout
+    assert "\nteacher" not in shown.stdout
+
+
+def test_other_weights_in_the_folder_are_another_table(clip, prepared, tmp_path):
+    folder = shutil.copytree(clip[2], tmp_path / "clip")
+    keys = []
+    for _ in range(2):
+        (tmp_path / "own.toml").write_text(
+            f"""
+dataset.folder = "data"
+teacher_encoder = "transformers:{folder}"
+model.name = "scan"
+mining = {{h_captions = 5, h_images = 3}}
+second_round = {{epochs = 1, loss.name = "adapoffquin"}}
+"""
+        )
+        chain = plan(str(tmp_path / "own.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+        keys.append(chain["embeddings"].key)
+        (folder / "model.safetensors").write_bytes(b"others")
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet", "there is no encoder 'resnet' of images and texts; known are transformers:"),
+        ("timm:resnet18", "there is no encoder 'timm:resnet18'"),
+        ("transformers:/nowhere", "transformers:/nowhere cannot be loaded"),
+    ],
+)
+def test_what_is_no_encoder_is_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        open_encoder(name)
+
+
+def test_an_encoder_without_texts_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.ViTModel(transformers.ViTConfig(**TINY, image_size=32, patch_size=8)).save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}} | SEEN))
+    with pytest.raises(ValueError, match="encodes no texts; choose one that does"):
+        open_encoder(f"transformers:{tmp_path}")
+
+
+def test_a_folder_that_names_no_photographs_is_refused(clip, prepared, tmp_path, run):
+    (prepared / "train_images.parquet").unlink()
+    found = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}")
+    assert found.exit_code == 1
+    assert "has no train_images.parquet" in found.stderr
+    assert not (tmp_path / "vectors").exists()
+
+
+def test_a_photograph_that_is_gone_is_named_and_nothing_stays(clip, photos, prepared, tmp_path, run):
+    (photos.parent / "03.png").unlink()
+    found = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}")
+    assert found.exit_code == 1
+    assert "03.png" in found.stderr
+    assert sorted(path.name for path in Path(tmp_path).iterdir() if "vectors" in path.name) == []
