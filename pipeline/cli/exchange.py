@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -72,14 +73,16 @@ def export(
     trec                      runs of both directions, with scores
     aoq                       the 2020 code's lists of both directions
 
-    A caption goes by its text, an image as a picture: the file below --image-root that its id names, with an ending or
-    without. Texts may stand in for images (--image-texts). An id in their place is refused. Captions and ids come from
-    a dataset folder (--data), or from text files (--captions, --image-ids).
+    A caption goes by its text, an image as a picture: the file that `aoq prepare` read for DATA, or the one below
+    --image-root that its id names, with an ending or without. Texts may stand in for images (--image-texts). An id in
+    their place is refused. Captions and ids come from a dataset folder (--data), or from text files (--captions,
+    --image-ids).
 
     An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
     positives the table keeps the lowest score only; where there are several, scores of positives (--scores; pylate)
     need --vectors.
     """
+    from aoq.pipeline.produce.photographs import photograph_files
     from aoq.pipeline.tables.exchange.export import Said, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
     from aoq.pipeline.tables.files import read_manifest
@@ -99,9 +102,12 @@ def export(
         raise click.UsageError("--data has captions and image ids; leave out --captions and --image-ids")
     manifest = read_manifest(table)
     texts, ids, stand_ins = (None if file is None else read_lines(file) for file in (captions, image_ids, image_texts))
+    pictures: Path | Sequence[str] | None = image_root
     if data is not None:
         opened = open_split(data, split)
         texts, ids = opened.captions, opened.ids
+        if image_root is None and image_texts is None and form.images in ("path", "lookup"):
+            pictures = photograph_files(data, split, opened.image_count)
     with made_whole(output) as made:
         teacher = manifest.get("teacher")
         normalised = isinstance(teacher, dict) and bool(teacher.get("normalised"))
@@ -109,7 +115,7 @@ def export(
             table,
             made,
             name,
-            said=Said(texts, ids, image_root, stand_ins, pack),
+            said=Said(texts, ids, pictures, stand_ins, pack),
             direction=direction,
             num_negatives=num_negatives,
             scores=scores,

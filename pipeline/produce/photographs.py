@@ -45,6 +45,14 @@ def open_photographs(folder: Path, split: str, images: int) -> Images:
     return Files(paths)
 
 
+def photograph_files(folder: Path, split: str, images: int) -> Sequence[str] | None:
+    """The file of each photograph, where a prepared folder names them."""
+    if not (folder / f"{split}_images.parquet").is_file():
+        return None
+    photographs = open_photographs(folder, split, images)
+    return photographs.files if isinstance(photographs, Files) else None
+
+
 def encoded_sides(
     photographs: Images, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
 ) -> dict[str, Side]:

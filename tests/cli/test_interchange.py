@@ -88,6 +88,32 @@ def test_ids_may_lack_the_ending_of_their_files(run, files):
     assert images[3] == {"image_id": "3.jpg", "image": {"bytes": JPEG, "path": "3.jpg"}}
 
 
+@pytest.fixture
+def prepared(files):
+    """A dataset folder whose photographs lie elsewhere."""
+    (files / "data").mkdir()
+    np.save("data/train_ims.npy", np.random.default_rng(0).normal(size=(IMAGES, 2, 3)).astype(np.float32))
+    shutil.copy("captions.txt", "data/train_caps.txt")
+    paths = [str(files / "pictures" / f"{row}.jpg") for row in range(IMAGES)]
+    pq.write_table(pa.table({"path": paths}), "data/train_images.parquet")
+    return paths
+
+
+def test_a_prepared_folder_names_the_pictures(run, prepared):
+    made = run("export", "table", "out", "--format", "triplet", "--direction", "i2t", "--data", "data")
+    assert made.exit_code == 0, made.output
+    anchors = pq.read_table("out/train.parquet").column(0).to_pylist()
+    assert {anchor["path"] if isinstance(anchor, dict) else anchor for anchor in anchors} == {*prepared}
+
+
+def test_a_prepared_folder_of_packed_pictures_needs_files(run, files, prepared):
+    pq.write_table(
+        pa.table({"path": pa.nulls(IMAGES, pa.string()), "bytes": [JPEG] * IMAGES}), "data/train_images.parquet"
+    )
+    found = run("export", "table", "out", "--format", "triplet", "--direction", "t2i", "--data", "data")
+    assert "has the images' pictures, and none are given; give --image-root" in found.stderr
+
+
 def test_the_help_names_each_format():
     text = aoq("export", "--help").stdout.replace(",", " ").split()
     assert set(FORMATS) <= set(text)

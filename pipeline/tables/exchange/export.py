@@ -14,7 +14,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.exchange.formats import FORMATS, Format, find_format
 from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, rows_by_id
-from aoq.pipeline.tables.exchange.pictures import find_pictures
+from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
 from aoq.pipeline.tables.exchange.readme import write_readme
 from aoq.pipeline.tables.files import count_lists, read_chunks, read_manifest, read_positives, said_of
 from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
@@ -31,8 +31,8 @@ class Said:
     captions: Sequence[str] | None = None
     image_ids: Sequence[str] | None = None
     """By default their row numbers."""
-    image_root: Path | None = None
-    """The folder in which an image's id is the name of its file."""
+    pictures: Path | Sequence[str] | None = None
+    """The folder in which an image's id is the name of its file; or each image's file."""
     image_texts: Sequence[str] | None = None
     """A text in each image's place."""
     packed: bool = False
@@ -109,19 +109,19 @@ class _Lists:
 def require_stand_ins(name: str, form: Format, said: Said, direction: Direction | None) -> None:
     """Refuse what would make a reader take an id for a text, and what the format has no place for."""
     takes_pictures = form.images in ("path", "lookup")
-    if said.image_root is not None and said.image_texts is not None:
+    if said.pictures is not None and said.image_texts is not None:
         raise ValueError("an image goes as its picture or as a text; give --image-root or --image-texts, not both.")
     if form.has_texts and said.captions is None:
         raise ValueError(f"{name} has the captions' texts, and none are given; give --captions FILE or --data FOLDER.")
-    if said.image_root is not None and not takes_pictures:
+    if said.pictures is not None and not takes_pictures:
         why = "has ids alone" if form.images == "id" else "is read as text alone"
         others = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
         raise ValueError(f"{name} {why}, and has no place for pictures; leave out --image-root, or choose {others}.")
     if said.image_texts is not None and (not form.has_texts or form.directions == "joined"):
         raise ValueError(f"{name} has no place for a text of an image; leave out --image-texts.")
-    if form.has_texts and said.image_root is None and said.image_texts is None:
+    if form.has_texts and said.pictures is None and said.image_texts is None:
         raise ValueError(f"{_would_be_text(name, form)}; give {_remedy(form)}.")
-    if said.packed and (form.images != "lookup" or said.image_root is None):
+    if said.packed and (form.images != "lookup" or said.pictures is None):
         others = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
         raise ValueError(f"--pack puts the pictures of --image-root into an export of {others}; leave it out.")
     if form.queries == "text" and direction == "i2t" and said.image_texts is None:
@@ -163,16 +163,19 @@ def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
 def _names(table: Path, said: Said) -> dict[str, Names]:
     """What images and captions go by."""
     images, rows = ([str(row) for row in range(count_lists(table / f"{one}.parquet")[0])] for one in DIRECTIONS)
+    listed = None if isinstance(said.pictures, Path) else said.pictures
     counts = ((said.image_ids, images, "image ids"), (said.captions, rows, "captions"))
-    for given, numbers, what in (*counts, (said.image_texts, images, "texts of images")):
+    for given, numbers, what in (*counts, (said.image_texts, images, "texts of images"), (listed, images, "pictures")):
         if given is not None and len(given) != len(numbers):
             raise ValueError(f"{len(given)} {what} are given for a table of {len(numbers)}; they are of other data.")
     ids = images if said.image_ids is None else said.image_ids
     rows_by_id(ids)
-    if said.image_root is None:
+    if said.pictures is None:
         pictured = Names(ids, said.image_texts or (), noun="image")
     else:
-        pictured = Names(ids, find_pictures(said.image_root, ids), are_pictures=True, noun="image")
+        files = said.pictures if not isinstance(said.pictures, Path) else find_pictures(said.pictures, ids)
+        require_pictures(files)
+        pictured = Names(ids, files, are_pictures=True, noun="image")
     return {"images": pictured, "captions": Names(rows, said.captions or ())}
 
 

@@ -22,7 +22,7 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     """The absolute path of each image's file: ROOT/ID, or ROOT/ID with the ending of an image.
 
     Raises:
-        ValueError: where an image has no file below `root`, or one that is no image; the first is named.
+        ValueError: where an image has no file below `root`; the first is named.
     """
     if not root.is_dir():
         raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
@@ -36,10 +36,13 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
             f"{found.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
             f"needs the folder where the file of an image is its id, as it stands or with an ending ({ENDINGS[0]}, …)."
         )
-    files = [path for path in found if path is not None]
+    return [path for path in found if path is not None]
+
+
+def require_pictures(files: Sequence[str]) -> None:
+    """Refuse what is no image that trainers can read."""
     for path in files:
         _require_picture(path)
-    return files
 
 
 def _find(base: str, name: str) -> str | None:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from aoq.pipeline.tables.exchange import pictures
-from aoq.pipeline.tables.exchange.pictures import find_pictures, parts, require_endings
+from aoq.pipeline.tables.exchange.pictures import find_pictures, parts, require_endings, require_pictures
 
 KINDS = {
     "a.jpg": b"\xff\xd8\xff\xe0",
@@ -46,7 +46,7 @@ def test_an_id_without_a_file_below_the_root_is_named(root, name):
 def test_a_file_that_is_no_picture_is_named(root, content, why):
     (root / "g.jpg").write_bytes(content)
     with pytest.raises(ValueError, match=rf"g\.jpg is no picture \({why}"):
-        find_pictures(root, ["a", "g"])
+        require_pictures(find_pictures(root, ["a", "g"]))
 
 
 def test_a_root_that_is_no_folder(root):
