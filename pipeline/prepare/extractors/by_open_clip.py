@@ -17,7 +17,7 @@ def open_open_clip(model: str, tokens: Tokens) -> Extractor:
     """NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE; or a folder with `open_clip_config.json`."""
     name = f"open_clip:{model}"
     with loading(name, model):
-        library = import_extra("open_clip", "open_clip", name)
+        library = import_extra("open_clip", "open-clip", name)
         is_folder = Path(model).is_dir()
         architecture, _, tag = (f"local-dir:{Path(model).absolute()}", "", "") if is_folder else model.partition("/")
         if not is_folder and not tag:
