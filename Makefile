@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-exports test-install chaos lint clean
+.PHONY: demo test test-cluster test-exports test-extractors test-install chaos lint clean
 
 demo: .venv/installed
 	@$(BIN)/luigi --module tasks SecondRound
@@ -29,6 +29,12 @@ test-exports: .venv/installed
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install
+
+# Libraries that need torchvision, in an environment of their own: of another build than torch's, it breaks transformers.
+test-extractors:
+	$(PYTHON) -m venv .venv/extractors
+	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,timm,open-clip]"
+	.venv/extractors/bin/python -m pytest tests/prepare/test_torchvision_extractors.py
 
 # Kills, damages, full disks, hostile files and requests: half an hour; a slice of it is in `make test`.
 chaos: .venv/installed

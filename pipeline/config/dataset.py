@@ -85,8 +85,8 @@ class Dataset(Section):
     def _one_source(self) -> Dataset:
         if sum(given is not None for given in (self.folder, self.source, self.demo)) != 1:
             raise ValueError(
-                "name one: `folder` (a precomp folder below the data root), or a section [dataset.source] (photographs "
-                "and captions) or [dataset.demo]"
+                "name one: either `folder` (a precomp folder below the data root), or a section [dataset.source] "
+                "(photographs and captions) or [dataset.demo]"
             )
         return self
 

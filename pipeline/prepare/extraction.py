@@ -154,8 +154,8 @@ class Extraction:
     def _image_bytes(self) -> int:
         return 2 * self.extractor.tokens * self.extractor.dims
 
-    def run(self, reader: Reader, loading: Loading) -> Iterator[tuple[int, str]]:
-        """Go on where the last run was; yields how many images are done, and how fast."""
+    def run(self, reader: Reader, loading: Loading) -> Iterator[tuple[int, float]]:
+        """Go on where the last run was; yields how many images are done, and how many a second."""
         self._cut_to_whole_blocks()
         start, clock = self.progress["done"], time.monotonic()
         with self.features.open("r+b") as features, self._records_file.open("r+b") as records:
@@ -170,7 +170,7 @@ class Extraction:
                 if done - saved >= BLOCK:
                     self._save(features, records)
                     saved = done
-                yield done, f"{(done - start) / (time.monotonic() - clock):.1f} images/s"
+                yield done, (done - start) / (time.monotonic() - clock)
             self._save(features, records)
 
     def finish(self) -> None:

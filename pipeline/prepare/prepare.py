@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.extraction import Extraction, Loading, Reader
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor
@@ -52,6 +54,7 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
         ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
             be skipped. What was extracted so far is kept.
     """
+    import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
     listing = open_source(request.source, request.images, request.columns)
     logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
     listing = _without_silent(listing)
@@ -70,7 +73,8 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     for name, part in parts.items():
         reader = Reader(part.images, part.rows, part.ids.to_pylist(), extractor.preprocessing, thumbs)
         for done, speed in extractions[name].run(reader, loading):
-            report(before + done, len(listing), speed)
+            left = timedelta(seconds=round((len(listing) - before - done) / speed))
+            report(before + done, len(listing), f"{speed:.1f} images/s, {left} left")
         before += len(part)
     skipped = _check_broken(request, parts, extractions)
     counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}

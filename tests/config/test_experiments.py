@@ -112,7 +112,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
         ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
         ('name = "vsepp"', 'name = "scan"', "name a `teacher`"),
-        ("[dataset.demo]\nimages = 100", "[dataset]", "name either `folder`"),
+        ("[dataset.demo]\nimages = 100", "[dataset]", "name one: either `folder`"),
         ("[model]", "[model", "not a TOML file"),
         ("[model]", "deep = " + "[" * 3000 + "\n[model]", "not a TOML file .it is nested too deeply"),
         ("[dataset.demo]", "seed = 99999999999999999999\n[dataset.demo]", "99999999999999999999 has more than 64 bits"),

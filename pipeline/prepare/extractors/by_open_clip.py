@@ -19,7 +19,7 @@ def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., t
     or a folder with `open_clip_config.json`."""
     name = f"open_clip:{model}"
     with loading(name, model):
-        library = import_extra("open_clip", "open_clip", name)
+        library = import_extra("open_clip", "open-clip", name)
         is_folder = Path(model).is_dir()
         architecture, _, tag = (f"local-dir:{Path(model).absolute()}", "", "") if is_folder else model.partition("/")
         if not is_folder and not tag:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 
+CACHED = 4
+"""Images at a time on a CPU: what a layer makes of so few stays in its caches, which takes half the time of 32."""
 Tokens = Literal["patches", "pooled"]
 Encode = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, "batch tokens dims"]]
 
@@ -84,10 +86,13 @@ class Extractor:
         Raises:
             ValueError: for numbers that float16 does not hold.
         """
-        half = torch.autocast("cuda", torch.float16) if device.type == "cuda" else nullcontext()
-        with half:
-            found = self.encode(self.preprocessing.normalised(pixels.to(device, non_blocking=True)))
-        made = found.to(torch.float16).cpu().numpy()
+        is_gpu = device.type == "cuda"
+        parts = []
+        with torch.autocast("cuda", torch.float16) if is_gpu else nullcontext():
+            for part in [pixels] if is_gpu else pixels.split(CACHED):
+                seen = self.preprocessing.normalised(part.to(device, non_blocking=True))
+                parts.append(self.encode(seen).to(torch.float16).cpu())
+        made = torch.cat(parts).numpy()
         if not np.isfinite(made).all():
             raise ValueError(f"{self.name} gives numbers that are not finite in float16; choose another extractor.")
         return made

@@ -7,7 +7,6 @@ text in a field `raw`, as Karpathy's files have; a list may also be a JSON text.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aoq.pipeline.prepare.sources.listing import Files, Images, Listing
-
-logger = logging.getLogger(__name__)
 
 IMAGES = ("image", "filepath", "file_path", "image_path", "path", "filename", "file_name", "image_filename", "img")
 CAPTIONS = ("caption", "captions", "sentences", "sentence", "text", "texts", "title", "raw")
@@ -55,7 +52,7 @@ def read_rows(kind: str, rows: pa.Table, columns: Columns, images: Images | Path
         return _own_images(kind, rows, columns, images, captions, splits)
     named = _image_column(rows, columns)
     paths = _paths(rows, named)
-    logger.info("images in column %s, captions in %s", named, ", ".join(of_captions))
+    kind = f"{kind} (images in {named}, captions in {', '.join(of_captions)})"
     return _images_of_paths(kind, rows, columns, paths, images, captions, splits)
 
 
