@@ -49,8 +49,6 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Ranks:
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
     """
     images, captions = similarity.shape
-    if len(image_of) != captions:
-        raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
     own = similarity[image_of, np.arange(captions)]
     best = np.full(images, -np.inf, dtype=similarity.dtype)
     np.maximum.at(best, image_of, own)
@@ -99,13 +97,16 @@ def folded_ranks(similarity: Similarity, image_of: ImageOf, *, folds: int = 1) -
 
 def _folds(similarity: Similarity, image_of: ImageOf, folds: int) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
     """The captions of each fold, and the ranks within it."""
-    images = len(similarity)
-    if images % folds:
+    images, captions = similarity.shape
+    if len(image_of) != captions:
+        raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
+    if folds < 1 or images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds; choose [evaluation] folds accordingly.")
     size = images // folds
     for fold in range(folds):
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
-        block = similarity[fold * size : (fold + 1) * size][:, own]
+        block = similarity[fold * size : (fold + 1) * size]
+        block = block if len(own) == captions else block[:, own]  # which would read all of it
         yield own, retrieval_ranks(block, image_of[own] - fold * size)
 
 
