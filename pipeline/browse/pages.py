@@ -109,7 +109,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
 
     @app.get("/search")
     def search() -> str:
-        query = request.args.get("q", "")
+        query = request.args.get("q", "").strip()
         rows = train.texts.rows(query)
         page = asked_page(len(rows), ENTRIES)
         return render_template("search.html.j2", query=query, page=page, rows=page.cut(rows))
@@ -154,7 +154,7 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
     def queries() -> str:
         numbers = asked_numbers("run", runs)
         album = runs[numbers[0]].album
-        query = request.args.get("q", "")
+        query = request.args.get("q", "").strip()
         rows = album.texts.rows(query) if query else range(album.split.image_count)
         page = asked_page(len(rows), PICTURES)
         shown = {"album": album, "query": query, "page": page, "rows": page.cut(rows)}

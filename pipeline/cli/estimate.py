@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from rich.table import Table
 
-from aoq.pipeline.cli.options import as_json, data_root, mining_options
+from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
 from aoq.pipeline.cli.vectors import open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
@@ -32,7 +33,7 @@ DEMO_CAPTIONS = 5
 @click.argument("captions", required=False)
 @click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
 @click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
-@data_root
+@roots
 @as_json
 @mining_options
 def estimate(
@@ -41,6 +42,7 @@ def estimate(
     experiment: str | None,
     override: str,
     data_root: Path,
+    artifact_root: Path,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -52,14 +54,18 @@ def estimate(
     training's steps are counted as well, and it is said how hard the student's offline negatives will be beside those
     of its batches.
     """
-    if (experiment is None) == (images is None or captions is None):
+    if [images is None, captions is None] != [experiment is not None] * 2:
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
+    source_of = click.get_current_context().get_parameter_source
+    for name in ["override"] if experiment is None else options:
+        if source_of(name) is ParameterSource.COMMANDLINE:
+            whose = "an --experiment" if experiment is None else "IMAGES and CAPTIONS; an experiment has [mining]"
+            raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
     if experiment is None:
         found, steps = _of_vectors({"images": str(images), "captions": str(captions)}, options)
         drawing: list[str] = []
     else:
-        artifacts = configured_path("artifact_root")
-        chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifacts)
+        chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         found, steps, drawing = _of_experiment(chain)
     if as_json:
         total = sum(found.seconds.values())

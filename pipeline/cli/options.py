@@ -40,8 +40,9 @@ def _root(name: str, about: str) -> Decorator:
     )
 
 
-data_root = _root("data_root", "The folder of dataset folders")
-roots = _together(data_root, _root("artifact_root", "Where artefacts are kept"))
+roots = _together(
+    _root("data_root", "The folder of dataset folders"), _root("artifact_root", "Where artefacts are kept")
+)
 
 
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -128,7 +128,7 @@ def _show_annotations(console: Console, chain: Chain, evaluation: Mapping[str, A
     if attention and not chain.is_ensemble:
         scores = "  ".join(f"{name} {attention[name]:.1f}" for name in SCORES)
         where = f"{attention['phrases']} phrases of {split}, weights over {attention['threshold']:.2f}"
-        console.print(f"\nattention of round two: {scores}  ({where})", soft_wrap=True)
+        console.print(f"\nattention: {scores}  ({where})", soft_wrap=True)
     if relevance := evaluation.get("relevance"):
         rows = (
             [f"{name} {direction}", *(f"{found[metric]:.1f}" for metric in RELEVANCE)]

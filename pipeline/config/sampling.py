@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -44,9 +45,15 @@ class Sampling(Section):
                 raise ValueError("`hardest` goes with a `hardness` that is a number; give both, or `hardness` alone")
             if self.hardest <= self.hardness:
                 raise ValueError(f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it")
-        for window in self.windows or ():
-            if len(window) != 2 or window[0] >= window[1]:
-                raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")
-        if self.windows == ():
-            raise ValueError("`windows` is empty; give one, or leave it out")
+        if self.windows is not None:
+            check_windows(self.windows)
         return self
+
+
+def check_windows(windows: Sequence[Sequence[float]]) -> None:
+    """Refuse what leaves nothing to draw from."""
+    for window in windows:
+        if len(window) != 2 or not 0 <= window[0] < window[1] <= 1:
+            raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")
+    if not windows:
+        raise ValueError("`windows` is empty; give one, or leave it out")

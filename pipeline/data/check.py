@@ -152,14 +152,15 @@ class _Examination:
     def _examine_differences(self, captions: Sequence[str]) -> None:
         """Whether any pair has a negative, and can be told from it."""
         if len(self.digests) == 1:
-            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least")
+            severity: Severity = "error" if self.split.startswith("train") else "warning"
+            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least", severity)
         elif len(set(self.digests)) == 1:
             self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
         if len(captions) > 1 and len(set(captions)) == 1:
             self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
 
-    def _add(self, suffix: str, message: str) -> None:
-        self.flaws.append(Flaw(f"{self.split}_{suffix}", message))
+    def _add(self, suffix: str, message: str, severity: Severity = "error") -> None:
+        self.flaws.append(Flaw(f"{self.split}_{suffix}", message, severity))
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))

@@ -54,8 +54,6 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
     """
     images, captions = similarity.shape
-    if len(image_of) != captions:
-        raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
     rows_of, columns_of = positive_pairs_of(image_of, identity).T
     true = similarity[rows_of, columns_of]
     best, own = (np.full(count, -np.inf, dtype=similarity.dtype) for count in (images, captions))
@@ -113,15 +111,19 @@ def _folds(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None, folds: int
 ) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
     """The captions of each fold, and the ranks within it."""
-    images = len(similarity)
-    if images % folds:
+    images, captions = similarity.shape
+    if len(image_of) != captions:
+        raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
+    if folds < 1 or images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds; choose [evaluation] folds accordingly.")
     size = images // folds
     for fold in range(folds):
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
         rows = slice(fold * size, (fold + 1) * size)
+        block = similarity[rows]
+        block = block if len(own) == captions else block[:, own]  # which would read all of it
         same = None if identity is None else identity[rows]
-        yield own, retrieval_ranks(similarity[rows][:, own], image_of[own] - fold * size, same)
+        yield own, retrieval_ranks(block, image_of[own] - fold * size, same)
 
 
 def ensemble(

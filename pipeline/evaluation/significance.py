@@ -36,6 +36,15 @@ class Comparison:
     interval: Interval
     p: float
 
+    @property
+    def chance(self) -> str:
+        """`p` in words: the test draws too few exchanges to tell smaller ones apart.
+
+        >>> Comparison(317.1, (301.2, 332.1), 0.0005).chance
+        'p < 0.001'
+        """
+        return "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
+
 
 def verdict(found: Comparison, what: str, *, images: int) -> str:
     """A comparison of two runs of one seed, in a line: `what` is minuend and subtrahend.
@@ -46,8 +55,8 @@ def verdict(found: Comparison, what: str, *, images: int) -> str:
     'round two - control: -2.4 rsum [-6.0, +1.3], p = 0.21, 500 dev images, one seed: not distinguishable'
     """
     low, high = found.interval
-    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.2g}"
-    line = f"{what}: {found.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {p}, {images:,} dev images, one seed"
+    gain = f"{found.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {found.chance}"
+    line = f"{what}: {gain}, {images:,} dev images, one seed"
     return f"{line}: not distinguishable" if low <= 0 <= high else line
 
 

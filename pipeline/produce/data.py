@@ -47,7 +47,7 @@ def produce_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     section = chain.experiment.dataset.source
     assert section is not None  # only experiments on a source have this stage
     request = Request.of_section(section, chain.data_root)
-    take_in(f"data/{Path(request.source).name}", partial(_as_listed, request, chain["prepared"].ingredients["content"]))
+    take_in("source", partial(_as_listed, request, chain["prepared"].ingredients["content"]))
     with show_progress("preparing") as report:
         made = prepare(request, build.directory, build.directory / "unfinished", engine, report=report)
     build.notes |= {"counts": {name: counts._asdict() for name, counts in made.splits.items()}}

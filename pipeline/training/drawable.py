@@ -90,6 +90,8 @@ def drawable(
     if weights is not None:
         if weights.shape != shape:
             raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
+        if not ((weights >= 0) & (weights < np.inf)).all():
+            raise ValueError(f"{direction}_weights must be finite and not below 0; give 0 to what is never drawn.")
         return Drawable(ids, weights[:, ranks])
     if judged is None and gaps is None:
         return Drawable(ids)
@@ -107,10 +109,10 @@ def drawable(
 
 def _ranks(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> slice:
     option = "h_captions" if direction == "i2t" else "h_images"
-    if h is not None and h > ids.shape[1]:
+    if h is not None and not 1 <= h <= ids.shape[1]:
         raise ValueError(
             f"[sampling] {option} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
-            f"lower it, or raise [mining] {option} and mine again."
+            f"give 1 to {ids.shape[1]}, or raise [mining] {option} and mine again."
         )
     shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
     if 0 < after >= shortest:

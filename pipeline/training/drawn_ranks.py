@@ -33,7 +33,7 @@ class DrawnRanks:
     """Ranks `start` to `stop`, from 0, of lists of candidates, beside batches of a size.
 
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
-    a batch of 64 finds rank 469 of 30,000 captions by itself; draws from the first 60: about 8 times harder
+    a batch of 64 finds rank 469 of 30,000 captions by itself; draws from the first 60: about 7.8 times harder
     >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
     a batch of 64 finds rank 9 of 600 images by itself; draws from the first 60: no harder
     """

@@ -184,12 +184,14 @@ class Resumable(ABC):
         self._log.append(self.taken, {"epoch": self.state.epoch, **line})
 
     def means_by_epoch(self, figure: str) -> list[float]:
-        """Of what the log says, epoch by epoch, where it says it."""
-        windows: dict[int, list[float]] = {}
-        for line in read_metrics(self._log.path):
+        """Average a figure of the log over the steps of each epoch that has it."""
+        lines = read_metrics(self._log.path)
+        windows: dict[int, list[tuple[float, int]]] = {}
+        for line, steps in zip(lines, np.diff([line["step"] for line in lines], prepend=0), strict=True):
             if figure in line:
-                windows.setdefault(line["epoch"], []).append(line[figure])
-        return [round(float(np.mean(values)), 3) for values in windows.values()]
+                windows.setdefault(line["epoch"], []).append((line[figure], steps))
+        by_epoch = (np.transpose(found) for found in windows.values())
+        return [round(float(np.average(means, weights=steps)), 3) for means, steps in by_epoch]
 
     def check_finite(self, losses: ArrayLike) -> None:
         if not np.isfinite(losses).all():

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int32
 
+from aoq.pipeline.config.sampling import check_windows
+from aoq.pipeline.config.section import registered
 from aoq.pipeline.search.problem import BLOCK, blocks, own_captions
 from aoq.pipeline.training.drawable import Drawable
 
@@ -97,10 +99,12 @@ class Sampler:
                 raise ValueError(
                     f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}."
                 )
+        check_windows(windows)
         _check_ids(i2t, t2i, image_of)
         self._i2t, self._t2i = i2t, t2i
         self._image_of, self._captions_of, self._identity = image_of, own_captions(image_of, images), identity
-        self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
+        self._strategy = registered("strategy", strategy, STRATEGIES, STRATEGIES)
+        self._resample, self._windows = resample, windows
 
     def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
         """Negatives and companions for the pairs of these captions; the same rng state gives the same draw.

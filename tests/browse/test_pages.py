@@ -216,7 +216,8 @@ def test_runs_of_other_queries_do_not_stand_side_by_side(source, pages_of):
 
 def test_queries_are_searched_and_paged(browse, source):
     captions = source.evaluations[0].album.split.captions
-    assert browse.text("/queries").count("/query/image/") == 12
+    for address in ("/queries", "/queries?q=", "/queries?q=%20"):
+        assert browse.text(address).count("/query/image/") == 12
     shown = entries(browse.text("/queries?q=dogs"))
     assert [int(re.search(r"/query/caption/(\d+)", " ".join(links)).group(1)) for _, links in shown] == [
         row for row, text in enumerate(captions) if re.search(r"\bdogs", text)

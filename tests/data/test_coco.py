@@ -26,7 +26,7 @@ def known():
 
 def write_split(folder, ids, images):
     np.save(folder / "testall_ims.npy", np.arange(2 * images, dtype=np.float32).reshape(images, 1, 2))
-    (folder / "testall_caps.txt").write_text("a dog .\n" * 5 * images)
+    (folder / "testall_caps.txt").write_text("".join(f"dog {n} .\n" for n in range(5 * images)))
     (folder / "testall_ids.txt").write_text("".join(f"{image}\n" for image in ids))
     return open_split(folder, "testall")
 

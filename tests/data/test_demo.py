@@ -76,7 +76,7 @@ def test_folder_is_complete_and_sound(demo: Path, train: Split) -> None:
 @pytest.mark.parametrize(("regions", "feature_size"), [(5, 8), (8, 16), (40, 4)])
 def test_other_sizes(tmp_path: Path, regions: int, feature_size: int) -> None:
     write_demo_world(
-        tmp_path, images=9, dev_images=1, seed=0, regions=regions, feature_size=feature_size, captions_an_image=3
+        tmp_path, images=9, dev_images=2, seed=0, regions=regions, feature_size=feature_size, captions_an_image=3
     )
     assert check_folder(tmp_path) == []
     split = open_split(tmp_path, "train")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import jaxtyping
 import numpy as np
 import pytest
 
+from aoq.pipeline.evaluation import retrieval
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, open_similarity, retrieval_ranks, summarise
 
 METRICS = ["r1", "r5", "r10", "medr", "meanr"]
@@ -96,10 +100,30 @@ def test_broken_similarities_are_an_error(broken):
 
 
 def test_folds_and_members_must_fit():
-    with pytest.raises(ValueError, match="3 images do not divide into 2 folds"):
-        evaluate_similarity(np.zeros((3, 3)), np.arange(3), folds=2)
+    for folds in (2, 0, -3):
+        with pytest.raises(ValueError, match=f"3 images do not divide into {folds} folds"):
+            evaluate_similarity(np.zeros((3, 3)), np.arange(3), folds=folds)
     with pytest.raises(ValueError, match="same pairs"):
         ensemble([np.zeros((2, 2)), np.zeros((2, 3))])
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+@pytest.mark.parametrize("captions", [2, 4])
+def test_every_caption_has_an_image(monkeypatch, captions, folds):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is for users
+    with pytest.raises(ValueError, match=f"3 columns of similarities, but {captions} captions have an image"):
+        evaluate_similarity(np.eye(3), np.arange(captions) % 3, folds=folds)
+
+
+def test_a_matrix_on_disk_is_not_read_whole(tmp_path, monkeypatch):
+    np.save(tmp_path / "similarity.npy", np.random.default_rng(0).random((500, 2000), dtype=np.float32))
+    similarity = open_similarity(tmp_path / "similarity.npy", 500, 2000)
+    monkeypatch.setattr(retrieval, "BLOCK_BYTES", similarity.nbytes // 50)
+    tracemalloc.start()
+    evaluate_similarity(similarity, np.arange(2000) // 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < similarity.nbytes / 4
 
 
 def test_a_matrix_of_another_split_is_refused(tmp_path):

@@ -162,7 +162,7 @@ def test_fine_tuning_goes_on_from_the_student_that_searched(planned):
         ("refresh.drifted_below=1.5", "refresh.drifted_below"),
         ("refresh.drifted_below=0.5, refresh.h_captions=21", "h_captions = 21, and the lists that are kept have 20"),
         (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
-        (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the vectors of a first round"),
+        (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the teacher's vectors"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused(planned, override, message):

@@ -29,7 +29,7 @@ def test_it_is_measured_and_shown(make_scan, data_root, tmp_path):
     assert 0 < found["curve"]["precision"][0] < 100
     roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
     shown = CliRunner().invoke(main, ["results", str(tmp_path / "demo.toml"), *roots]).stdout
-    assert f"attention of round two: precision {found['precision']:.1f}  recall" in shown
+    assert f"attention: precision {found['precision']:.1f}  recall" in shown
     assert f"({found['phrases']} phrases of dev, weights over {found['threshold']:.2f})" in shown
 
 

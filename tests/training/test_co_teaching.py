@@ -310,9 +310,9 @@ def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, network, 
 
 def test_metrics_say_how_the_pairs_were_divided(run_co_teaching, tmp_path):
     run_co_teaching(tmp_path)
-    divided = [line for line in lines(tmp_path) if "held_clean" in line]
+    divided = [line for line in lines(tmp_path) if "selected_clean" in line]
     assert [line["epoch"] for line in divided] == [1, 2]
-    assert all(0 < share < 1 for line in divided for share in line["held_clean"])
+    assert all(0 < share < 1 for line in divided for share in line["selected_clean"])
     trained = [line for line in lines(tmp_path) if "loss" in line]
     assert {(line["loss_name"], line["network"]) for line in trained} == {
         (name, network) for name in ("warmup", "co_teaching") for network in (0, 1)

@@ -245,15 +245,20 @@ def test_a_paced_training_says_its_hardness_and_resumes_to_the_bit(run_training,
 
 
 @pytest.mark.parametrize("companions", [None, "anchors"])
-def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(run_training, tmp_path, caplog, companions):
+def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(
+    run_training, tmp_path, caplog, monkeypatch, companions
+):
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(resumable, "LOG_STEPS", 4)  # windows of several lengths
     drawing = TRAINING.model_copy(update={"loss": AdaptiveLoss(name="adapoffquin", companions=companions)})
     notes, _ = run_training(tmp_path, training=drawing)
     by_step = [line["offline_harder_share"] for line in lines(tmp_path) if "offline_harder_share" in line]
     assert all(0 <= share <= 1 for share in by_step)
+    monkeypatch.setattr(resumable, "LOG_STEPS", 1)
+    run_training(tmp_path / "by_step", training=drawing)
     last = [
         line["offline_harder_share"]
-        for line in lines(tmp_path)
+        for line in lines(tmp_path / "by_step")
         if line["epoch"] == drawing.epochs - 1 and "loss" in line
     ]
     assert notes["offline_harder_by_epoch"][-1] == pytest.approx(np.mean(last), abs=1e-3)

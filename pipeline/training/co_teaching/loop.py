@@ -124,7 +124,7 @@ class CoTrainer(Resumable):
         logger.info(
             "epoch %d: %.1f %% and %.1f %% of the pairs selected as clean", epoch + 1, *(100 * s for s in shares)
         )
-        self.append({"held_clean": [round(float(share), 6) for share in shares]})
+        self.append({"selected_clean": [round(float(share), 6) for share in shares]})
         return found
 
     def _train_network(self) -> None:
