@@ -28,7 +28,7 @@ from aoq.pipeline.digests import canonical_json, digest, file_sha256, known_sha2
 from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs, collected, take_in
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest, seal
 from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_in, scratch_of, writing_in
+from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, writing_in
 
 INPUTS = ".inputs.json"
 """In a work directory: the content of what was read so far."""
@@ -127,7 +127,7 @@ class Artifact:
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                for left in scratch_in(self.work):  # of a run that was killed while it wrote a file
+                for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file
                     reclaim(left)
                 if build.is_finished():
                     self._publish()

@@ -98,7 +98,7 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
             _make(folder)
             with writing_in(folder):
                 held = lock.acquire()
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):  # the latter of filelock, which makes the folder as well
             if not folder.parent.is_dir():
                 raise
             continue  # whoever had it ended in this moment, and took it away

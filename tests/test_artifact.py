@@ -102,12 +102,13 @@ def test_what_a_run_had_finished_when_it_was_killed_is_published_if_it_is_whole(
     for name, text in ((INPUTS, '{"inputs": {}}'), (f"{UNITS}/payload", "payload"), (f".{MANIFEST}.work/{LOCK}", "")):
         (made.work / name).parent.mkdir(exist_ok=True)
         (made.work / name).write_text(text)  # which the kill may have come before
+    (made.work / "sub" / ".file.txt.work").mkdir()  # whose lock was gone already
     if damaged:
         (made.work / damaged).write_text("other")
     with made.building() as work:
         assert (work is None) == (damaged == "")
     assert made.changed_files() == []
-    assert {path.name for path in made.path.iterdir()} == {"sub", MANIFEST}
+    assert {path.name for path in made.path.rglob("*")} == {"sub", "file.txt", MANIFEST}
 
 
 def _slow_build(root, log):

@@ -73,10 +73,10 @@ def export(
     trec                      runs of both directions, with scores
     aoq                       the 2020 code's lists of both directions
 
-    A caption goes by its text, an image as a picture: the file that `aoq prepare` read for DATA, or the one below
-    --image-root that its id names, with an ending or without. Texts may stand in for images (--image-texts). An id in
-    their place is refused. Captions and ids come from a dataset folder (--data), or from text files (--captions,
-    --image-ids).
+    A caption goes by its text, an image as a picture: what `aoq prepare` read for DATA (if packed, with --pack), or
+    the file below --image-root that its id names, with an ending or without. Texts may stand in for images
+    (--image-texts). An id in their place is refused. Captions and ids come from a dataset folder (--data), or from text
+    files (--captions, --image-ids).
 
     An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
     positives the table keeps the lowest score only; where there are several, scores of positives (--scores; pylate)
@@ -106,9 +106,10 @@ def export(
     if data is not None:
         opened = open_split(data, split)
         texts, ids = opened.captions, opened.ids
-        if image_root is None and image_texts is None and form.images in ("path", "lookup"):
-            pictures = photograph_files(data, split, opened.image_count)
     with made_whole(output) as made:
+        if data is not None and image_root is None and image_texts is None and form.images in ("path", "lookup"):
+            unpacked = made.parent / "pictures" if pack else None
+            pictures = photograph_files(data, split, opened.image_count, unpacked)
         teacher = manifest.get("teacher")
         normalised = isinstance(teacher, dict) and bool(teacher.get("normalised"))
         written = export_table(

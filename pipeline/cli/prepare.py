@@ -9,7 +9,7 @@ import click
 from aoq.pipeline.cli.options import COUNT, PATH, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.scratch import publish, scratch_beside
+from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
 ABOUT = "prepared.json"
 
@@ -69,6 +69,9 @@ def prepare(
 
     columns = Columns(image_column, caption_column, id_column, split_column)
     request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
+    if not folder.parent.is_dir() and folder.parent.parent.is_dir():  # data/, say
+        with writing_in(folder.parent.parent):
+            folder.parent.mkdir()
     with scratch_beside(folder, keep=_has_work) as scratch:
         made = scratch / folder.name
         if folder.exists() and not overwrite:

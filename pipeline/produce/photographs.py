@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,8 +15,9 @@ from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
 from aoq.pipeline.embedding import Side
+from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
-from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.prepare.images import FORMATS, decode
 from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
 from aoq.pipeline.reading import reading
 
@@ -45,12 +47,26 @@ def open_photographs(folder: Path, split: str, images: int) -> Images:
     return Files(paths)
 
 
-def photograph_files(folder: Path, split: str, images: int) -> Sequence[str] | None:
-    """The file of each photograph, where a prepared folder names them."""
+def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
+    """The file of each photograph, where a prepared folder names them; packed ones are written to the new folder
+    `unpacked`, if one is given."""
     if not (folder / f"{split}_images.parquet").is_file():
         return None
     photographs = open_photographs(folder, split, images)
-    return photographs.files if isinstance(photographs, Files) else None
+    if isinstance(photographs, Files):
+        return photographs.files
+    if unpacked is None:
+        return None
+    unpacked.mkdir()
+    return [str(_written(unpacked / str(row), photographs.read(row))) for row in range(images)]
+
+
+def _written(path: Path, content: bytes) -> Path:
+    """The photograph as a file with the ending of its format."""
+    with import_extra("PIL.Image", "prepare", "reading images").open(io.BytesIO(content), formats=FORMATS) as opened:
+        path = path.with_suffix(f".{opened.format.lower()}")
+    path.write_bytes(content)
+    return path
 
 
 def encoded_sides(

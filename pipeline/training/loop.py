@@ -69,8 +69,8 @@ class Trainer(Resumable):
         text = f"{harder:.0%} of the offline negatives were harder to this model than the hardest of their batch"
         if harder < EVEN:
             text += (
-                ": the table is no harder for it than its batches. Draw from fewer ranks "
-                '([sampling] hardness = "auto"), or search anew with this model ([refresh])'
+                ": the table is no harder for it than its batches. Draw harder ones ([sampling] hardness), or search "
+                "anew with this model ([refresh])"
             )
         logger.info("in the last epoch, %s", text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,9 @@ from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 
 CPU = Engine("cpu", threads=1)
+TINY = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+SEEN = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "resample": 3}
+WORDS = ["<pad>", "<s>", "</s>", "a", "photograph", "of", "seen", "from", "afar", *map(str, range(20))]
 
 
 def picture(seed: int, width: int = 12, height: int = 8) -> Image.Image:
@@ -94,3 +98,27 @@ def prepared(tmp_path):
         return folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory):
+    """A model, its tokeniser, and their folder."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("clip")
+    torch.manual_seed(0)
+    text = {**TINY, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 8}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={**TINY, "image_size": 32, "patch_size": 8}, projection_dim=6
+    )
+    model = transformers.CLIPModel(config).eval()
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, "<pad>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.post_processor = tokenizers.processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokeniser = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
+    model.save_pretrained(folder)
+    tokeniser.save_pretrained(folder)
+    crop = {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(crop | SEEN))
+    return model, tokeniser, folder

@@ -18,33 +18,8 @@ from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.tables.table import read_table
-from tests.prepare.test_extractors import SEEN, TINY, normalised
-
-WORDS = ["<pad>", "<s>", "</s>", "a", "photograph", "of", "seen", "from", "afar", *map(str, range(20))]
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    """A model, its tokeniser, and their folder."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    folder = tmp_path_factory.mktemp("clip")
-    torch.manual_seed(0)
-    text = {**TINY, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 8}
-    config = transformers.CLIPConfig(
-        text_config=text, vision_config={**TINY, "image_size": 32, "patch_size": 8}, projection_dim=6
-    )
-    model = transformers.CLIPModel(config).eval()
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(WORDS)}, "<pad>"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    words.post_processor = tokenizers.processors.TemplateProcessing(
-        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    tokeniser = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
-    model.save_pretrained(folder)
-    tokeniser.save_pretrained(folder)
-    crop = {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(crop | SEEN))
-    return model, tokeniser, folder
+from tests.prepare.conftest import SEEN, TINY
+from tests.prepare.test_extractors import normalised
 
 
 @pytest.fixture

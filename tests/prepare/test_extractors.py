@@ -11,11 +11,9 @@ import torch
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
-from tests.prepare.conftest import picture
+from tests.prepare.conftest import SEEN, TINY, picture
 
 CPU = torch.device("cpu")
-TINY = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-SEEN = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "resample": 3}
 
 
 @pytest.fixture(scope="module")
