@@ -4,9 +4,11 @@ BIN := .venv/bin
 
 .PHONY: demo test test-cluster test-exports test-extractors test-install chaos lint clean
 
+# The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
-	@$(BIN)/luigi --module tasks SecondRound
-	@$(BIN)/luigi --module tasks Control
+	@$(BIN)/luigi --module tasks HardNegatives --engine-threads 1
+	@$(BIN)/luigi --module tasks SecondRound --engine-threads 1 & \
+		$(BIN)/luigi --module tasks Control --engine-threads 1 && wait $$!
 	@$(BIN)/aoq results demo
 	@echo
 	@echo "Next: look at what the teacher finds hardest for an image of the training set:"
