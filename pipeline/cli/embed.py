@@ -33,11 +33,10 @@ def embed(folder: Path, output: Path, name: str, split: str, device: str, thread
 
     does the same inside an experiment, in place of a first round. A run that was cut short goes on where it was.
     """
-    from aoq.pipeline.digests import digest, file_sha256
     from aoq.pipeline.embedding import SIDES, finish_embeddings, write_embeddings
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.prepare.encoders import open_encoder
-    from aoq.pipeline.produce.photographs import encoded_sides, open_photographs
+    from aoq.pipeline.produce.photographs import encoded_sides, encoding_of, open_photographs
 
     if output.exists():
         raise ValueError(f"{output} is there already; choose another name.")
@@ -45,8 +44,7 @@ def embed(folder: Path, output: Path, name: str, split: str, device: str, thread
     photographs = open_photographs(folder, split, opened.image_count)
     chosen = Engine(device, threads).torch_device()
     encoder = open_encoder(name)
-    images, captions = (folder / f"{split}_{name}" for name in ("images.parquet", "caps.txt"))
-    job = digest([encoder.images.fingerprint, file_sha256(images), file_sha256(captions)])
+    job = encoding_of(folder, split, encoder)
     with scratch_beside(output, keep=lambda scratch: any(scratch.glob("*/*/*.progress.json"))) as scratch:
         made = scratch / job / output.name
         made.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.digests import file_sha256, known_sha256
 
 VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
@@ -99,7 +99,7 @@ class Recipes:
         if not (folder := Path(model)).is_dir():
             return {"encoder": name}
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return {"encoder": library, "files": {str(path.relative_to(folder)): file_sha256(path) for path in files}}
+        return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}
 
     def _mined(self, mining: Mining, embeddings: Artifact) -> Artifact:
         exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}

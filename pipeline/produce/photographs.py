@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import torch
 from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
+from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.embedding import Side
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
@@ -25,7 +28,26 @@ AT_ONCE = 32
 """Images, or captions."""
 
 
-def open_photographs(folder: Path, split: str, images: int) -> Images:
+@dataclass(frozen=True)
+class Photographs:
+    """The photographs of a split in order, as they were when the folder was prepared."""
+
+    images: Images
+    sha256: Sequence[str]
+
+    def read(self, row: int) -> bytes:
+        """The encoded photograph.
+
+        Raises:
+            ValueError, OSError: for one that was changed since, or is gone.
+        """
+        content = self.images.read(row)
+        if hashlib.sha256(content).hexdigest() != self.sha256[row]:
+            raise ValueError("was changed since the folder was prepared")
+        return content
+
+
+def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     """The photographs of a split, one for each of its images.
 
     Raises:
@@ -36,15 +58,15 @@ def open_photographs(folder: Path, split: str, images: int) -> Images:
         raise ValueError(f"{folder} has no {path.name}, which says where its photographs are; `aoq prepare` makes one.")
     with reading(path, "a list of photographs", "prepare the folder again"):
         file = pq.ParquetFile(path)
-        count, is_packed = file.metadata.num_rows, "bytes" in file.schema_arrow.names
-        paths = None if is_packed else file.read(["path"])["path"].to_pylist()
-    if count != images:
-        raise ValueError(f"{path} lists {count} photographs, and the split has {images} images; prepare it again.")
-    if paths is None:
-        return ParquetImages([str(path)], "bytes")
+        is_packed, listed = "bytes" in file.schema_arrow.names, file.read(["path", "sha256"])
+        paths, sha256 = (listed[name].to_pylist() for name in ("path", "sha256"))
+    if len(paths) != images:
+        raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
+    if is_packed:
+        return Photographs(ParquetImages([str(path)], "bytes"), sha256)
     if None in paths:
         raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
-    return Files(paths)
+    return Photographs(Files(paths), sha256)
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
@@ -53,12 +75,18 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
     if not (folder / f"{split}_images.parquet").is_file():
         return None
     photographs = open_photographs(folder, split, images)
-    if isinstance(photographs, Files):
-        return photographs.files
+    if isinstance(photographs.images, Files):
+        return photographs.images.files
     if unpacked is None:
         return None
     unpacked.mkdir()
     return [str(_written(unpacked / str(row), photographs.read(row))) for row in range(images)]
+
+
+def encoding_of(folder: Path, split: str, encoder: Encoder) -> str:
+    """The identity of an encoder's vectors of a split: its weights, the photographs and the captions."""
+    read = (folder / f"{split}_{name}" for name in ("images.parquet", "caps.txt"))
+    return digest([encoder.images.fingerprint, *map(file_sha256, read)])
 
 
 def _written(path: Path, content: bytes) -> Path:
@@ -70,7 +98,7 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 def encoded_sides(
-    photographs: Images, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
+    photographs: Photographs, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
 ) -> dict[str, Side]:
     """Unit vectors of the photographs and the captions, in order; photographs are read ahead in threads."""
     seen, pool = encoder.images.preprocessing, ThreadPoolExecutor()
@@ -80,7 +108,7 @@ def encoded_sides(
         try:
             return seen.pixels(decode(photographs.read(row), seen.least).image)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{photographs.describe(row)}: {error}; prepare the folder again.") from None
+            raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
 
     def of_images(rows: list[int]) -> Float[Tensor, "some dims"]:
         batch = torch.from_numpy(np.stack(list(pool.map(pixels, rows))))

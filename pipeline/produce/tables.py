@@ -14,15 +14,16 @@ from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, sides_of, write_embeddings
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.inputs import planned_file, take_in
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain, Depths
+from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split, open_true_train_split
-from aoq.pipeline.produce.photographs import encoded_sides, open_photographs
+from aoq.pipeline.produce.photographs import encoded_sides, encoding_of, open_photographs
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.runners import choose_runner
@@ -48,11 +49,16 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
     finish_embeddings(build.directory)
 
 
-def _encode(chain: Chain, name: str, folder: Path, engine: Engine) -> str:
+def _encode(chain: Chain, encoder_name: str, folder: Path, engine: Engine) -> str:
     """Write an encoder's vectors of the training split's photographs and captions; the sha256 of its weights."""
-    device, split = engine.torch_device(), open_true_train_split(chain, engine.verify)
-    encoder = open_encoder(name)
-    photographs = open_photographs(chain.folder, chain.experiment.dataset.train, split.image_count)
+    device, split, name = (
+        engine.torch_device(),
+        open_true_train_split(chain, engine.verify),
+        chain.experiment.dataset.train,
+    )
+    encoder = open_encoder(encoder_name)
+    photographs = open_photographs(chain.folder, name, open_checked(chain, name, engine.verify).image_count)
+    take_in("encoder", lambda: encoding_of(chain.folder, name, encoder))
     with show_progress("embeddings") as report:
         write_embeddings(encoded_sides(photographs, split.image_count, split.captions, encoder, device), folder, report)
     return encoder.images.fingerprint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 15, 2
 JPEG = b"\xff\xd8\xff\xe0"
+SHA256 = sha256(JPEG).hexdigest()
 
 
 def aoq(*arguments):
@@ -95,7 +97,7 @@ def prepared(files):
     np.save("data/train_ims.npy", np.random.default_rng(0).normal(size=(IMAGES, 2, 3)).astype(np.float32))
     shutil.copy("captions.txt", "data/train_caps.txt")
     paths = [str(files / "pictures" / f"{row}.jpg") for row in range(IMAGES)]
-    pq.write_table(pa.table({"path": paths}), "data/train_images.parquet")
+    pq.write_table(pa.table({"path": paths, "sha256": [SHA256] * IMAGES}), "data/train_images.parquet")
     return paths
 
 
@@ -108,7 +110,8 @@ def test_a_prepared_folder_names_the_pictures(run, prepared):
 
 def test_a_prepared_folder_of_packed_pictures_needs_files(run, files, prepared):
     pq.write_table(
-        pa.table({"path": pa.nulls(IMAGES, pa.string()), "bytes": [JPEG] * IMAGES}), "data/train_images.parquet"
+        pa.table({"path": pa.nulls(IMAGES, pa.string()), "sha256": [SHA256] * IMAGES, "bytes": [JPEG] * IMAGES}),
+        "data/train_images.parquet",
     )
     found = run("export", "table", "out", "--format", "triplet", "--direction", "t2i", "--data", "data")
     assert "has the images' pictures, and none are given; give --image-root" in found.stderr

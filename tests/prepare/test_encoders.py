@@ -18,7 +18,7 @@ from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.tables.table import read_table
-from tests.prepare.conftest import SEEN, TINY
+from tests.prepare.conftest import SEEN, TINY, encoded, picture
 from tests.prepare.test_extractors import normalised
 
 
@@ -83,6 +83,31 @@ second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
     shown = run("results", tmp_path / "own.toml", "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts")
     assert "round two" in shown.stdout
     assert "\nteacher" not in shown.stdout
+
+
+def test_a_photograph_that_was_changed_is_named(clip, photos, prepared, tmp_path, run):
+    (photos.parent / "03.png").write_bytes(encoded(picture(99)))
+    found = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}")
+    assert found.exit_code == 1
+    assert "03.png: was changed since the folder was prepared" in found.stderr
+
+
+def test_a_part_of_the_split_is_encoded_alone(clip, prepared, tmp_path):
+    (tmp_path / "own.toml").write_text(
+        f"""
+dataset = {{folder = "data", train_images = 9}}
+teacher.encoder = "transformers:{clip[2]}"
+model.name = "scan"
+mining = {{h_captions = 5, h_images = 3}}
+second_round = {{epochs = 1, loss.name = "adapoffquin"}}
+"""
+    )
+    chain = plan(str(tmp_path / "own.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    for stage in ("dataset", "embeddings"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
+    assert len(np.load(chain["embeddings"].path / "images.npy")) == 9
+    assert "encoder" in chain["embeddings"].manifest()["inputs"]
 
 
 def test_other_weights_in_the_folder_are_another_table(clip, prepared, tmp_path):
