@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -14,6 +15,8 @@ from aoq.pipeline.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Path(__file__).parent.parent / "tiny.toml"
+IMAGES, EACH = 15, 2
+JPEG = b"\xff\xd8\xff\xe0"
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +39,22 @@ def aoq(mined):
         return CliRunner().invoke(main, given)
 
     return run
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Vectors, a table of them, and the texts."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
+    np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
+    options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
+    mine = ("mine", "images.npy", "captions.npy", "table", *map(str, options))
+    assert CliRunner().invoke(main, mine).exit_code == 0
+    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    (tmp_path / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
+    (tmp_path / "pictures").mkdir()
+    for row in range(IMAGES):
+        (tmp_path / "pictures" / f"{row}.jpg").write_bytes(JPEG)
+    return tmp_path

@@ -19,32 +19,13 @@ from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import EACH, IMAGES, JPEG
 
-IMAGES, EACH = 15, 2
-JPEG = b"\xff\xd8\xff\xe0"
 SHA256 = sha256(JPEG).hexdigest()
 
 
 def aoq(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Vectors, a table of them, and the texts."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
-    np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
-    options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
-    assert aoq("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
-    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
-    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
-    (tmp_path / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
-    (tmp_path / "pictures").mkdir()
-    for row in range(IMAGES):
-        (tmp_path / "pictures" / f"{row}.jpg").write_bytes(JPEG)
-    return tmp_path
 
 
 @pytest.fixture

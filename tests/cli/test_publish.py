@@ -13,8 +13,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-
-IMAGES, EACH = 15, 2
+from tests.cli.conftest import EACH, IMAGES
 
 
 def aoq(*arguments):
@@ -22,17 +21,10 @@ def aoq(*arguments):
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
-    np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
-    options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
-    assert aoq("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
+def files(files):
+    """The table with a view of it."""
     assert aoq("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
-    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
-    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
-    return tmp_path
+    return files
 
 
 def test_it_reads_back_as_the_table_it_was(files):
