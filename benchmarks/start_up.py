@@ -3,10 +3,11 @@
     python benchmarks/start_up.py --data-root data --jobs 2             200 trainings, hours on two cores
     python benchmarks/start_up.py --runs 20 --hardest                   the first 20, and the same on hardest negatives
 
-A training is drawn from all combinations by its number: model, loss, batch size, world, regions, wrong pairs. It has
-collapsed if at its end the loss lies on the plateau and positives do not stand out (`aoq.pipeline.training.collapse`),
-or if its dev rsum is below three times that of chance. Finished trainings are artefacts and count again when the script
-is started again.
+A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
+It has collapsed if at its end the loss lies on the plateau and positives do not stand out
+(`aoq.pipeline.training.collapse`). One that has not, and whose dev rsum is below three times that of chance, is slow.
+It is trained again for four times as long; where that does not suffice it counts as collapsed. Finished trainings are
+artefacts and count again when the script is started again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from aoq.pipeline.training.metrics import read_metrics
 
 STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}
 """At least, by batch size; whole epochs."""
+LONGER = 4
+"""How many times as long a slow training is trained again."""
 DEV_IMAGES = 200
 MODELS = {
     "vsepp": "",
@@ -88,7 +91,7 @@ class Trial:
     noise: float
     rate: float
 
-    def experiment(self, *, hardest: bool) -> str:
+    def experiment(self, *, hardest: bool, longer: int) -> str:
         steps = IMAGES[self.world] * CAPTIONS_AN_IMAGE / self.batch
         return EXPERIMENT.format(
             seed=self.number,
@@ -97,7 +100,7 @@ class Trial:
             noise=self.noise,
             model=self.model,
             options=MODELS[self.model],
-            epochs=max(1, math.ceil(STEPS[self.batch] / steps)),
+            epochs=longer * max(1, math.ceil(STEPS[self.batch] / steps)),
             batch=self.batch,
             rate=self.rate,
             start_up="" if hardest else 'start_up = "auto"',
@@ -164,27 +167,31 @@ def _cut_dev(source: Path, folder: Path) -> None:
 
 
 def _run(one: Trial, hardest: bool, folder: Path, roots: dict[str, Path]) -> bool:
+    outcome = "slow"
+    for longer in (1, LONGER):
+        if outcome == "slow":
+            outcome, said = _train(one, hardest, longer, folder, roots)
+            click.echo(f"{one}{f', {longer} times as long' if longer > 1 else ''}: {said}, {outcome}")
+    return outcome != "learns"
+
+
+def _train(one: Trial, hardest: bool, longer: int, folder: Path, roots: dict[str, Path]) -> tuple[str, str]:
+    """Whether it learns, is slow or has collapsed; and figures that tell."""
     path = folder / f"trial{one.number}.toml"
-    path.write_text(one.experiment(hardest=hardest))
-    command = [
-        str(Path(sys.executable).parent / "luigi"),
-        "--module",
-        "tasks",
-        "SecondRound",
-        "--experiment",
-        str(path),
-    ]
+    path.write_text(one.experiment(hardest=hardest, longer=longer))
+    luigi = str(Path(sys.executable).parent / "luigi")
     options = [part for name, root in roots.items() for part in (f"--{name.replace('_', '-')}", str(root))]
-    subprocess.run([*command, "--engine-threads", "1", *options], check=True, capture_output=True)
+    command = [luigi, "--module", "tasks", "SecondRound", "--experiment", str(path), "--engine-threads", "1", *options]
+    subprocess.run(command, check=True, capture_output=True)
     chain = plan(str(path), **roots)
     made = chain["second_round"]
     steps = [line for line in read_metrics(made.path / "metrics.jsonl") if "loss_name" in line]
     last, rsum = steps[-2] if len(steps) > 1 else steps[-1], made.manifest()["dev_rsum_by_epoch"][-1]
-    flat = on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"])
-    collapsed = flat or rsum < 3 * _chance(roots, chain)
     hardness = f"hardness {last['hardness']:.2f}" if "hardness" in last else "the hardest"
-    click.echo(f"{one}: rsum {rsum:.1f}, {hardness}{', COLLAPSED' if collapsed else ''}")
-    return collapsed
+    said = f"rsum {rsum:.1f}, {hardness}, positive gap {last['positive_gap']:.2f}"
+    if on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"]):
+        return "COLLAPSED", said
+    return "slow" if rsum < 3 * _chance(roots, chain) else "learns", said
 
 
 def _chance(roots: dict[str, Path], chain: object) -> float:
