@@ -77,9 +77,9 @@ class Answer(NamedTuple):
 
 def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
     """All candidates, best first; of equal scores the right ones come last, as recalls count them."""
-    image_of = run.album.split.image_of
+    split = run.album.split
     scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
-    is_right = image_of == query if kind == "image" else np.arange(len(scores)) == image_of[query]
+    is_right = np.isin(np.arange(len(scores)), split.answers_of(DIRECTIONS[kind], query))
     order = np.lexsort((is_right, -scores))
     ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
     return [Answer(rank, *found) for rank, found in enumerate(ranked, start=1)]
@@ -137,7 +137,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
         form = request.form
         image = named_row(train, "image", form.get("image", ""))
         caption = named_row(train, "caption", form.get("caption", ""))
-        if train.split.image_of[caption] == image:
+        if train.split.are_paired(image, caption):
             abort(400, f"caption {caption} is image {image}'s own, so there is nothing to mark.")
         back = form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):

@@ -23,10 +23,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Bool, Float, Int32, Integer
 
 from aoq.pipeline.data import files
-from aoq.pipeline.search.problem import Positives, own_captions, positive_pairs_of
+from aoq.pipeline.search.problem import Direction, Positives, own_captions, positive_pairs_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy", "identity.npy")
 LARGE = ("ims.npy", "boxes.npy", "mask.npy")
 """Arrays, known by samples of them; all other files wholly."""
 BLOCK, BLOCKS = 4096, 256
+Rows = Integer[np.ndarray, "*#pairs"] | int | np.integer
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,22 @@ class Split:
 
     @cached_property
     def captions_of(self) -> Positives:
+        """The captions of each image itself, none of its copies'."""
         return own_captions(self.image_of, self.image_count)
+
+    def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
+        """The captions that are right for an image (i2t), or the images that are for a caption, rising."""
+        images, captions = (query, np.arange(self.caption_count)) if direction == "i2t" else (self._rows, query)
+        return np.flatnonzero(self.are_paired(images, captions)).astype(np.int32)
+
+    def are_paired(self, images: Rows, captions: Rows) -> Bool[np.ndarray, "*pairs"]:
+        """Whether each image, or a copy of it, is the caption's own; rows of both are broadcast."""
+        photograph = self._rows if self.identity is None else self.identity
+        return np.asarray(photograph[images] == photograph[self.image_of[captions]])
+
+    @cached_property
+    def _rows(self) -> Int32[np.ndarray, " images"]:
+        return np.arange(self.image_count, dtype=np.int32)
 
 
 def open_split(folder: Path, split: str) -> Split:

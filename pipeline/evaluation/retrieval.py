@@ -143,24 +143,31 @@ def ensemble(
     return mean
 
 
-def cross_retrieval_ranks(similarity: Similarity, image_of: ImageOf) -> Float64[np.ndarray, " captions"]:
+def cross_retrieval_ranks(
+    similarity: Similarity, image_of: ImageOf, identity: Identity | None = None
+) -> Float64[np.ndarray, " captions"]:
     """How far down each caption's pair falls in the direction that is worse for it: max(w (r_i - 1) + 1, r_t), from 1.
 
     r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
-    w = (C - n) / (I - 1) says how many more of the latter there are, n being the captions of the image. With five
-    captions an image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's supplement. Ties stand before the pair.
+    w = (C - n) / (I - m) says how many more of the latter there are, n being the captions of the photograph and m its
+    copies by `identity`, itself included. With five captions an image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's
+    supplement. Ties stand before the pair.
 
     >>> cross_retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     array([1., 2., 3.])
     """
     images, captions = similarity.shape
     own = similarity[image_of, np.arange(captions)]
+    photograph = np.arange(images) if identity is None else identity
+    shown = photograph[image_of]
     others, sharing = np.zeros((2, captions), dtype=np.int64)
     for image, scores in enumerate(similarity):
-        is_own = image_of == image
+        is_own = shown == photograph[image]
         others += (scores >= own) & ~is_own
-        sharing[is_own] = np.count_nonzero(scores[~is_own] >= own[is_own, None], axis=1)
-    weight = (captions - np.bincount(image_of)[image_of]) / max(1, images - 1)
+        its = image_of == image
+        sharing[its] = np.count_nonzero(scores[~is_own] >= own[its, None], axis=1)
+    others_there = np.maximum(1, images - np.bincount(photograph)[shown])
+    weight = (captions - np.bincount(shown)[shown]) / others_there
     return np.maximum(weight * others + 1, sharing + 1.0)
 
 

@@ -94,19 +94,19 @@ def _tiles(
     anchors: Int64[np.ndarray, " anchors"],
 ) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"], Bool[np.ndarray, "anchors tile"]]]:
     """Candidates, rising; the anchors' similarities to them; and which are the anchors' own."""
-    image_of = pairs.split.image_of
+    split = pairs.split
     if direction == "i2t":
         codes = encode_images(model, pairs, device, anchors)
         for columns, captions in encode_captions(model, pairs, device):
             order = np.argsort(columns)
             tile = model.similarity(codes, captions).float().cpu().numpy()[:, order]
-            yield columns[order], tile, image_of[columns[order]] == anchors[:, None]
+            yield columns[order], tile, split.are_paired(anchors[:, None], columns[order])
         return
     parts = list(encode_captions(model, pairs, device, anchors))
-    for start, stop in blocks(pairs.split.image_count, TILE_IMAGES):
+    for start, stop in blocks(split.image_count, TILE_IMAGES):
         rows = np.arange(start, stop)
         codes = encode_images(model, pairs, device, rows)
         tile = np.empty((len(anchors), len(rows)), dtype=np.float32)
         for columns, captions in parts:
             tile[np.searchsorted(anchors, columns)] = model.similarity(codes, captions).float().cpu().numpy().T
-        yield rows, tile, image_of[anchors, None] == rows
+        yield rows, tile, split.are_paired(rows, anchors[:, None])

@@ -89,7 +89,7 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     similarity = open_similarity(evaluation.opened() / "similarity.npy", split.image_count, split.caption_count)
     ranks = folded_ranks(similarity, split.image_of, split.identity, folds=chain.experiment.evaluation.folds)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
-    cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of))
+    cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity))
     return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
 
 

@@ -84,7 +84,7 @@ def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, d
     apart = np.ptp(np.minimum(ranks, FAR), axis=0)
     order, half = order[np.argsort(-apart[order], kind="stable")], QUERIES // 2
     for query in [*order[:half].tolist(), *np.sort(order[half:])[: QUERIES - half].tolist()]:
-        right = split.captions_of[query] if is_image else split.image_of[query : query + 1]
+        right = split.answers_of(direction, query)
         answers = {}
         for name, each in scored.items():
             scores = np.asarray(each.similarity[query] if is_image else each.similarity[:, query])

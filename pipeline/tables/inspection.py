@@ -110,9 +110,8 @@ def inspect_list(
     """The negatives at these places of the list, beside the anchor's positives."""
     direction, anchor = listed.direction, listed.anchor
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
-    own = split.captions_of[image] if direction == "i2t" else np.array([anchor], dtype=np.int32)
-    ours = [tokenise(split.captions[row]) for row in own]
-    positives = own if direction == "i2t" else np.array([image], dtype=np.int32)
+    positives = split.answers_of(direction, anchor)
+    ours = [tokenise(split.captions[row]) for row in (positives if direction == "i2t" else [anchor])]
     return Inspection(
         direction,
         anchor,

@@ -14,7 +14,9 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity, folded_ranks, retrieval_ranks
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import positive_pairs_of
+from aoq.pipeline.tables.inspection import AnchorList, inspect_list
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Group, Sampler
@@ -87,6 +89,26 @@ def test_mined_lists_hold_no_copy(folder, tmp_path):
     for caption in theirs:
         assert set(table.t2i.negative_ids[caption].tolist()) == set(range(12)) - copies
     assert (table.i2t.negative_ids[1] >= 0).all()
+
+
+def test_answers_are_those_of_copies_too(folder):
+    split = open_split(folder, "train")
+    for image in range(12):
+        own = [caption for at, caption in split.positives.tolist() if at == image]
+        assert split.answers_of("i2t", image).tolist() == own
+        assert split.are_paired(image, np.arange(24)).tolist() == [caption in own for caption in range(24)]
+    for caption in range(24):
+        own = sorted(at for at, of in split.positives.tolist() if of == caption)
+        assert split.answers_of("t2i", caption).tolist() == own
+
+
+def test_a_list_shows_the_positives_of_copies(folder):
+    split = open_split(folder, "train")
+    lists = NegativeLists(np.array([[2]], np.int32), np.array([[0.5]], np.float32), np.zeros(1, np.float32))
+    shown = inspect_list(AnchorList("i2t", 0, lists, None, ()), split, np.array([0]), None)
+    assert [positive.row for positive in shown.positives] == [0, 1, 4, 5, 14, 15]
+    shown = inspect_list(AnchorList("t2i", 5, lists, None, ()), split, np.array([0]), None)
+    assert [positive.row for positive in shown.positives] == [0, 2, 7]
 
 
 def test_batches_know_copies(folder):

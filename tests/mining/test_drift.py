@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,19 @@ def test_what_the_new_model_finds_above_its_positives(pairs):
         assert found[direction].above_positive == pytest.approx(expected, abs=0.002)
         then = (table[direction].scores >= table[direction].positive_score[:, None]).mean()
         assert found[direction].above_positive_then == pytest.approx(then)
+
+
+def test_copies_are_no_negatives(pairs):
+    """Lists of all negatives that there are: the other 120 images and their captions."""
+    split = replace(pairs.split, identity=np.arange(140, dtype=np.int32) // 20)
+    copied, model = PairData(split, pairs.tokens), model_of(pairs, "vsepp", 0)
+    scores = similarity_matrix(model, copied, CPU)
+    own = split.image_of[None] // 20 == np.arange(140)[:, None] // 20
+    others = int((~own[0]).sum())
+    assert all((~mine).sum() == others for mine in own)
+    table = NegativeTable(lists_of(scores, own, others), lists_of(scores.T, own.T, 120), {})
+    for drift in measure_drift(model, copied, table, CPU, anchors=30).values():
+        assert drift.lists.overlap == 1
 
 
 def test_a_depth_beyond_the_lists_is_refused(pairs):
