@@ -91,6 +91,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+    from aoq.pipeline.prepare.encoders import open_encoder
     from aoq.pipeline.produce.data import open_true_train_split
     from aoq.pipeline.produce.drawing import forecast
 
@@ -106,22 +107,25 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
         raise ValueError(f"{data.source.path} is not prepared yet; run luigi --module tasks Prepared first.")
     if data.demo is not None:
         images = data.train_images or data.demo.images
-        image_of = np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
+        captions = DEMO_CAPTIONS * images
+        positives = np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
     else:
         split = open_true_train_split(miner)
-        images, image_of = split.image_count, split.image_of
+        images, captions, positives = split.image_count, split.caption_count, split.positives
     settings = Engine(**engine().param_kwargs)
     settings.torch_device()
-    whole, piece = unknown_vectors(images, len(image_of), miner.experiment.model.dimensions)
+    encoder = miner.experiment.teacher_encoder
+    dimensions = open_encoder(encoder).images.dims if encoder else miner.experiment.model.dimensions
+    whole, piece = unknown_vectors(images, captions, dimensions)
     rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
     steps = {
-        name: training.epochs * steps_per_epoch(len(image_of), training.batch_size)
+        name: training.epochs * steps_per_epoch(captions, training.batch_size)
         for name, training in rounds.items()
         if training is not None
     }
     memory = settings.mining_memory_mb * 1_000_000
-    problem = Problem(*whole, image_of, mining.h_captions, mining.h_images, memory)
-    drawing = list(forecast(chain, (images, len(image_of)))) if chain.trains_on_table else []
+    problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
+    drawing = list(forecast(chain, (images, captions))) if chain.trains_on_table else []
     return estimate(problem, mining.search, piece), steps, drawing
 
 

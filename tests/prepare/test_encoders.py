@@ -70,6 +70,9 @@ second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
     )
     chain = plan(str(tmp_path / "own.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
     assert list(chain.stages) == ["dataset", "embeddings", "hard_negatives", "control", "second_round", "evaluation"]
+    roots = "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts"
+    estimated = run("estimate", "--experiment", tmp_path / "own.toml", *roots, "--json")
+    assert json.loads(estimated.stdout)["shape"]["dimensions"] == 6
     for stage in ("dataset", "embeddings", "hard_negatives", "second_round"):
         with chain[stage].building() as build:
             PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
@@ -80,7 +83,7 @@ second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
     for image, found in enumerate(table.i2t.negative_ids):
         others = np.flatnonzero(owner != image)
         np.testing.assert_allclose(np.sort(scores[image, found]), np.sort(scores[image, others])[-5:], atol=1e-5)
-    shown = run("results", tmp_path / "own.toml", "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts")
+    shown = run("results", tmp_path / "own.toml", *roots)
     assert "round two" in shown.stdout
     assert "\nteacher" not in shown.stdout
 
