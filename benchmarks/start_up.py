@@ -5,9 +5,9 @@
 
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
 It has collapsed if at its end the loss lies on the plateau and positives do not stand out
-(`aoq.pipeline.training.collapse`). One that has not, and whose dev rsum is below three times that of chance, is slow.
-It is trained again for four times as long; where that does not suffice it counts as collapsed. Finished trainings are
-artefacts and count again when the script is started again.
+(`aoq.pipeline.training.collapse`). Where the dev rsum is below three times that of chance, the same is trained on the
+sum over all negatives, which never collapses: with less than four fifths of its rsum the training counts as collapsed
+too. Finished trainings are artefacts and count again when the script is started again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ from aoq.pipeline.training.metrics import read_metrics
 
 STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}
 """At least, by batch size; whole epochs."""
-LONGER = 4
-"""How many times as long a slow training is trained again."""
+ARMS = {
+    "auto": 'loss.name = "online"\nstart_up = "auto"',
+    "hardest": 'loss.name = "online"',
+    "sum": 'loss.name = "sum"',
+}
+LEAST = 0.8
+"""Of the rsum that the sum over all negatives reaches, where both are near chance."""
 DEV_IMAGES = 200
 MODELS = {
     "vsepp": "",
@@ -74,8 +79,7 @@ word_size = 32
 epochs = {epochs}
 batch_size = {batch}
 learning_rate = {rate}
-{start_up}
-loss.name = "online"
+{arm}
 """
 
 
@@ -91,7 +95,7 @@ class Trial:
     noise: float
     rate: float
 
-    def experiment(self, *, hardest: bool, longer: int) -> str:
+    def experiment(self, arm: str) -> str:
         steps = IMAGES[self.world] * CAPTIONS_AN_IMAGE / self.batch
         return EXPERIMENT.format(
             seed=self.number,
@@ -100,10 +104,10 @@ class Trial:
             noise=self.noise,
             model=self.model,
             options=MODELS[self.model],
-            epochs=longer * max(1, math.ceil(STEPS[self.batch] / steps)),
+            epochs=max(1, math.ceil(STEPS[self.batch] / steps)),
             batch=self.batch,
             rate=self.rate,
-            start_up="" if hardest else 'start_up = "auto"',
+            arm=ARMS[arm],
         )
 
     def __str__(self) -> str:
@@ -150,7 +154,7 @@ def main(runs: int, first: int, jobs: int, hardest: bool, data_root: str, artifa
         roots["data_root"] = folder
         for arm in ["hardest"] * hardest + ["auto"]:
             with ThreadPoolExecutor(jobs) as pool:
-                ended = list(pool.map(lambda one: _run(one, arm == "hardest", folder, roots), trials))  # noqa: B023
+                ended = list(pool.map(lambda one: _collapses(one, arm, folder, roots), trials))  # noqa: B023
             click.echo(f"{arm}: {sum(ended)} of {len(ended)} trainings collapsed")
 
 
@@ -166,19 +170,34 @@ def _cut_dev(source: Path, folder: Path) -> None:
     (folder / "dev_caps.txt").write_text("\n".join(captions[: DEV_IMAGES * CAPTIONS_AN_IMAGE]) + "\n", encoding="utf-8")
 
 
-def _run(one: Trial, hardest: bool, folder: Path, roots: dict[str, Path]) -> bool:
-    outcome = "slow"
-    for longer in (1, LONGER):
-        if outcome == "slow":
-            outcome, said = _train(one, hardest, longer, folder, roots)
-            click.echo(f"{one}{f', {longer} times as long' if longer > 1 else ''}: {said}, {outcome}")
-    return outcome != "learns"
+def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bool:
+    found = _train(one, arm, folder, roots)
+    collapsed, said = found.is_flat, str(found)
+    if not collapsed and found.rsum < 3 * found.chance:
+        beside = _train(one, "sum", folder, roots)
+        collapsed, said = found.rsum < LEAST * beside.rsum, f"{found}, on the sum {beside.rsum:.1f}"
+    click.echo(f"{one}: {said}{', COLLAPSED' if collapsed else ''}")
+    return collapsed
 
 
-def _train(one: Trial, hardest: bool, longer: int, folder: Path, roots: dict[str, Path]) -> tuple[str, str]:
-    """Whether it learns, is slow or has collapsed; and figures that tell."""
-    path = folder / f"trial{one.number}.toml"
-    path.write_text(one.experiment(hardest=hardest, longer=longer))
+@dataclass(frozen=True)
+class Ended:
+    """How a training ended."""
+
+    rsum: float
+    chance: float
+    """The rsum of random ranks."""
+    hardness: str
+    gap: float
+    is_flat: bool
+
+    def __str__(self) -> str:
+        return f"rsum {self.rsum:.1f}, {self.hardness}, positive gap {self.gap:.2f}"
+
+
+def _train(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> Ended:
+    path = folder / f"trial{one.number}_{arm}.toml"
+    path.write_text(one.experiment(arm))
     luigi = str(Path(sys.executable).parent / "luigi")
     options = [part for name, root in roots.items() for part in (f"--{name.replace('_', '-')}", str(root))]
     command = [luigi, "--module", "tasks", "SecondRound", "--experiment", str(path), "--engine-threads", "1", *options]
@@ -188,10 +207,8 @@ def _train(one: Trial, hardest: bool, longer: int, folder: Path, roots: dict[str
     steps = [line for line in read_metrics(made.path / "metrics.jsonl") if "loss_name" in line]
     last, rsum = steps[-2] if len(steps) > 1 else steps[-1], made.manifest()["dev_rsum_by_epoch"][-1]
     hardness = f"hardness {last['hardness']:.2f}" if "hardness" in last else "the hardest"
-    said = f"rsum {rsum:.1f}, {hardness}, positive gap {last['positive_gap']:.2f}"
-    if on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"]):
-        return "COLLAPSED", said
-    return "slow" if rsum < 3 * _chance(roots, chain) else "learns", said
+    is_flat = on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"])
+    return Ended(rsum, _chance(roots, chain), hardness, last["positive_gap"], is_flat)
 
 
 def _chance(roots: dict[str, Path], chain: object) -> float:
