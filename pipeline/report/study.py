@@ -13,7 +13,7 @@ from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import Cell
 from aoq.pipeline.terminal import visible
-from aoq.pipeline.training.metrics import read_metrics
+from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 Row = dict[str, Any]
 NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
@@ -44,11 +44,9 @@ def read_cell(cell: Cell) -> Row:
 def _speed(training: Artifact, loss: str) -> Row:
     """Median steps a second on the loss itself, or of all if warm-up never ended; the seconds of all steps."""
     lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
-    steps = np.diff([0, *(line["step"] for line in lines)])
-    seconds = sum(taken / line["steps_per_second"] for taken, line in zip(steps, lines, strict=True))
     own = [line["steps_per_second"] for line in lines if line.get("loss_name") == loss]
     speeds = own or [line["steps_per_second"] for line in lines]
-    return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(seconds, 1)}
+    return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(training_seconds(lines), 1)}
 
 
 def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What round two gains on its control, on dev, in a sentence."""
+"""What round two gains on its control, on dev, and what it costs, in a sentence."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.significance import compare_runs, verdict
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.opening import open_checked
+from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 
 def gain_on_control(chain: Chain) -> str | None:
@@ -20,4 +21,6 @@ def gain_on_control(chain: Chain) -> str | None:
     ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds)
     name = "round two" if chain.experiment.co_teaching is None else "co-taught"
     found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
-    return verdict(found, f"{name} - control", images=split.image_count)
+    said = verdict(found, f"{name} - control", images=split.image_count)
+    seconds, control = (training_seconds(read_metrics(made.opened() / "metrics.jsonl")) for made in rounds)
+    return f"{said}; {seconds / control:.2f} times its training time" if control else said

@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import NonNegativeInt, PositiveFloat
 from typing_extensions import NotRequired, TypedDict
 
@@ -75,6 +76,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The whole lines; what follows the last line's end is still being written."""
     with reading(path, "the log of a training"):
         return [dict(parse_json(line, Line)) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """The seconds of all steps of a training, validations left out."""
+    windows = [line for line in lines if "steps_per_second" in line]
+    taken = np.diff([0, *(line["step"] for line in windows)])
+    return float(sum(steps / line["steps_per_second"] for steps, line in zip(taken, windows, strict=True)))
 
 
 def _summary_writer(folder: Path) -> Any:

@@ -156,12 +156,17 @@ def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said):
     for stage, ranks in (("second_round", ours), ("control", theirs)):
         with chain[stage].building() as build:
             write_ranks(build.directory / "dev_ranks.parquet", ranks)
+            seconds = 4 if stage == "second_round" else 2
+            windows = [{"step": 10, "steps_per_second": 10 / seconds}, {"step": 30, "steps_per_second": 20 / seconds}]
+            lines = [*windows, {"step": 30, "dev_rsum": 1.0}]
+            (build.directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             build.notes["metrics"] = summarise(ranks)
     shown = aoq("results", TINY, root=root).stdout
     (line,) = [line for line in shown.splitlines() if line.startswith("round two - control: +")]
     assert said in line
     assert "20 dev images, one seed" in line
     assert ("not distinguishable" in line) == (better == 0)
+    assert line.endswith("; 2.00 times its training time")
     write_ranks(chain["control"].path / "dev_ranks.parquet", Ranks(theirs.i2t[::-1], theirs.t2i))
     assert "was changed after it was published" in aoq("results", TINY, root=root).stderr
 
