@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt16
+from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt32
 
 from aoq.pipeline.config.screen import RULES, Screen
 from aoq.pipeline.search.lists import NegativeLists
@@ -177,12 +177,12 @@ def check_knowledge(screen: Screen, known: Knowledge) -> None:
             raise ValueError(f"the rule {rule} needs {KNOWN[needs]}; give them, or leave out the rule.")
 
 
-def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UInt16[np.ndarray, "anchors h"]:
+def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UInt32[np.ndarray, "anchors h"]:
     """Give every listed negative the bits of the rules that it meets; 0 for padding."""
     lists = context.table[direction]
-    flags = np.zeros(lists.negative_ids.shape, dtype=np.uint16)
+    flags = np.zeros(lists.negative_ids.shape, dtype=np.uint32)
     for entries in entry_blocks(direction, lists):
-        found = np.zeros(len(entries.anchors), dtype=np.uint16)
+        found = np.zeros(len(entries.anchors), dtype=np.uint32)
         for rule in screen.rules:
             if rule in QUESTIONS:
                 found[QUESTIONS[rule].asks(entries, getattr(screen, rule), context)] |= bit(rule)

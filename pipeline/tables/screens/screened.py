@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, UInt16
+from jaxtyping import Bool, Float32, UInt32
 from pydantic import ValidationError
 
 from aoq.pipeline.config.load import explain
@@ -42,7 +42,7 @@ class ScreenedTable:
         flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in DIRECTIONS)
         return f"ScreenedTable({self.table!r}, {flagged})"
 
-    def flags(self, direction: Direction) -> UInt16[np.ndarray, "anchors h"]:
+    def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
         """The bits of the rules that each negative meets, `rules_of` of each their names."""
         return self.view[direction].flags
 
@@ -144,7 +144,7 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
 
 
 def _counts(
-    flags: UInt16[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
+    flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
 ) -> dict[str, Any]:
     """How many are listed, and of them left; how many each rule takes from what the rules before it leave, which
     adds up; and how many each meets altogether."""

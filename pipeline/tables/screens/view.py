@@ -3,7 +3,7 @@
 `i2t.parquet` and `t2i.parquet` hold, row for row and place for place,
 
     anchor_id   int32
-    flags       fixed_size_list<uint16>[h]   bit n: rule n of the manifest's `rules` holds
+    flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
     suspicion   fixed_size_list<float32>[h]  0 to 1
 
 and `manifest.json` the screen, the sha256 of the lists it is of, and what each rule found.
@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Bool, Float32, UInt16
+from jaxtyping import Bool, Float32, UInt32
 from typing_extensions import TypedDict
 
 from aoq.pipeline.artifact import write_atomically
@@ -34,7 +34,7 @@ from aoq.pipeline.tables.screens.rules import bit
 FORMAT_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
 GROUP_ROWS = 4096
-COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint16()), "suspicion": pa.list_(pa.float32())})
+COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
 REMEDY = "screen again"
 
 
@@ -42,7 +42,7 @@ REMEDY = "screen again"
 class Judged:
     """One direction's negatives: which rules hold, and how much they are to be suspected."""
 
-    flags: UInt16[np.ndarray, "anchors h"]
+    flags: UInt32[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
 
     def __getitem__(self, rows: slice) -> Judged:
