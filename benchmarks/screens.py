@@ -27,7 +27,8 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
-from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.entries import entry_blocks
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
 

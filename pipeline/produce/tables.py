@@ -30,8 +30,8 @@ from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import write_view
 from aoq.pipeline.tables.table import read_table

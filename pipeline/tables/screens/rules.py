@@ -2,99 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt32
+from jaxtyping import Bool, Int32, Int64, UInt32
 
 from aoq.pipeline.config.screen import RULES, Screen
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
-from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
-from aoq.pipeline.tables.table import NegativeTable
-
-BLOCK_ENTRIES = 2**20
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Listed negatives, list by list; `anchors` and `places` say where each stands in the table."""
-
-    direction: Direction
-    anchors: Int64[np.ndarray, " entries"]
-    places: Int64[np.ndarray, " entries"]
-    candidates: Int64[np.ndarray, " entries"]
-    scores: Float32[np.ndarray, " entries"]
-    positive_score: Float32[np.ndarray, " entries"]
-    """The anchor's lowest-scoring positive's; NaN without one."""
-    images: Int64[np.ndarray, " entries"]
-    captions: Int64[np.ndarray, " entries"]
-
-    @property
-    def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """How far under the anchor's lowest-scoring positive; NaN without one, which is below any margin."""
-        return self.positive_score.astype(np.float64) - self.scores
-
-
-def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries]:
-    """All of them, some lists at a time."""
-    for start, stop in blocks(len(lists), max(1, BLOCK_ENTRIES // max(1, lists.h))):
-        part = lists[start:stop]
-        rows, places = np.nonzero(part.negative_ids >= 0)
-        ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
-        anchors = rows + start
-        pairs = (anchors, ids) if direction == "i2t" else (ids, anchors)
-        yield Entries(direction, anchors, places, ids, scores, part.positive_score[rows], *pairs)
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What rules may ask for besides the table, as far as it is there; vectors are unit vectors of one model."""
-
-    texts: Sequence[str] | None = None
-    images: Float32[np.ndarray, "images D"] | None = None
-    captions: Float32[np.ndarray, "captions D"] | None = None
-    matches: Pairs | None = None
-    """Pairs known to match, rows (image, caption)."""
-    pair_probabilities: Float32[np.ndarray, " captions"] | None = None
-    """That the caption and the image it is paired with belong together."""
-
-
-KNOWN = {
-    "texts": "the captions' texts (--texts)",
-    "images": "the images' vectors (--images)",
-    "captions": "the captions' vectors (--captions)",
-    "matches": "a file of pairs known to match",
-    "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
-}
-"""How a user gives each field of Knowledge."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What rules look at besides the entries."""
-
-    table: NegativeTable
-    known: Knowledge
-
-    @cached_property
-    def own(self) -> dict[Direction, Positives]:
-        """The captions of images (i2t), and the images of captions (t2i)."""
-        return {direction: self.table.own(direction) for direction in DIRECTIONS}
-
-    @cached_property
-    def texts(self) -> Texts:
-        return Texts(self.known.texts or (), self.own["i2t"])
-
-    @cached_property
-    def matches(self) -> Int64[np.ndarray, " pairs"]:
-        assert self.known.matches is not None  # check_knowledge has looked
-        images, captions = self.known.matches.T
-        return np.unique(pair_keys(images, captions, len(self.table.t2i)))
+from aoq.pipeline.search.problem import OTHER, Direction
+from aoq.pipeline.tables.pairs import is_among, pair_keys
+from aoq.pipeline.tables.screens.entries import Entries, entry_blocks
+from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Knowledge
+from aoq.pipeline.tables.screens.likeness import nearest_own
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:

@@ -20,8 +20,9 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.screens.knowledge import Context, Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import Context, Knowledge, bit, check_knowledge, flag_negatives, rules_of
+from aoq.pipeline.tables.screens.rules import bit, check_knowledge, flag_negatives, rules_of
 from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, write_view
 from aoq.pipeline.tables.table import NegativeTable, data_frame
 from aoq.pipeline.tables.writing import made_whole

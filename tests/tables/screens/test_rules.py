@@ -14,7 +14,8 @@ from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
-from aoq.pipeline.tables.screens.rules import Knowledge, bit
+from aoq.pipeline.tables.screens.knowledge import Knowledge
+from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
