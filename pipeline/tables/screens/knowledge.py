@@ -9,8 +9,11 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
+from aoq.pipeline.tables.screens.entries import Entries
+from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.likeness import Texts
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -26,6 +29,7 @@ class Knowledge:
     """Pairs known to match, rows (image, caption)."""
     pair_probabilities: Float32[np.ndarray, " captions"] | None = None
     """That the caption and the image it is paired with belong together."""
+    judgements: Judgements | None = None
 
 
 KNOWN = {
@@ -33,6 +37,7 @@ KNOWN = {
     "images": "the images' vectors (--images)",
     "captions": "the captions' vectors (--captions)",
     "matches": "a file of pairs known to match",
+    "judgements": "a judge's file of pairs and probabilities",
     "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
 }
 """How a user gives each field of Knowledge."""
@@ -44,6 +49,7 @@ class Context:
 
     table: NegativeTable
     known: Knowledge
+    screen: Screen
 
     @cached_property
     def own(self) -> dict[Direction, Positives]:
@@ -59,3 +65,12 @@ class Context:
         assert self.known.matches is not None  # check_knowledge has looked
         images, captions = self.known.matches.T
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
+
+    def keys(self, entries: Entries) -> Int64[np.ndarray, " entries"]:
+        """A number for each pair of an image and a caption."""
+        return pair_keys(entries.images, entries.captions, len(self.table.t2i))
+
+    def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
+        """That each pair matches, to the judge; NaN where it was not asked."""
+        assert self.known.judgements is not None  # check_knowledge has looked
+        return self.known.judgements.of(self.keys(entries), len(self.table.t2i))

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt32
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import open_parquet, read_parquet
@@ -55,9 +55,9 @@ class Judged:
 
     def weights(self, suspected: Suspected) -> Float32[np.ndarray, "anchors h"]:
         """How much of each negative is left: 0 of what a rule leaves out, and of what is suspected 0 (`drop`),
-        1 - suspicion (`downweight`) or 1 (`keep`). Padding counts like a negative without flags.
+        1 - suspicion (`downweight`) or 1 (`soft_margin`, `keep`). Padding counts like a negative without flags.
         """
-        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "keep": 1}[suspected]
+        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "soft_margin": 1, "keep": 1}[suspected]
         return np.where(self.is_allowed, left, 0).astype(np.float32)
 
 
@@ -94,13 +94,15 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
 
 
 class Counts(TypedDict):
-    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty."""
+    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty; how many a
+    judge was asked, if there is one."""
 
     listed: int
     takes: dict[str, int]
     left: int
     empty: int
     meets: dict[str, int]
+    judged: NotRequired[int]
 
 
 class Manifest(TypedDict):
