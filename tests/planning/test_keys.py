@@ -94,6 +94,7 @@ def test_a_screen_is_a_stage_between_table_and_student():
     assert kept["screen"] == one["screen"]  # what becomes of suspects is the sampler's affair
     assert len({made["second_round"] for made in (without, one, other, kept)}) == 4
     assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
+    assert (one["screen"], one["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")  # pinned
 
 
 def test_a_judges_file_shapes_a_screen_by_its_content_and_by_how_it_is_read(tmp_path):
