@@ -21,9 +21,11 @@ def suspicion_of(context: Context, direction: Direction, flags: UInt32[np.ndarra
     1 where people said that the pair matches, or it is the same text; the judge's probability where it was asked; the
     share of the set rules that cast suspicion and that the pair meets, or its posterior by its score if that is larger.
     """
-    suspicion, screen = _share_of_rules(context, flags), context.screen
-    posterior = None if screen.match_prior is None else match_posterior(context.table, direction, screen.match_prior)
-    for entries in entry_blocks(direction, context.table[direction]):
+    suspicion, screen, table = _share_of_rules(context, flags), context.screen, context.table
+    posterior = None
+    if screen.match_prior is not None and table[direction].h:
+        posterior = match_posterior(table, direction, screen.match_prior)
+    for entries in entry_blocks(direction, table[direction]):
         places = entries.anchors, entries.places
         if posterior is not None:
             suspicion[places] = np.maximum(suspicion[places], posterior(entries.scores))

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, OF_VECTORS, RULES, Screen
 from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.judgements import Judgements
@@ -23,6 +24,7 @@ from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
+COLUMNS = pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "probability": pa.float64()})
 WORDS = ("a", "dog", "cat", "red", "runs", "sits")
 IMAGE_OF = np.array([0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, -1, -1], dtype=np.int32)
 MATCHES = [(0, 5), (3, 2), (4, 11)]
@@ -225,6 +227,17 @@ def test_a_posterior_is_bayes_rule_between_two_normal_distributions(world, direc
         assert view[direction].suspicion[anchor, place] == pytest.approx(expected, abs=1e-3)
     np.testing.assert_array_equal(view[direction].flags, judge(table, Screen(mutual_rank=2), known)[direction].flags)
     assert len(np.unique(view[direction].suspicion)) > 10
+
+
+def test_a_table_of_one_direction_has_posteriors_in_that_one():
+    rng = np.random.default_rng(0)
+    images, captions = unit(rng.normal(size=(6, 8))), unit(rng.normal(size=(12, 8)))
+    for h in ((4, 0), (0, 4)):
+        table = hard_negatives(images, captions, np.arange(12) // 2, h=h)
+        screened = table.screen(match_prior=0.1, judgements=COLUMNS.empty_table())
+        for direction in ("i2t", "t2i"):
+            assert screened.suspicion(direction).shape == table[direction].negative_ids.shape
+            assert (screened.suspicion(direction) > 0).all()
 
 
 def test_a_posterior_needs_scores_of_positives(world):
