@@ -2,9 +2,15 @@
 
     python benchmarks/screens.py
 
-Makes the demo's table first, if it is not there (about two minutes). A listed negative is a false one if its caption is
-true of its image. Precision: of what a rule flags, the share that is false; recall: of the false ones in the lists, the
-share it flags; lost: of the true negatives, the share it flags as well.
+Makes the demo's table first, if it is not there (some minutes). A listed negative is a false one if
+its caption is true of its image. Precision: of what a rule flags, the share that is false; recall: of the false ones in
+the lists, the share it flags; lost: of the true negatives, the share it flags as well.
+
+`judgements` are those of a simulated judge: it is asked about the first ten of each list and knows the truth, but takes
+5 % of the matches for none and 2 % of the others for matches (seed 0); its probabilities are 0.9 and 0.1.
+
+The second table is of suspicion as a weight, `suspected = "downweight"`: the shares of their weight that false and true
+negatives lose, and the AUC, the probability that a false one is suspected more than a true one (ties count half).
 """
 
 from __future__ import annotations
@@ -27,8 +33,12 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
-from aoq.pipeline.tables.screens.rules import Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.entries import entry_blocks
+from aoq.pipeline.tables.screens.judgements import Judgements
+from aoq.pipeline.tables.screens.knowledge import Knowledge
+from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.to_judge import pairs_to_judge
 from aoq.pipeline.tables.table import read_table
 
 SCREENS = [
@@ -48,7 +58,23 @@ SCREENS = [
     {"range_min": 5},
     {"range_min": 20},
     {"near_text": 0.9, "caption_similarity": 0.95, "image_similarity": 0.8},
+    {"alike_owners": 0.1},
+    {"alike_owners": 0.5},
+    {"range_max": 35, "alike_owners": 0.8},  # the released code of SaHa keeps 7 of 35
+    {"judgements": "simulated"},
+    {"judgements": "simulated", "caption_similarity": 0.9},
 ]
+WEIGHTS = [
+    {"match_prior": 1e-4},
+    {"match_prior": 0.01},
+    {"match_prior": 0.05},
+    {"caption_similarity": 0.9},
+    {"caption_similarity": 0.9, "match_prior": 0.05},
+    {"alike_owners": 0.1},
+    {"judgements": "simulated"},
+    {"judgements": "simulated", "caption_similarity": 0.9, "match_prior": 0.05},
+]
+ASKED, MISSES, FALSE_ALARMS = 10, 0.05, 0.02
 
 
 @click.command()
@@ -62,40 +88,64 @@ def main(artifact_root: str) -> None:
     split, scenes = open_split(chain.folder, "train"), read_scenes(chain.folder, "train")
     true = np.stack([is_true(caption, scenes) for caption in split.captions], axis=1)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
-    known = Knowledge(split.captions, store.images, store.captions)
+    known = Knowledge(split.captions, store.images, store.captions, judgements=simulated_judge(table, true))
     false = {}
     for direction in DIRECTIONS:
         false[direction] = np.zeros(table[direction].negative_ids.shape, dtype=bool)
         for entries in entry_blocks(direction, table[direction]):
             false[direction][entries.anchors, entries.places] = true[entries.images, entries.captions]
-    show(screens_of(table, known, false), false)
-
-
-def screens_of(table, known, false):  # type: ignore[no-untyped-def]
-    """Precision, recall and what is lost, of every screen, by direction."""
-    for settings in SCREENS:
-        view = judge(table, Screen(**settings), known)
-        figures = []
-        for direction in DIRECTIONS:
-            flagged, wrong = view[direction].flags > 0, false[direction]
-            hits = (flagged & wrong).sum()
-            figures += [hits / max(1, flagged.sum()), hits / wrong.sum(), (flagged & ~wrong).sum() / (~wrong).sum()]
-        yield ", ".join(f"{rule} = {value}" for rule, value in settings.items()), figures
-
-
-def show(screens, false) -> None:  # type: ignore[no-untyped-def]
     shares = ", ".join(
-        f"{direction} {wrong.mean():.1%} of all, {wrong[:, :10].mean():.1%} of the first ten"
+        f"{direction} {wrong.mean():.1%} of all, {wrong[:, :ASKED].mean():.1%} of the first ten"
         for direction, wrong in false.items()
     )
-    rows = Table(title=f"False negatives: {shares}", title_justify="left", box=None)
+    show(f"False negatives: {shares}", ("precision", "recall", "lost"), figures(SCREENS, table, known, flagged, false))
+    show("Suspicion as a weight", ("false lose", "true lose", "AUC"), figures(WEIGHTS, table, known, weighed, false))
+
+
+def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
+    """What a judge with known error rates says of the first of each list."""
+    pairs = pairs_to_judge(table, top=ASKED)
+    images, captions = (pairs[name].to_numpy() for name in ("image_id", "caption_id"))
+    is_match = true[images, captions]
+    errs = np.random.default_rng(0).random(len(pairs)) < np.where(is_match, MISSES, FALSE_ALARMS)
+    said = np.where(is_match ^ errs, 0.9, 0.1).astype(np.float32)
+    return Judgements(np.stack([images, captions], axis=1).astype(np.int32), said)
+
+
+def figures(screens, table, known, measure, false):  # type: ignore[no-untyped-def]
+    """A name and the figures of every screen, by direction."""
+    for settings in screens:
+        view = judge(table, Screen(**settings), known)
+        name = ", ".join(f"{rule} = {value}" for rule, value in settings.items())
+        yield name, [figure for direction in DIRECTIONS for figure in measure(view[direction], false[direction])]
+
+
+def flagged(judged, false):  # type: ignore[no-untyped-def]
+    """Precision, recall, and the share of true negatives that is lost; ranks beyond range_max are not in the lists."""
+    there = judged.flags & bit("range_max") == 0
+    flags, wrong = (judged.flags > 0)[there], false[there]
+    hits = (flags & wrong).sum()
+    return hits / max(1, flags.sum()), hits / wrong.sum(), (flags & ~wrong).sum() / (~wrong).sum()
+
+
+def weighed(judged, false):  # type: ignore[no-untyped-def]
+    suspicion = judged.suspicion.ravel()
+    wrong = false.ravel()
+    values, which = np.unique(suspicion, return_inverse=True)
+    of_false, of_true = (np.bincount(which[chosen], minlength=len(values)) for chosen in (wrong, ~wrong))
+    below = np.cumsum(of_true) - of_true / 2
+    return suspicion[wrong].mean(), suspicion[~wrong].mean(), of_false @ below / (of_false.sum() * of_true.sum())
+
+
+def show(title, names, screens) -> None:  # type: ignore[no-untyped-def]
+    rows = Table(title=title, title_justify="left", box=None)
     rows.add_column("screen", max_width=52)
     for direction in DIRECTIONS:
-        for figure in ("precision", "recall", "lost"):
-            rows.add_column(f"{direction} {figure}", justify="right")
-    for name, figures in screens:
-        rows.add_row(name, *(f"{figure:.1%}" for figure in figures))
-    Console(width=140).print(rows)
+        for name in names:
+            rows.add_column(f"{direction} {name}", justify="right")
+    for name, found in screens:
+        rows.add_row(name, *(f"{figure:.1%}" for figure in found))
+    Console(width=150).print(rows)
 
 
 if __name__ == "__main__":

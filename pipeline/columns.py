@@ -1,4 +1,4 @@
-"""One reader for Parquet, one for CSV: columns of the kinds that are asked for, or one sentence that names the file."""
+"""Readers of Parquet, CSV and JSON lines: columns of the kinds asked for, or one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from aoq.pipeline.reading import reading
+from aoq.pipeline.reading import parse_json, reading
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,32 @@ def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iter
         yield
 
 
-def parse_csv(path: Path, columns: pa.Schema, *, optional: Collection[str] = ()) -> pa.Table:
+def parse_csv(
+    path: Path,
+    columns: pa.Schema,
+    *,
+    optional: Collection[str] = (),
+    nullable: Collection[str] = (),
+    delimiter: str = ",",
+) -> pa.Table:
     """Columns of a CSV file, in these kinds (`fitted`), but for `optional` ones."""
-    table = csv.read_csv(path)
+    table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
     columns = _without_lacking(optional, columns, table.schema)
     if len(table):
-        return fitted(table, columns)
+        return fitted(table, columns, nullable)
     return table.select(columns.names).cast(columns)  # of no rows, a CSV tells no kinds
+
+
+def parse_json_lines(path: Path) -> pa.Table:
+    """The objects of a file of JSON lines as rows. Not by Arrow, whose reader damaged lines can crash."""
+    rows = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                rows += [parse_json(line, dict[str, Any])] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return pa.Table.from_pylist(rows)
 
 
 def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Schema) -> pa.Schema:

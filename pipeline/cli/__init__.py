@@ -28,6 +28,7 @@ from aoq.pipeline.cli.prepare import prepare
 from aoq.pipeline.cli.publish import publish
 from aoq.pipeline.cli.results import results
 from aoq.pipeline.cli.tables import audit, diff, drift, screen, stats
+from aoq.pipeline.cli.to_judge import to_judge
 from aoq.pipeline.settings import log_to_console, read_shipped_settings
 from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
 
@@ -103,7 +104,8 @@ def main() -> None:
     log_to_console()
 
 
-OF_TABLES = (estimate, mine, screen, inspect, browse, audit, stats, diff, drift, export, import_table, publish)
+TO_SCREEN = (to_judge, screen)
+OF_TABLES = (estimate, mine, *TO_SCREEN, inspect, browse, audit, stats, diff, drift, export, import_table, publish)
 for command in (prepare, embed, *OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, with_default
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.cli.vectors import open_sides
-from aoq.pipeline.config.screen import RULES, Screen
+from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER
@@ -164,12 +164,14 @@ def _show_most_changed(found: Mapping[str, Difference]) -> None:
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every rule of [screen], and for the file that one of them reads."""
-    for rule in reversed((*RULES, "pair_probabilities")):
-        name, about = f"--{rule.replace('_', '-')}", Screen.model_fields[rule].description
-        given = (get_args(Screen.model_fields[rule].annotation) or (bool,))[0]  # of `int | None`, the int
-        kind = getattr(given, "__origin__", given)
-        command = click.option(name, help=about, **({"is_flag": True} if kind is bool else {"type": kind}))(command)
+    """An option for every rule of [screen], and for what goes with them."""
+    for rule, field in reversed(Screen.model_fields.items()):
+        if rule == "suspected":  # which is up to the training
+            continue
+        given = next(iter(get_args(field.annotation)), field.annotation)  # of `int | None`, the int
+        kind: Any = getattr(given, "__origin__", given)
+        how = {"is_flag": True} if kind is bool else {"type": get_args(kind) or kind}
+        command = click.option(f"--{rule.replace('_', '-')}", help=field.description, **how)(command)
     return command
 
 
@@ -217,6 +219,6 @@ def _show_counts(view: View) -> None:
         for rule, taken in counts["takes"].items():
             left -= taken
             rows.add_row(rule, str(counts["meets"][rule]), str(taken), str(left))
-        console = Console()
-        console.print(styled((direction, "bold"), f": {counts['empty']} lists are left with none"))
+        console, judged = Console(), f", {counts['judged']} negatives are judged" if "judged" in counts else ""
+        console.print(styled((direction, "bold"), f": {counts['empty']} lists are left with none{judged}"))
         console.print(rows)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.dataset import Dataset, Evaluation
+from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.screen import Screen
@@ -106,9 +107,32 @@ class Experiment(Section):
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"
             )
+        if self.screen is not None and student.loss.draws_offline:
+            self._check_suspected(self.screen, student.loss)
         for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:
                 raise ValueError(
                     f"[{name}.constraints] is about attention, and [model] {self.model.name} has none: it compares "
                     "whole images and captions. Leave the section out, or choose a model of fragments, such as scan"
                 )
+
+    @staticmethod
+    def _check_suspected(screen: Screen, loss: Loss) -> None:
+        """Refuse what would change nothing."""
+        if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
+            raise ValueError(
+                '[screen] match_prior flags nothing, so suspected = "drop" drops nothing; choose "downweight" or '
+                '"soft_margin", or set a rule as well'
+            )
+        if screen.suspected != "soft_margin":
+            return
+        if loss.makes_triples:
+            raise ValueError(
+                '[screen] suspected = "soft_margin" knows of offline negatives alone, and with companions = "anchors" '
+                'most pairs of a triple are others; choose "drop" or "downweight"'
+            )
+        if not getattr(loss, "margin_offline", 0.0):
+            raise ValueError(
+                '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set loss.margin_offline, to 0.2 '
+                'for example, or choose "drop" or "downweight"'
+            )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.section import Section
 
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0)]
-Suspected = Literal["drop", "downweight", "keep"]
+Probability = Annotated[float, Field(gt=0.0, le=1.0)]
+Suspected = Literal["drop", "downweight", "soft_margin", "keep"]
 
 
 class Screen(Section):
     """Rules on the listed pairs, each an image and a caption; a rule that is not set is not asked.
 
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules make them suspected false negatives, and
-    `suspected` says what becomes of those while sampling.
+    `suspected` says what becomes of those in training: not drawn (`drop`), drawn the less the more they are suspected
+    (`downweight`), drawn with a smaller offline margin (`soft_margin`), or drawn like any other (`keep`).
     """
 
     range_min: PositiveInt | None = None
@@ -46,22 +48,39 @@ class Screen(Section):
     """The same margin as a fraction of that positive's score: 0.05 is NV-Retriever's 95 %."""
     max_uses: PositiveInt | None = None
     """Keep a candidate in at most this many lists, where it ranks highest, of what the other rules leave."""
-    doubtful_pair: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    doubtful_pair: Probability | None = None
     """Flag negatives of a caption whose own pair is right with a lower probability: in an image's list the caption may
     be its own, and in the caption's list any image may."""
     pair_probabilities: str | None = None
     """What `doubtful_pair` reads: clean_pairs.parquet of an experiment with [co_teaching], columns caption_id and
     probability. In an experiment, below the data root."""
+    judgements: str | None = None
+    """A judge's file, as an MLLM's, in place of weaker rules: the columns caption_id, image_id (rows of the data) and
+    probability, that they match; Parquet, CSV, TSV or JSON lines. In an experiment, below the data root."""
+    judged_match: Probability = 0.5
+    """Flag what the judge finds to match with at least this probability; what is judged lower is cleared."""
+    judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None
+    """The lowest and the highest grade, where the file has a column grade in place of probability; in between,
+    probabilities rise linearly."""
+    alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Flag this fraction of each list: candidates whose owners are most like the anchor, to the teacher (SaHa)."""
+    match_prior: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Suspect each negative, without a flag, as far as its score says that it matches, if this fraction of the listed
+    ones do (FNE)."""
     suspected: Suspected = "drop"
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Screen:
-        if not self.rules:
-            raise ValueError(f"no rule is set; set at least one of {list(RULES)}")
+        if not self.rules and self.match_prior is None:
+            raise ValueError(f"no rule is set; set at least one of {[*RULES, 'match_prior']}")
         if (self.doubtful_pair is None) != (self.pair_probabilities is None):
             raise ValueError("`doubtful_pair` and `pair_probabilities` belong together: give both, or neither")
+        if self.judgements is None and (idle := sorted({"judged_match", "judged_grades"} & self.model_fields_set)):
+            raise ValueError(f"{idle} say how `judgements` are read; give these as well, or leave them out")
+        if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
+            raise ValueError(f"judged_grades = {list(self.judged_grades)} should be the lowest grade and a higher one")
         if self.range_max is not None and self.range_max <= (self.range_min or 0):
             raise ValueError(f"range_max = {self.range_max} leaves nothing after range_min = {self.range_min}")
         return self
@@ -72,12 +91,31 @@ class Screen(Section):
         return tuple(name for name in RULES if getattr(self, name) is not None and getattr(self, name) is not False)
 
     @property
+    def suspecting(self) -> tuple[str, ...]:
+        """Those of the rules that cast suspicion."""
+        return tuple(rule for rule in self.rules if rule not in EXCLUSIONS)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What shapes a view of a table, files by name; not what becomes of suspects."""
+        of_judge = {"judged_match", "judged_grades"} if self.judgements is not None else set()
+        shaping = {*self.rules, "pair_probabilities", "match_prior", *of_judge}
+        return self.model_dump(mode="json", include=shaping, exclude_none=True)
+
+    @property
     def needs_vectors(self) -> bool:
         """Whether it asks the teacher for more than the table says."""
-        return self.caption_similarity is not None or self.image_similarity is not None
+        return any(getattr(self, rule) is not None for rule in OF_VECTORS)
 
 
-RULES = tuple(name for name in Screen.model_fields if name not in ("pair_probabilities", "suspected"))
+OPTIONS = ("pair_probabilities", "judged_match", "judged_grades", "match_prior", "suspected")
+"""What is no rule with a flag."""
+RULES = tuple(name for name in Screen.model_fields if name not in OPTIONS)
 """A later rule comes last: views name the rules of their flags, and those of before are still read."""
 EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 """Rules that leave out; all others cast suspicion."""
+CERTAIN = ("positives", "same_text")
+"""Rules that no judge overrides: people's word, and the same words."""
+OF_VECTORS = ("caption_similarity", "image_similarity", "alike_owners")
+FILES = ("positives", "pair_probabilities", "judgements")
+"""Options that name a file."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from aoq.pipeline.losses.aoq import (
     adap_off_quin,
@@ -52,15 +54,20 @@ def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKi
     return kind if companions is None else LossKind(with_companions(kind.function), "triples")
 
 
-def plateau(loss: Callable[[Similarities], LossValue], batch_size: int) -> float:
+def plateau(
+    loss: Callable[[Similarities], LossValue],
+    batch_size: int,
+    match_probability: Float[Tensor, "2 batch"] | None = None,
+) -> float:
     """The loss of a model that gives every pair the same similarity: where a collapsed training sits.
 
-    2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0).
+    2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less
+    with the soft margins that `match_probability` makes.
 
     >>> round(plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128), 4)
     51.2
     """
     same = torch.zeros(batch_size)
-    offline = OfflineSimilarities(same, same, same, same)
+    offline = OfflineSimilarities(same, same, same, same, match_probability)
     pairs = Similarities(torch.zeros(batch_size, batch_size), torch.eye(batch_size, dtype=torch.bool), offline)
     return float(loss(pairs).total)

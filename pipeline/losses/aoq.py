@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge, squared_hinge
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, Margin, hinge, squared_hinge
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.soft_margin import soft_margins
 
 
 def adaptive_weight(
@@ -115,8 +116,8 @@ def add_up(
     online_term = offline_term = derived_term = positive.new_zeros(())
     for weight, online in zip(weights, pairs.online, strict=True):
         online_term = online_term + (weight * penalty(positive, online, margin=margin_online)).sum()
-    for negative in offline:
-        offline_term = offline_term + penalty(positive, negative, margin=margin_offline).sum()
+    for negative, margin in zip(offline, offline_margins(pairs, margin_offline), strict=True):
+        offline_term = offline_term + penalty(positive, negative, margin=margin).sum()
     for negative in derived:
         derived_term = derived_term + penalty(positive, negative, margin=margin_offline).sum()
     both, hardest = torch.stack(weights).detach(), replace(pairs, hardness=math.inf).online
@@ -129,12 +130,30 @@ def add_up(
         "offline_above_positive_share": (torch.stack(offline) > positive).float().mean(),
         "offline_harder_share": (torch.stack(offline) > torch.stack(hardest)).float().mean(),
     }
+    if (probability := _offline(pairs).match_probability) is not None:
+        figures["offline_match_probability"] = probability.mean()
     return LossValue(online_term + offline_term + derived_term, figures)
 
 
 def offline_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
     """S(i, t_off) and S(i_off, t)."""
     return [_offline(pairs).image_to_caption, _offline(pairs).caption_to_image]
+
+
+def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
+    """The margins of S(i, t_off) and S(i_off, t): soft where these pairs may match.
+
+        m2 (1 - p)
+
+    with the probability p that they do: NCR's linear soft margin of the label 1 - p. An offline negative that matches
+    need only not be more similar than the positive. Derived pairs, of which nothing is known, keep the margin m2.
+
+    >>> offline = OfflineSimilarities(*torch.zeros(4, 1), match_probability=torch.tensor([[0.25], [1.0]]))
+    >>> offline_margins(Similarities(torch.eye(1), torch.eye(1).bool(), offline), margin=0.2)
+    [tensor([0.1500]), tensor([0.])]
+    """
+    probability = _offline(pairs).match_probability
+    return [margin] * 2 if probability is None else list(soft_margins(1 - probability, margin=margin, kind="linear"))
 
 
 def derived_pairs(pairs: Similarities) -> list[Float[Tensor, " batch"]]:

@@ -11,7 +11,11 @@ NO_NEGATIVE = -1e4
 """The similarity that stands in where a batch holds no negative: below every model's range, yet finite."""
 
 
-def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: float) -> Float[Tensor, ...]:
+Margin = float | Float[Tensor, "..."]
+"""One for all, or each pair's own."""
+
+
+def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+, elementwise.
 
     >>> import torch
@@ -21,7 +25,7 @@ def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin:
     return (margin - positive + negative).clamp(min=0)
 
 
-def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: float) -> Float[Tensor, ...]:
+def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+ squared: the closer the pairs, the larger the gradient.
 
     >>> import torch

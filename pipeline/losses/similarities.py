@@ -28,6 +28,8 @@ class OfflineSimilarities:
     """S(i_off, t_off), of the quintuplet losses"""
     companion_pair: Float[Tensor, " batch"] | None = None
     """S(i_own, t_own), of the quintuplet losses"""
+    match_probability: Float[Tensor, "2 batch"] | None = None
+    """Of soft margins: that i and t_off match (row 0), and that i_off and t do (row 1)"""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import online_version
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import FILES, Screen
 from aoq.pipeline.config.tables import Mining
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
 from aoq.pipeline.data.annotations import annotation_files
@@ -132,8 +132,8 @@ class Recipes:
         return self.artifact("second_round", ingredients, *upstream)
 
     def screen(self, screen: Screen, table: Artifact) -> Artifact:
-        ingredients = screen.model_dump(mode="json", include={*screen.rules})
-        for option in ("positives", "pair_probabilities"):
+        ingredients = screen.recipe
+        for option in FILES:
             if (file := getattr(screen, option)) is not None:
                 ingredients[option] = self._sha256(f"[screen] {option}", file)
         return self.artifact("screen", ingredients, table)

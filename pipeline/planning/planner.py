@@ -14,6 +14,7 @@ from typing import Any
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override
+from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
 from aoq.pipeline.mining.shortlist import TILES
 from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, split_member, table_depths
@@ -179,7 +180,7 @@ def _table(recipes: Recipes, chain: Chain) -> Artifact:
         return owner["hard_negatives"]
     if screen.needs_vectors and "embeddings" not in owner.stages:
         raise ValueError(
-            "[screen] caption_similarity and image_similarity ask for the teacher's vectors, and "
+            f"[screen] {', '.join(OF_VECTORS)} ask for the teacher's vectors, and "
             f"the table of {experiment.teacher or experiment.name} comes from none; leave these rules out."
         )
     return recipes.screen(screen, owner["hard_negatives"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.artifact import UNITS, Build
+from aoq.pipeline.config.screen import FILES
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
@@ -30,8 +31,9 @@ from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
+from aoq.pipeline.tables.screens.judgements import read_judgements
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import write_view
 from aoq.pipeline.tables.table import read_table
@@ -197,7 +199,7 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
     images, captions = split.image_count, split.caption_count
     files = {
         option: planned_file(root, name, made[option])
-        for option in ("positives", "pair_probabilities")
+        for option in FILES
         if (name := getattr(screen, option)) is not None
     }
     store = EmbeddingStore.open(chain["embeddings"].opened()) if screen.needs_vectors else None
@@ -208,6 +210,11 @@ def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
         matches=read_matches(files["positives"], images, captions) if "positives" in files else None,
         pair_probabilities=(
             read_clean_pairs(files["pair_probabilities"], captions) if "pair_probabilities" in files else None
+        ),
+        judgements=(
+            read_judgements(files["judgements"], images, captions, grades=screen.judged_grades)
+            if "judgements" in files
+            else None
         ),
     )
     view = judge(read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain)), screen, knowledge)

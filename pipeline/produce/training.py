@@ -163,6 +163,8 @@ def _sampler(chain: Chain, split: Split) -> Sampler:
             suspected=suspected,
             gaps=gaps,
         )
+        if (probability := lists[direction].match_probability) is not None:
+            logger.info("%s: offline margins are m2 (1 - p), with p %.3f on average", direction, probability.mean())
     return Sampler(
         lists["i2t"],
         lists["t2i"],

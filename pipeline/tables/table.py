@@ -77,16 +77,18 @@ class NegativeTable:
         captions: Float32[np.ndarray, "captions D"] | None = None,
         positives: Path | str | Pairs | None = None,
         pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None = None,
+        judgements: Path | str | pa.Table | None = None,
         **rules: Any,
     ) -> ScreenedTable:
         """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given what these have to know.
 
         `texts` are the captions', `images` and `captions` unit vectors of one model, `positives` more pairs known to
-        match and `pair_probabilities` how probably each caption's own pair is right: files, or arrays.
+        match and `pair_probabilities` how probably each caption's own pair is right: files, or arrays. `judgements` are
+        a judge's: a file, or an Arrow table of its columns.
         """
         from aoq.pipeline.tables.screens.screened import screen_table
 
-        given = {"positives": positives, "pair_probabilities": pair_probabilities}
+        given = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
         return screen_table(self, rules, texts=texts, images=images, captions=captions, **given)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:

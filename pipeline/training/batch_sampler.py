@@ -73,6 +73,11 @@ class BatchSampler:
         if companions not in (None, "anchors"):
             raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
         screened = table if isinstance(table, ScreenedTable) else None
+        if screened is not None and screened.suspected == "soft_margin":
+            raise ValueError(
+                "a soft margin is the loss's affair, and batches of rows do not carry it; screen with suspected = "
+                '"drop", "downweight" or "keep".'
+            )
         table = table.table if isinstance(table, ScreenedTable) else table
         fewest = 2 if companions is None else 6
         if batch_size < fewest:

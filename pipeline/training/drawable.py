@@ -25,6 +25,8 @@ class Drawable:
 
     ids: Int32[np.ndarray, "anchors h"]
     weights: Float[np.ndarray, "anchors h"] | None = None
+    match_probability: Float32[np.ndarray, "anchors h"] | None = None
+    """That each negative matches, for losses with soft margins; None without them."""
 
     @property
     def empty(self) -> Int64[np.ndarray, " empty"]:
@@ -36,16 +38,20 @@ class Drawable:
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
     ) -> Int32[np.ndarray, " batch"]:
         """The negative of each anchor at a rank in [0, 1)."""
+        return self.ids[anchors, self.places(anchors, ranks)]
+
+    def places(
+        self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
+    ) -> Int64[np.ndarray, " batch"]:
+        """Where in each anchor's list a rank in [0, 1) falls."""
         rows = self.ids[anchors]
         if self.weights is None:
             lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
-            places = (ranks * lengths).astype(np.int64)
-        else:
-            sums = np.where(rows >= 0, self.weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
-            places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
-            last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
-            places = np.minimum(places, last)
-        return np.take_along_axis(rows, places[:, None], axis=1)[:, 0]
+            return (ranks * lengths).astype(np.int64)
+        sums = np.where(rows >= 0, self.weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
+        places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
+        last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
+        return np.minimum(places, last)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def drawable(
     """The first `h` of each list (by default all) without the hardest `after`, with `weights` of the lists' shape.
 
     Otherwise a screen's verdict `judged` weighs the lists, and `gaps`. An anchor that is left with suspected negatives
-    only draws from those that are suspected least.
+    only draws from those that are suspected least. With soft margins the suspicion goes along, as a probability.
     """
     shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, after)
     ids = lists.negative_ids[:, ranks]
@@ -104,7 +110,8 @@ def drawable(
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
     highest = logarithms.max(axis=1, keepdims=True)
     relative = np.exp(logarithms - np.where(np.isfinite(highest), highest, 0))
-    return Drawable(ids, relative.astype(np.float32))
+    probability = judged.suspicion[:, ranks] if judged is not None and suspected == "soft_margin" else None
+    return Drawable(ids, relative.astype(np.float32), probability)
 
 
 def _ranks(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> slice:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int32
 
 from aoq.pipeline.config.losses import Loss, online_version
@@ -63,6 +64,8 @@ class Trainer(Resumable):
         if harder := self.means_by_epoch("offline_harder_share"):
             notes["offline_harder_by_epoch"] = harder
             self._say_what_the_table_gave(harder[-1])
+        if soft := self.means_by_epoch("offline_match_probability"):
+            notes["offline_match_probability_by_epoch"] = soft
         return notes
 
     def _say_what_the_table_gave(self, harder: float) -> None:
@@ -123,4 +126,5 @@ class Trainer(Resumable):
         if self.pace is not None:
             figures["hardness"] = self.pace.share
         size = len(batch.image_rows)
-        return {**figures, "collision_rate": draw.collision_rate, "plateau": plateau(objective.loss, size)}
+        soft = None if draw.match_probability is None else torch.from_numpy(draw.match_probability)
+        return {**figures, "collision_rate": draw.collision_rate, "plateau": plateau(objective.loss, size, soft)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int32
+from jaxtyping import Bool, Float32, Float64, Int32
 
 from aoq.pipeline.config.sampling import check_windows
 from aoq.pipeline.config.section import registered
@@ -39,6 +39,8 @@ class Draw:
     """True where the two offline negatives are a true pair; both derived pairs then are too."""
     collision_rate: float = 0.0
     """The fraction of first draws in which they were."""
+    match_probability: Float32[np.ndarray, "2 batch"] | None = None
+    """Of soft margins: that each image matches its offline caption (row 0), and each caption its offline image."""
 
 
 Offline = Literal["anchors", "quintuplet", "triples"]
@@ -126,7 +128,8 @@ class Sampler:
             ranks[:, corresponding] = ranks_of(int(corresponding.sum()))
             groups = self.at(captions, ranks, rng.random(len(captions)))
             corresponding = self._corresponding(groups)
-        return Draw(groups, corresponding & self._resample, float(first.mean()))
+        probability = self._match_probability(captions, ranks)
+        return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
 
     def at(
         self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]
@@ -138,6 +141,17 @@ class Sampler:
         count = self._captions_of.offsets[offline.images + 1] - first
         own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
         return [anchors, offline, Group(self._image_of[offline.captions], own_captions)]
+
+    def _match_probability(
+        self, captions: Int32[np.ndarray, " batch"], ranks: Ranks
+    ) -> Float32[np.ndarray, "2 batch"] | None:
+        """That the pairs drawn at these ranks match, where the lists say it."""
+        of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
+        if of_captions is None or of_images is None:
+            return None
+        images = self._image_of[captions]
+        places = self._i2t.places(images, ranks[0]), self._t2i.places(captions, ranks[1])
+        return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
 
     def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
         """Where the offline negatives of both sides are a true pair: of one image, or of copies of one photograph."""

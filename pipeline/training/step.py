@@ -55,10 +55,12 @@ class Batch:
     image_rows: Int[Tensor, " batch"]
     corresponding: Bool[Tensor, " batch"] | None = None
     """Where the pairs derived from the offline negatives are true pairs."""
+    match_probability: Float[Tensor, "2 batch"] | None = None
+    """That the offline negatives match their anchors, of soft margins."""
 
     def to(self, device: torch.device) -> Batch:
-        corresponding = None if self.corresponding is None else self.corresponding.to(device)
-        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), corresponding)
+        optional = (None if part is None else part.to(device) for part in (self.corresponding, self.match_probability))
+        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
 
 
 def make_objective(loss: Loss, pace: Pace | None = None) -> Objective:
@@ -92,7 +94,7 @@ def read_batch(pairs: PairData, draw: Draw) -> Batch:
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy(_photographs(pairs, draw.groups[0].images)),
-        None if draw.corresponding is None else torch.from_numpy(draw.corresponding),
+        *(None if part is None else torch.from_numpy(part) for part in (draw.corresponding, draw.match_probability)),
     )
 
 
@@ -157,7 +159,7 @@ def _offline_similarities(model: MatchingModel, images: Code, captions: Code, ba
     anchored, derived = similarities[:2], similarities[2:]
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
-    return OfflineSimilarities(*anchored, *derived)
+    return replace(OfflineSimilarities(*anchored, *derived), match_probability=batch.match_probability)
 
 
 def take_step(

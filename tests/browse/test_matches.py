@@ -12,8 +12,9 @@ import pytest
 
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import Knowledge, bit
+from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import read_table
 

@@ -25,6 +25,7 @@ NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.np
 PARQUET = (m.any_bytes, m.parquet_columns, m.parquet_columns)
 TEXT = (m.any_bytes, m.lines, m.lines)
 JSON = (m.any_bytes, m.json_values, m.json_values)
+CSV = (m.csv_cells, m.csv_cells, m.any_bytes)
 TOML = (m.toml_lines, m.toml_lines, m.toml_lines, m.any_bytes)
 SAFETENSORS = (m.any_bytes, m.safetensors_header, m.safetensors_header)
 FOLDER_OF_DATA = """
@@ -107,6 +108,7 @@ EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", 
 EXPORTS["pylate"] = (*TEXTS, *VECTORS)
 PICTURED = ("triplet", "ids", "tevatron", "vlm2vec")
 SCREENED = ("aoq", "screen", "table", "out", "--positives")
+JUDGED = ("aoq", "screen", "table", "out", "--judgements")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
 
@@ -141,13 +143,18 @@ FILES = {
             right_search,
         ),
         Target((*SCREENED, "known.parquet"), ("known.parquet",), PARQUET),
+        Target((*JUDGED, "judged.parquet"), ("judged.parquet",), PARQUET),
         *(Target(command, TABLE, PARQUET) for command in READERS),
     ],
     "json": [
         Target((*SCREENED, "known.json"), ("known.json",), JSON),
+        Target((*JUDGED, "judged.jsonl"), ("judged.jsonl",), JSON),
         *(Target(command, ("table/manifest.json",), JSON) for command in READERS),
     ],
-    "csv": [Target((*SCREENED, "known.csv"), ("known.csv",), (m.csv_cells, m.csv_cells, m.any_bytes))],
+    "csv": [
+        Target((*SCREENED, "known.csv"), ("known.csv",), CSV),
+        Target((*JUDGED, "judged.csv"), ("judged.csv",), CSV),
+    ],
     "trec": [
         Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),
         Target(NAMED_RUN, ("trec/i2t.trec", "ids.txt"), TEXT, right_table),

@@ -238,6 +238,11 @@ def _write_files(files: Path) -> None:
     (files / "known.json").write_text('{"7": [3], "11": [0, 1]}')
     (files / "known.csv").write_text("caption_id,image_id\n7,3\n11,0\n")
     pq.write_table(pa.table({"caption_id": [7, 11], "image_id": [3, 0]}), files / "known.parquet")
+    judged = {"caption_id": [7, 11], "image_id": [3, 0], "probability": [0.25, 1.0]}
+    pq.write_table(pa.table(judged), files / "judged.parquet")
+    rows = [dict(zip(judged, row, strict=True)) for row in zip(*judged.values(), strict=True)]
+    (files / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (files / "judged.csv").write_text("caption_id,image_id,probability\n7,3,0.25\n11,0,1\n")
     data = files / "data"
     data.mkdir()
     for split in ("train", "dev"):

@@ -39,6 +39,7 @@ def commands(mined, golden_file, tmp_path):
     return [
         ("mine", *vectors, "out", "--per-image", 3, "--h-captions", 5, "--h-images", 5),
         ("screen", table, "out", "--mutual-rank", 3),
+        ("to-judge", table, "out.csv"),
         ("publish", table, "out"),
         ("import-table", tmp_path / "i2t_a.npy", "out", "--per-image", 3),
         ("import-checkpoint", golden_file("ckpt_scan_bigru.pth.tar"), "out"),
@@ -53,7 +54,10 @@ def commands(mined, golden_file, tmp_path):
 def test_the_folder_is_named(commands, tmp_path):
     locked = tmp_path / "locked"
     locked.chmod(0o555)
-    given = [[str(part) if part != "out" else str(locked / "out") for part in command] for command in commands]
+    given = [
+        [str(part) if part not in ("out", "out.csv") else str(locked / part) for part in command]
+        for command in commands
+    ]
     done = subprocess.run(
         [*FORBIDDING, sys.executable, "-c", RUN], input=json.dumps(given), capture_output=True, text=True, check=True
     )

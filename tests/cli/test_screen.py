@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
-from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
@@ -79,6 +80,29 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
     assert "lists are left with none" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
 
 
+def test_a_judge_is_read_and_counted(aoq, folder, tmp_path):
+    table = read_table(folder)
+    image, caption = 3, int(table.i2t.negative_ids[3, 0])
+    (tmp_path / "judged.tsv").write_text(f"image_id\tcaption_id\tgrade\n{image}\t{caption}\t4\n")
+    judge = ("--judgements", tmp_path / "judged.tsv", "--judged-grades", 1, 5, "--judged-match", 0.7)
+    shown = aoq("screen", folder, tmp_path / "view", *judge, "--match-prior", 0.05, root=None)
+    assert shown.exit_code == 0, shown.stderr
+    assert "i2t: 0 lists are left with none, 1 negatives are judged" in shown.stdout
+    view = read_view(tmp_path / "view", table.manifest)
+    assert np.argwhere(view.i2t.flags).tolist() == [[image, 0]]
+    assert view.i2t.suspicion[image, 0] == 0.75
+    assert view.manifest["screen"] == {
+        "judgements": str(tmp_path / "judged.tsv"),
+        "judged_match": 0.7,
+        "judged_grades": [1.0, 5.0],
+        "match_prior": 0.05,
+    }
+    read = table.screen(
+        judgements=pa.table({"image_id": [image], "caption_id": [caption], "probability": [0.75]}), match_prior=0.05
+    )
+    np.testing.assert_array_equal(read.suspicion("i2t"), view.i2t.suspicion)
+
+
 def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
     assert aoq("screen", folder, tmp_path / "view", "--mutual-rank", 5, root=None).exit_code == 0
     view = read_view(tmp_path / "view", read_table(folder).manifest)
@@ -111,6 +135,10 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
         (["--min-score", "nan"], "min_score: Input should be a finite number"),
         (["--positives", "none.csv"], "none.csv does not exist"),
+        (["--judgements", "none.csv"], "none.csv does not exist"),
+        (["--judgements", "far.csv"], "far.csv: pair 0 has caption 300, and there are captions 0 to 299"),
+        (["--mutual-rank", 3, "--judged-match", 0.5], "['judged_match'] say how `judgements` are read"),
+        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--images)"),
         (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
         (
             ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],
@@ -126,6 +154,7 @@ def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeyp
     Path("short.txt").write_text("one\ntwo\n")
     np.save("short.npy", np.eye(2, dtype=np.float32))
     np.save("long.npy", 2 * np.eye(60, dtype=np.float32))
+    Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
     write_clean_pairs(Path("short.parquet"), np.ones(2, np.float32))
     write_clean_pairs(Path("high.parquet"), np.full(300, 1.5, np.float32))
     before = sorted(tmp_path.iterdir())

@@ -166,6 +166,18 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ),
         ("images = 100", "images = 100\n[dataset.noise]\nseed = 1", "dataset.noise: give `ratio`"),
         ("[dataset.demo]", 'screen.suspected = "drop"\n[dataset.demo]', "screen: .*no rule is set"),
+        ("[dataset.demo]", "screen.match_prior = 0.1\n[dataset.demo]", '"drop" drops nothing; choose "downweight"'),
+        (
+            "[dataset.demo]",
+            'screen = {mutual_rank = 3, suspected = "soft_margin"}\n[dataset.demo]',
+            "lowers margin_offline, which is 0; set loss.margin_offline",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "adapoffquin", margin_offline = 0.2, companions = "anchors"}\n'
+            '[screen]\nmutual_rank = 3\nsuspected = "soft_margin"',
+            'with companions = "anchors" most pairs of a triple are others',
+        ),
     ],
 )
 def test_mistakes_are_named(load, old, new, message):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
+from aoq.pipeline.losses import LOSSES, plateau
 from aoq.pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri
 from aoq.pipeline.losses.hinge import hinge
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
@@ -113,6 +117,35 @@ def test_equations_3_and_4_written_as_loops():
     assert off_tri(pairs, **margins).total.item() == pytest.approx(triplet, rel=1e-5)
     assert off_quin(pairs, **margins).total.item() == pytest.approx(triplet + quintuplet, rel=1e-5)
     assert off_quin(pairs, **margins).figures["derived"].item() == pytest.approx(quintuplet, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LOSSES.items() if kind.offline != "none"])
+def test_a_soft_margin_is_the_margin_of_an_offline_negative_that_may_match(name):
+    """Pair by pair, m2 (1 - p) in place of m2, and in nothing else."""
+    generator = torch.Generator().manual_seed(0)
+    size, loss = 6, LOSSES[name].function
+    matrix, probability = torch.rand(size, size, generator=generator), torch.rand(2, size, generator=generator)
+    four = [torch.rand(size, generator=generator) for _ in range(4)]
+    numbers = {"margin_online": 0.2} | ({"alpha": 0.3, "beta": 1.5} if name in ("adapoffquin", "adapposquin") else {})
+    hard = Similarities(matrix, torch.eye(size).bool(), OfflineSimilarities(*four))
+    soft = replace(hard, offline=replace(hard.offline, match_probability=probability))
+    expected = loss(hard, **numbers, margin_offline=0.3).total.item()
+    for a in range(size):
+        for direction in (0, 1):
+            gap, p = four[direction][a].item() - matrix[a, a].item(), probability[direction, a].item()
+            power = 2 if name == "squaredoffquin" else 1
+            expected += max(0.0, 0.3 * (1 - p) + gap) ** power - max(0.0, 0.3 + gap) ** power
+    value = loss(soft, **numbers, margin_offline=0.3)
+    assert value.total.item() == pytest.approx(expected, rel=1e-5)
+    assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
+    none = replace(hard, offline=replace(hard.offline, match_probability=torch.zeros(2, size)))
+    assert loss(none, **numbers, margin_offline=0.3).total == loss(hard, **numbers, margin_offline=0.3).total
+
+
+def test_a_soft_margin_lowers_the_plateau():
+    loss = partial(off_tri, margin_online=0.2, margin_offline=0.3)
+    assert plateau(loss, 4) == pytest.approx(4 * 2 * (0.2 + 0.3))
+    assert plateau(loss, 4, torch.full((2, 4), 0.25)) == pytest.approx(4 * 2 * (0.2 + 0.75 * 0.3))
 
 
 def test_a_batch_without_table_says_so():

@@ -94,6 +94,29 @@ def test_a_screen_is_a_stage_between_table_and_student():
     assert kept["screen"] == one["screen"]  # what becomes of suspects is the sampler's affair
     assert len({made["second_round"] for made in (without, one, other, kept)}) == 4
     assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
+    assert (one["screen"], one["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")  # pinned
+
+
+def test_a_judges_file_shapes_a_screen_by_its_content_and_by_how_it_is_read(tmp_path):
+    def made(options):
+        chain = plan(TINY, data_root=tmp_path, artifact_root=tmp_path, override=f"screen={{{options}}}")
+        return chain["screen"].key
+
+    (tmp_path / "one.csv").write_text("caption_id,image_id,probability\n1,2,0.5\n")
+    (tmp_path / "same.csv").write_text("caption_id,image_id,probability\n1,2,0.5\n")
+    (tmp_path / "other.csv").write_text("caption_id,image_id,probability\n1,2,0.6\n")
+    assert (
+        made('judgements="one.csv"') == made('judgements="same.csv"') == made('judgements="one.csv", judged_match=0.5')
+    )
+    others = [
+        '"other.csv"',
+        '"one.csv", judged_match=0.7',
+        '"one.csv", judged_grades=[1, 5]',
+        '"one.csv", match_prior=0.1',
+    ]
+    assert len({made(f"judgements={options}") for options in ('"one.csv"', *others)}) == 5
+    with pytest.raises(FileNotFoundError, match=r"\[screen\] judgements: .*none\.csv does not exist"):
+        made('judgements="none.csv"')
 
 
 CO_TAUGHT = """

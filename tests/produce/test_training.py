@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from aoq.models import MODELS
 from aoq.pipeline.cli import main
+from aoq.pipeline.data.demo import is_true, read_scenes
+from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import read_weights
@@ -88,6 +90,46 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
     for direction in ("i2t", "t2i"):
         assert counts[direction]["listed"] == table[direction].negative_ids.size
         assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
+
+
+JUDGED = """
+[screen]
+judgements = "judged.jsonl"
+alike_owners = 0.2
+match_prior = 0.05
+suspected = "{suspected}"
+"""
+SOFT = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", margin_offline = 0.2}'
+
+
+@pytest.mark.parametrize("suspected", ["drop", "downweight", "soft_margin"])
+def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected):
+    """The judge knows the world's truth about the first five captions listed for each image."""
+    caplog.set_level("INFO")
+    chain = make("own", "mining")
+    table = read_table(chain["hard_negatives"].path / "table")
+    scenes = read_scenes(chain.folder, "train")
+    true = [is_true(caption, scenes) for caption in open_split(chain.folder, "train").captions]
+    pairs = [(image, int(caption)) for image in range(40) for caption in table.i2t.negative_ids[image, :5]]
+    (data_root / "judged.jsonl").write_text(
+        "\n".join(
+            json.dumps({"image_id": image, "caption_id": caption, "probability": 0.9 if true[caption][image] else 0.1})
+            for image, caption in pairs
+        )
+    )
+    chain = make("own", "screen", "second_round", second_round=SOFT, more=JUDGED.format(suspected=suspected))
+    view = read_view(chain["screen"].path / "view", table.manifest)
+    assert view.manifest["directions"]["i2t"]["judged"] == len(pairs)
+    for image, caption in pairs:
+        (place,) = np.flatnonzero(table.i2t.negative_ids[image] == caption)
+        assert view.i2t.suspicion[image, place] == np.float32(0.9 if true[caption][image] else 0.1)
+        assert (view.i2t.flags[image, place] > 0) == true[caption][image]
+    notes = chain["second_round"].manifest()
+    assert chain["second_round"].ingredients["suspected"] == suspected
+    soft = notes.get("offline_match_probability_by_epoch")
+    assert (soft is not None) == ("offline margins are m2 (1 - p)" in caplog.text) == (suspected == "soft_margin")
+    if soft is not None:
+        assert 0.01 < soft[0] < 0.5
 
 
 def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):

@@ -320,6 +320,13 @@ def test_what_a_screen_flags_is_not_drawn(table):
         assert (offline[:, 1] != flagged[anchors[:, 0]]).all()
 
 
+def test_batches_of_rows_carry_no_soft_margin(table):
+    pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
+    screened = replace(table, positives=pairs).screen(mutual_rank=1, suspected="soft_margin")
+    with pytest.raises(ValueError, match='do not carry it; screen with suspected = "drop"'):
+        BatchSampler(screened, batch_size=10)
+
+
 @pytest.mark.parametrize("image", [-1, IMAGES, 2**32 + 1])
 def test_a_pair_beyond_the_table_is_named(table, image):
     moved = IMAGE_OF.astype(np.int64)

@@ -7,7 +7,7 @@ import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.screens.rules import Knowledge
+from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training import sampler as sampling
@@ -245,6 +245,32 @@ def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
     view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view, suspected=suspected)
     np.testing.assert_allclose(shares(sampler), expected, atol=0.03)
+
+
+@pytest.mark.parametrize("gaps", [None, GapWeights(gap=0.0, sharpness=1.0)])
+def test_with_soft_margins_every_draw_has_the_suspicion_of_its_place(wide, gaps):
+    table, image_of = wide
+    screen = Screen(range_min=1, absolute_margin=0.15, mutual_rank=1, suspected="soft_margin")
+    view = judge(table, screen, Knowledge())
+    sampler = sampler_of(table, image_of, view=view, suspected="soft_margin", gaps=gaps, h_captions=4, after_captions=1)
+    draw = sampler.draw(np.tile(np.arange(8, dtype=np.int32), 5), np.random.default_rng(0))
+    anchors, negatives, _ = draw.groups
+    found = set()
+    for b in range(40):
+        image, caption = anchors.images[b], anchors.captions[b]
+        for row, direction, anchor, negative in (
+            (0, "i2t", image, negatives.captions[b]),
+            (1, "t2i", caption, negatives.images[b]),
+        ):
+            (place,) = np.flatnonzero(table[direction].negative_ids[anchor] == negative)
+            assert place >= 1
+            assert draw.match_probability[row, b] == view[direction].suspicion[anchor, place]
+            found.add(float(draw.match_probability[row, b]))
+    assert len(found) > 1
+    kept = sampler_of(table, image_of, view=view, suspected="keep", gaps=gaps, h_captions=4, after_captions=1)
+    same = kept.draw(np.tile(np.arange(8, dtype=np.int32), 5), np.random.default_rng(0))
+    np.testing.assert_array_equal(same.groups, draw.groups)
+    assert same.match_probability is None
 
 
 def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):

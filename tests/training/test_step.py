@@ -12,7 +12,7 @@ import torch
 from aoq.models import MODELS, build_model, naaf
 from aoq.models.base import Captions, Images
 from aoq.models.official import from_official, our_weights
-from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss, OnlineLoss
+from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OfflineLoss, OnlineLoss
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
@@ -195,6 +195,32 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     assert (offline.offline_pair == NO_NEGATIVE).tolist() == (offline.companion_pair == NO_NEGATIVE).tolist() == without
     assert (offline.image_to_caption.abs() <= 1).all()
     assert (offline.caption_to_image.abs() <= 1).all()
+
+
+@pytest.mark.parametrize("name", ["offtri", "adapoffquin"])
+def test_a_drawn_probability_reaches_the_loss(pairs, sampler, name):
+    rng = np.random.default_rng(0)
+    lists = [
+        replace(lists, match_probability=rng.random(lists.ids.shape).astype(np.float32))
+        for lists in (sampler._i2t, sampler._t2i)
+    ]
+    objective, seen = make_objective(LossSection.kind(name)(name=name, margin_offline=0.2)), []
+    captions = np.arange(0, 48, 5, dtype=np.int32)
+    drawn = draw_batch(pairs, Sampler(*lists, pairs.split.image_of), objective, captions, np.random.default_rng(1), 0)
+    torch.manual_seed(0)
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
+    seeing = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
+    with torch.no_grad():
+        value, _ = forward(model, read_batch(pairs, drawn).to(torch.device("cpu")), seeing)
+        hard = replace(seen[0], offline=replace(seen[0].offline, match_probability=None))
+        assert value.total < objective.loss(hard).total
+    np.testing.assert_array_equal(seen[0].offline.match_probability, drawn.match_probability)
+    anchors, negatives = drawn.groups[:2]
+    for b, caption in enumerate(captions):
+        (place,) = np.flatnonzero(lists[1].ids[caption] == negatives.images[b])
+        assert drawn.match_probability[1, b] == lists[1].match_probability[caption, place]
+        (place,) = np.flatnonzero(lists[0].ids[anchors.images[b]] == negatives.captions[b])
+        assert drawn.match_probability[0, b] == lists[0].match_probability[anchors.images[b], place]
 
 
 def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch):

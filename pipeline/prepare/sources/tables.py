@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from aoq.pipeline.columns import parse_json_lines
 from aoq.pipeline.prepare.sources.layout import IMAGES, Columns, read_rows
 from aoq.pipeline.prepare.sources.listing import Listing, ParquetImages
-from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.reading import reading
 
 SEPARATORS = ",\t|;"
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
@@ -40,7 +40,7 @@ def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
     if path.suffix.lower() == ".parquet":
         return list_parquet(kind, [path], columns, root)
     with reading(path, kind):
-        rows = _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else _read_json_lines(path)
+        rows = _read_csv(path) if path.suffix.lower() in (".csv", ".tsv") else parse_json_lines(path)
     with naming(path):
         return read_rows(kind, rows, columns, root.absolute())
 
@@ -82,18 +82,6 @@ def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return "bytes" in [kind.field(i).name for i in range(kind.num_fields)]
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _read_json_lines(path: Path) -> pa.Table:
-    """Not by Arrow, whose reader damaged lines can crash."""
-    rows = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                rows += [parse_json(line, dict[str, Any])] if line.strip() else []
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
-    return pa.Table.from_pylist(rows)
 
 
 def _read_csv(path: Path) -> pa.Table:

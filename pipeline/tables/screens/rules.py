@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64, UInt16
+from jaxtyping import Bool, Int32, Int64, UInt32
 
-from aoq.pipeline.config.screen import RULES, Screen
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
-from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
-from aoq.pipeline.tables.table import NegativeTable
-
-BLOCK_ENTRIES = 2**20
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Listed negatives, list by list; `anchors` and `places` say where each stands in the table."""
-
-    direction: Direction
-    anchors: Int64[np.ndarray, " entries"]
-    places: Int64[np.ndarray, " entries"]
-    candidates: Int64[np.ndarray, " entries"]
-    scores: Float32[np.ndarray, " entries"]
-    positive_score: Float32[np.ndarray, " entries"]
-    """The anchor's lowest-scoring positive's; NaN without one."""
-    images: Int64[np.ndarray, " entries"]
-    captions: Int64[np.ndarray, " entries"]
-
-    @property
-    def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """How far under the anchor's lowest-scoring positive; NaN without one, which is below any margin."""
-        return self.positive_score.astype(np.float64) - self.scores
-
-
-def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries]:
-    """All of them, some lists at a time."""
-    for start, stop in blocks(len(lists), max(1, BLOCK_ENTRIES // max(1, lists.h))):
-        part = lists[start:stop]
-        rows, places = np.nonzero(part.negative_ids >= 0)
-        ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
-        anchors = rows + start
-        pairs = (anchors, ids) if direction == "i2t" else (ids, anchors)
-        yield Entries(direction, anchors, places, ids, scores, part.positive_score[rows], *pairs)
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What rules may ask for besides the table, as far as it is there; vectors are unit vectors of one model."""
-
-    texts: Sequence[str] | None = None
-    images: Float32[np.ndarray, "images D"] | None = None
-    captions: Float32[np.ndarray, "captions D"] | None = None
-    matches: Pairs | None = None
-    """Pairs known to match, rows (image, caption)."""
-    pair_probabilities: Float32[np.ndarray, " captions"] | None = None
-    """That the caption and the image it is paired with belong together."""
-
-
-KNOWN = {
-    "texts": "the captions' texts (--texts)",
-    "images": "the images' vectors (--images)",
-    "captions": "the captions' vectors (--captions)",
-    "matches": "a file of pairs known to match",
-    "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
-}
-"""How a user gives each field of Knowledge."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What rules look at besides the entries."""
-
-    table: NegativeTable
-    known: Knowledge
-
-    @cached_property
-    def own(self) -> dict[Direction, Positives]:
-        """The captions of images (i2t), and the images of captions (t2i)."""
-        return {direction: self.table.own(direction) for direction in DIRECTIONS}
-
-    @cached_property
-    def texts(self) -> Texts:
-        return Texts(self.known.texts or (), self.own["i2t"])
-
-    @cached_property
-    def matches(self) -> Int64[np.ndarray, " pairs"]:
-        assert self.known.matches is not None  # check_knowledge has looked
-        images, captions = self.known.matches.T
-        return np.unique(pair_keys(images, captions, len(self.table.t2i)))
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
+from aoq.pipeline.search.problem import OTHER, Direction
+from aoq.pipeline.tables.pairs import is_among
+from aoq.pipeline.tables.screens.entries import Entries, entry_blocks
+from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Knowledge
+from aoq.pipeline.tables.screens.likeness import nearest_own
+from aoq.pipeline.tables.screens.owners import is_among_most_alike, owner_similarity
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
-    return is_among(pair_keys(entries.images, entries.captions, len(context.table.t2i)), context.matches)
+    return is_among(context.keys(entries), context.matches)
 
 
 def is_like_an_own_caption(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -128,11 +48,24 @@ def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray,
     return found
 
 
+def is_judged_to_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
+    return context.judged(entries) >= np.float32(context.screen.judged_match)  # not so of NaN
+
+
+def is_of_alike_owners(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
+    """Of what other rules leave in each list by rank and score."""
+    pool = np.ones(len(entries.anchors), dtype=np.bool_)
+    for rule in context.screen.rules:
+        if rule in EXCLUSIONS and rule in QUESTIONS:
+            pool &= ~QUESTIONS[rule].asks(entries, getattr(context.screen, rule), context)
+    return is_among_most_alike(owner_similarity(entries, context), entries, pool, share)
+
+
 class Rule(NamedTuple):
-    """What a rule asks of negatives, given its value, and which field of Knowledge it needs."""
+    """What a rule asks of negatives, whole lists of them, given its value; and which fields of Knowledge it needs."""
 
     asks: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
-    needs: str = ""
+    needs: tuple[str, ...] = ()
 
 
 QUESTIONS: dict[str, Rule] = {
@@ -140,15 +73,17 @@ QUESTIONS: dict[str, Rule] = {
     "range_max": Rule(lambda entries, end, _: entries.places >= end),
     "min_score": Rule(lambda entries, least, _: entries.scores < least),
     "max_score": Rule(lambda entries, most, _: entries.scores > most),
-    "positives": Rule(is_match, "matches"),
-    "same_text": Rule(lambda entries, _, context: context.texts.same(entries.images, entries.captions), "texts"),
+    "positives": Rule(is_match, ("matches",)),
+    "same_text": Rule(lambda entries, _, context: context.texts.same(entries.images, entries.captions), ("texts",)),
     "near_text": Rule(
-        lambda entries, least, context: context.texts.likeness(entries.images, entries.captions) >= least, "texts"
+        lambda entries, least, context: context.texts.likeness(entries.images, entries.captions) >= least, ("texts",)
     ),
-    "caption_similarity": Rule(is_like_an_own_caption, "captions"),
-    "image_similarity": Rule(is_like_the_own_image, "images"),
+    "caption_similarity": Rule(is_like_an_own_caption, ("captions",)),
+    "image_similarity": Rule(is_like_the_own_image, ("images",)),
     "mutual_rank": Rule(is_mutual),
-    "doubtful_pair": Rule(is_doubtful, "pair_probabilities"),
+    "doubtful_pair": Rule(is_doubtful, ("pair_probabilities",)),
+    "judgements": Rule(is_judged_to_match, ("judgements",)),
+    "alike_owners": Rule(is_of_alike_owners, ("images", "captions")),
     "absolute_margin": Rule(lambda entries, margin, _: entries.below_positive < margin),
     "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),
 }
@@ -158,6 +93,9 @@ QUESTIONS: dict[str, Rule] = {
 def bit(rule: str) -> int:
     """The flag of a rule."""
     return 1 << RULES.index(rule)
+
+
+WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
 
 
 def rules_of(flags: int) -> tuple[str, ...]:
@@ -172,20 +110,25 @@ def rules_of(flags: int) -> tuple[str, ...]:
 def check_knowledge(screen: Screen, known: Knowledge) -> None:
     """Refuse a rule that needs what is not known."""
     for rule in screen.rules:
-        needs = QUESTIONS[rule].needs if rule in QUESTIONS else ""
-        if needs and getattr(known, needs) is None:
-            raise ValueError(f"the rule {rule} needs {KNOWN[needs]}; give them, or leave out the rule.")
+        for needs in QUESTIONS[rule].needs if rule in QUESTIONS else ():
+            if getattr(known, needs) is None:
+                raise ValueError(f"the rule {rule} needs {KNOWN[needs]}; give them, or leave out the rule.")
 
 
-def flag_negatives(context: Context, direction: Direction, screen: Screen) -> UInt16[np.ndarray, "anchors h"]:
-    """Give every listed negative the bits of the rules that it meets; 0 for padding."""
-    lists = context.table[direction]
-    flags = np.zeros(lists.negative_ids.shape, dtype=np.uint16)
+def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
+    """Give every listed negative the bits of the rules that it meets; 0 for padding.
+
+    What a judge finds not to match is cleared of the weaker rules' bits: those that cast suspicion, but for CERTAIN.
+    """
+    lists, screen = context.table[direction], context.screen
+    flags = np.zeros(lists.negative_ids.shape, dtype=np.uint32)
     for entries in entry_blocks(direction, lists):
-        found = np.zeros(len(entries.anchors), dtype=np.uint16)
+        found = np.zeros(len(entries.anchors), dtype=np.uint32)
         for rule in screen.rules:
             if rule in QUESTIONS:
                 found[QUESTIONS[rule].asks(entries, getattr(screen, rule), context)] |= bit(rule)
+        if screen.judgements is not None:
+            found[context.judged(entries) < np.float32(screen.judged_match)] &= ~np.uint32(WEAKER)
         flags[entries.anchors, entries.places] = found
     if screen.max_uses is not None:
         left = (flags == 0) & (lists.negative_ids >= 0)

@@ -10,23 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, UInt16
+import pyarrow as pa
+from jaxtyping import Bool, Float32, UInt32
 from pydantic import ValidationError
 
 from aoq.pipeline.config.load import explain
-from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen, Suspected
+from aoq.pipeline.config.screen import RULES, Screen, Suspected
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.screens.entries import entry_blocks
+from aoq.pipeline.tables.screens.judgements import read_judgements
+from aoq.pipeline.tables.screens.knowledge import Context, Knowledge
 from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import Context, Knowledge, bit, check_knowledge, flag_negatives, rules_of
+from aoq.pipeline.tables.screens.rules import bit, check_knowledge, flag_negatives, rules_of
+from aoq.pipeline.tables.screens.suspicion import suspicion_of
 from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, write_view
 from aoq.pipeline.tables.table import NegativeTable, data_frame
 from aoq.pipeline.tables.writing import made_whole
-
-CERTAIN = ("positives", "same_text")
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +45,7 @@ class ScreenedTable:
         flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in DIRECTIONS)
         return f"ScreenedTable({self.table!r}, {flagged})"
 
-    def flags(self, direction: Direction) -> UInt16[np.ndarray, "anchors h"]:
+    def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
         """The bits of the rules that each negative meets, `rules_of` of each their names."""
         return self.view[direction].flags
 
@@ -82,9 +85,11 @@ def screen_table(
     captions: Float32[np.ndarray, "captions D"] | None,
     positives: Path | str | Pairs | None,
     pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None,
+    judgements: Path | str | pa.Table | None,
 ) -> ScreenedTable:
     """The table judged by rules as a user names them, what they need checked against the table's size."""
-    given = {**rules, "positives": _name(positives), "pair_probabilities": _name(pair_probabilities)}
+    files = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
+    given = {**rules, **{option: _name(file) for option, file in files.items()}}
     try:
         screen = Screen(**{rule: value for rule, value in given.items() if value is not None})
     except ValidationError as error:
@@ -102,36 +107,38 @@ def screen_table(
         positives = read_matches(Path(positives), *sizes)
     if isinstance(pair_probabilities, (str, Path)):
         pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
-    known = Knowledge(texts, images, captions, positives, pair_probabilities)
+    judged = None
+    if judgements is not None:
+        judgements = Path(judgements) if isinstance(judgements, str) else judgements
+        judged = read_judgements(judgements, *sizes, grades=screen.judged_grades)
+    known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
     return ScreenedTable(table, judge(table, screen, known), screen.suspected)
 
 
-def _name(given: Path | str | np.ndarray | None) -> str | None:
-    """What a recipe calls a file, or an array."""
+def _name(given: Path | str | np.ndarray | pa.Table | None) -> str | None:
+    """What a recipe calls a file, an array, or a table of Arrow."""
+    if isinstance(given, pa.Table):
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, given.schema) as stream:
+            stream.write_table(given.combine_chunks())
+        return f"sha256:{sha256(content.getvalue()).hexdigest()}"
     if isinstance(given, np.ndarray):
         return f"sha256:{sha256(np.ascontiguousarray(given).tobytes()).hexdigest()}"
     return None if given is None else str(given)
 
 
 def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
-    """The table's negatives under the rules of the screen.
-
-    A negative's suspicion is the fraction of the set rules that cast suspicion and that it meets; 1 if people said that
-    it matches, or it is the same text.
-    """
+    """The table's negatives under the rules of the screen."""
     check_knowledge(screen, known)
-    judged, counts, context = {}, {}, Context(table, known)
-    suspecting = [rule for rule in screen.rules if rule not in EXCLUSIONS]
+    judged, counts, context = {}, {}, Context(table, known, screen)
     for direction in DIRECTIONS:
-        flags = flag_negatives(context, direction, screen)
-        met = sum(
-            ((flags & bit(rule) > 0).astype(np.float32) for rule in suspecting), np.zeros(flags.shape, np.float32)
-        )
-        suspicion = met / max(1, len(suspecting))
-        suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
-        judged[direction] = Judged(flags, suspicion)
+        flags = flag_negatives(context, direction)
+        judged[direction] = Judged(flags, suspicion_of(context, direction, flags))
         counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)
-    recipe = screen.model_dump(include={*screen.rules, "pair_probabilities"}, exclude_none=True)
+        if screen.judgements is not None:
+            asked = (context.judged(entries) for entries in entry_blocks(direction, table[direction]))
+            counts[direction]["judged"] = sum(int((~np.isnan(one)).sum()) for one in asked)
+    recipe = screen.recipe
     manifest = {
         "format_version": FORMAT_VERSION,
         "rules": list(RULES),
@@ -144,7 +151,7 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
 
 
 def _counts(
-    flags: UInt16[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
+    flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
 ) -> dict[str, Any]:
     """How many are listed, and of them left; how many each rule takes from what the rules before it leave, which
     adds up; and how many each meets altogether."""

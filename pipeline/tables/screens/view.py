@@ -3,7 +3,7 @@
 `i2t.parquet` and `t2i.parquet` hold, row for row and place for place,
 
     anchor_id   int32
-    flags       fixed_size_list<uint16>[h]   bit n: rule n of the manifest's `rules` holds
+    flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
     suspicion   fixed_size_list<float32>[h]  0 to 1
 
 and `manifest.json` the screen, the sha256 of the lists it is of, and what each rule found.
@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Bool, Float32, UInt16
-from typing_extensions import TypedDict
+from jaxtyping import Bool, Float32, UInt32
+from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import open_parquet, read_parquet
@@ -34,7 +34,7 @@ from aoq.pipeline.tables.screens.rules import bit
 FORMAT_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
 GROUP_ROWS = 4096
-COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint16()), "suspicion": pa.list_(pa.float32())})
+COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
 REMEDY = "screen again"
 
 
@@ -42,7 +42,7 @@ REMEDY = "screen again"
 class Judged:
     """One direction's negatives: which rules hold, and how much they are to be suspected."""
 
-    flags: UInt16[np.ndarray, "anchors h"]
+    flags: UInt32[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
 
     def __getitem__(self, rows: slice) -> Judged:
@@ -55,9 +55,9 @@ class Judged:
 
     def weights(self, suspected: Suspected) -> Float32[np.ndarray, "anchors h"]:
         """How much of each negative is left: 0 of what a rule leaves out, and of what is suspected 0 (`drop`),
-        1 - suspicion (`downweight`) or 1 (`keep`). Padding counts like a negative without flags.
+        1 - suspicion (`downweight`) or 1 (`soft_margin`, `keep`). Padding counts like a negative without flags.
         """
-        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "keep": 1}[suspected]
+        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "soft_margin": 1, "keep": 1}[suspected]
         return np.where(self.is_allowed, left, 0).astype(np.float32)
 
 
@@ -94,13 +94,15 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
 
 
 class Counts(TypedDict):
-    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty."""
+    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty; how many a
+    judge was asked, if there is one."""
 
     listed: int
     takes: dict[str, int]
     left: int
     empty: int
     meets: dict[str, int]
+    judged: NotRequired[int]
 
 
 class Manifest(TypedDict):

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from statistics import NormalDist, mean, pstdev
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Screen
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, OF_VECTORS, RULES, Screen
 from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
-from aoq.pipeline.tables.screens.rules import Knowledge, bit
+from aoq.pipeline.tables.screens.judgements import Judgements
+from aoq.pipeline.tables.screens.knowledge import Knowledge
+from aoq.pipeline.tables.screens.rules import QUESTIONS, bit
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
+COLUMNS = pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "probability": pa.float64()})
 WORDS = ("a", "dog", "cat", "red", "runs", "sits")
 IMAGE_OF = np.array([0, 0, 1, 2, 2, 2, 2, 3, 4, 4, 5, 5, -1, -1], dtype=np.int32)
 MATCHES = [(0, 5), (3, 2), (4, 11)]
+JUDGED = {(image, caption): (image * 14 + caption) % 11 / 10 for image in range(6) for caption in range(1, 14, 3)}
 
 
 def unit(vectors):
@@ -51,7 +60,8 @@ def world():
     t2i = lists_of(scores.T, [{image} - {-1} for image in image_of.tolist()], 5)
     manifest = {"directions": {"i2t": {"sha256": "one"}, "t2i": {"sha256": "other"}}}
     trust = rng.random(14).astype(np.float32)
-    known = Knowledge(texts, images, captions, np.array(MATCHES, np.int32), trust)
+    judgements = Judgements(np.array([*JUDGED], np.int32), np.array([*JUDGED.values()], np.float32))
+    known = Knowledge(texts, images, captions, np.array(MATCHES, np.int32), trust, judgements)
     return NegativeTable(i2t, t2i, manifest, paired(image_of)), known
 
 
@@ -81,15 +91,33 @@ def meets(rule, value, table, known, direction, anchor, place):
         "absolute_margin": lambda: score > positive - value,
         "relative_margin": lambda: score > positive - value * abs(positive),
         "doubtful_pair": lambda: IMAGE_OF[caption] >= 0 and float(known.pair_probabilities[caption]) < value,
+        "judgements": lambda: JUDGED.get((image, caption), 0) >= 0.5,
+        "alike_owners": lambda: place in most_alike(table, known, direction, anchor, value),
     }
-    return answers[rule]()
+    is_cleared = rule not in (*EXCLUSIONS, *CERTAIN) and JUDGED.get((image, caption), 1) < 0.5
+    return not is_cleared and answers[rule]()
+
+
+def most_alike(table, known, direction, anchor, share):
+    """SaHa's: of what is left by rank and score, the places whose most similar owner is most like the anchor."""
+    lists, similarity = table[direction], {}
+    last = min(SETTINGS["range_max"], lists.h)
+    for place in range(SETTINGS["range_min"], last):
+        candidate, score = lists.negative_ids[anchor, place], float(lists.scores[anchor, place])
+        if candidate >= 0 and SETTINGS["min_score"] <= score <= SETTINGS["max_score"]:
+            vectors = known.images if direction == "i2t" else known.captions
+            owners = [IMAGE_OF[candidate]] if direction == "i2t" else np.flatnonzero(candidate == IMAGE_OF)
+            found = [float(vectors[owner] @ vectors[anchor]) for owner in owners if owner >= 0]
+            similarity[place] = max(found, default=-np.inf)
+    order = sorted(similarity, key=lambda place: (-similarity[place], place))
+    return [place for place in order[: int(share * len(order))] if similarity[place] > -np.inf]
 
 
 SETTINGS = {
     "range_min": 2,
     "range_max": 4,
-    "min_score": 0.1,
-    "max_score": 0.6,
+    "min_score": 0.0,
+    "max_score": 0.8,
     "positives": "some.csv",
     "same_text": True,
     "near_text": 0.5,
@@ -99,6 +127,8 @@ SETTINGS = {
     "absolute_margin": 0.2,
     "relative_margin": 0.3,
     "doubtful_pair": 0.4,
+    "judgements": "judged.csv",
+    "alike_owners": 0.5,
 }
 FILES = {"pair_probabilities": "clean_pairs.parquet"}
 
@@ -140,9 +170,83 @@ def test_suspicion_is_the_share_of_rules_and_certain_where_people_said_so(world)
     for suspected, left in (
         ("drop", (judged.suspicion == 0).astype(float)),
         ("downweight", 1 - judged.suspicion),
+        ("soft_margin", np.ones(judged.flags.shape)),
         ("keep", np.ones(judged.flags.shape)),
     ):
         np.testing.assert_array_equal(judged.weights(suspected), np.where(excluded, 0, left).astype(np.float32))
+
+
+def test_a_judge_overrides_weaker_rules_and_nobody_overrides_people(world):
+    table, known = world
+    settings = {"positives": "some.csv", "mutual_rank": 3, "near_text": 0.5, "match_prior": 0.2}
+    view = judge(table, Screen(**settings, judgements="judged.csv", judged_match=0.7), known)
+    without = judge(table, Screen(**settings), known)
+    seen = set()
+    for anchor, place in np.ndindex(*table.i2t.negative_ids.shape):
+        caption, flags = int(table.i2t.negative_ids[anchor, place]), int(view.i2t.flags[anchor, place])
+        if caption < 0:
+            assert flags == 0
+            continue
+        suspicion, judged = float(view.i2t.suspicion[anchor, place]), JUDGED.get((anchor, caption))
+        is_known, weaker = (anchor, caption) in MATCHES, int(without.i2t.flags[anchor, place]) & ~bit("positives")
+        assert bool(flags & bit("positives")) == is_known
+        assert bool(flags & bit("judgements")) == (judged is not None and judged >= 0.7)
+        assert flags & ~bit("positives") & ~bit("judgements") == (0 if judged is not None and judged < 0.7 else weaker)
+        if is_known:
+            assert suspicion == 1
+        elif judged is not None:
+            assert suspicion == pytest.approx(judged)
+        seen.add((judged is None, is_known, weaker > 0))
+    assert len(seen) >= 5, seen
+    shown = view.manifest["directions"]["i2t"]["judged"]
+    ids = table.i2t.negative_ids
+    assert shown == sum((anchor, ids[anchor, place]) in JUDGED for anchor, place in np.ndindex(*ids.shape))
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_a_posterior_is_bayes_rule_between_two_normal_distributions(world, direction):
+    """Where it rises; `mutual_rank` counts where its share is larger."""
+    table, known = world
+    table = replace(table, t2i=replace(table.t2i, positive_score=table.t2i.positive_score + np.float32(0.5)))
+    view = judge(table, Screen(match_prior=0.1, mutual_rank=2), known)
+    share = judge(table, Screen(mutual_rank=2), known)[direction].suspicion
+    listed = [float(score) for score in table[direction].scores.ravel() if not np.isnan(score)]
+    positives = [float(score) for score in table.t2i.positive_score if not np.isnan(score)]
+    of_match, of_listed = (NormalDist(mean(scores), pstdev(scores)) for scores in (positives, listed))
+
+    def bayes(score):
+        match, other = 0.1 * of_match.pdf(score), 0.9 * of_listed.pdf(score)
+        return match / (match + other)
+
+    grid = np.linspace(-2, 2, 20_001)
+    rising = grid[:-1][np.diff([bayes(score) for score in grid]) > 0]
+    held = np.clip(table[direction].scores, rising.min(), rising.max())
+    for anchor, place in np.ndindex(*held.shape):
+        score = float(held[anchor, place])
+        expected = 0 if np.isnan(score) else max(bayes(score), share[anchor, place])
+        assert view[direction].suspicion[anchor, place] == pytest.approx(expected, abs=1e-3)
+    np.testing.assert_array_equal(view[direction].flags, judge(table, Screen(mutual_rank=2), known)[direction].flags)
+    assert len(np.unique(view[direction].suspicion)) > 10
+
+
+def test_a_table_of_one_direction_has_posteriors_in_that_one():
+    rng = np.random.default_rng(0)
+    images, captions = unit(rng.normal(size=(6, 8))), unit(rng.normal(size=(12, 8)))
+    for h in ((4, 0), (0, 4)):
+        table = hard_negatives(images, captions, np.arange(12) // 2, h=h)
+        screened = table.screen(match_prior=0.1, judgements=COLUMNS.empty_table())
+        for direction in ("i2t", "t2i"):
+            assert screened.suspicion(direction).shape == table[direction].negative_ids.shape
+            assert (screened.suspicion(direction) > 0).all()
+
+
+def test_a_posterior_needs_scores_of_positives(world):
+    table, known = world
+    nameless = [
+        replace(lists, positive_score=np.full_like(lists.positive_score, np.nan)) for lists in (table.i2t, table.t2i)
+    ]
+    with pytest.raises(ValueError, match="the table has 0 and"):
+        judge(NegativeTable(*nameless, table.manifest, table.positives), Screen(match_prior=0.1), known)
 
 
 def test_counts_add_up_and_lists_grow_short(world):
@@ -191,6 +295,18 @@ def test_a_view_from_before_a_rule_was_added_is_read(world, tmp_path):
                 read_view(tmp_path, table.manifest)
 
 
+def test_flags_of_16_bits_are_read(world, tmp_path):
+    """As views had them while there were no more than 16 rules."""
+    table, known = world
+    view = judge(table, Screen(mutual_rank=2), known)
+    write_view(view, tmp_path)
+    for direction in ("i2t", "t2i"):
+        rows = pq.read_table(tmp_path / f"{direction}.parquet")
+        narrow = rows["flags"].cast(pa.list_(pa.uint16(), rows.schema.field("flags").type.list_size))
+        pq.write_table(rows.set_column(1, "flags", narrow), tmp_path / f"{direction}.parquet")
+        np.testing.assert_array_equal(read_view(tmp_path, table.manifest)[direction].flags, view[direction].flags)
+
+
 def test_a_recipe_has_a_hash_of_its_own(world):
     table, known = world
     views = [judge(table, Screen(mutual_rank=2, suspected=suspected), known) for suspected in ("drop", "keep")]
@@ -213,9 +329,7 @@ def test_what_is_no_view_is_refused(world, tmp_path):
         read_view(tmp_path, table.manifest)
 
 
-@pytest.mark.parametrize(
-    "rule", ["positives", "same_text", "near_text", "caption_similarity", "image_similarity", "doubtful_pair"]
-)
+@pytest.mark.parametrize("rule", [rule for rule, question in QUESTIONS.items() if question.needs])
 def test_a_rule_says_what_it_lacks(world, rule):
     screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):
@@ -240,6 +354,11 @@ def test_a_table_from_before_hashes_is_refused(world, tmp_path):
         ({"best": 1}, "Extra inputs"),
         ({"doubtful_pair": 0.5}, "belong together"),
         ({"mutual_rank": 5, "pair_probabilities": "x.parquet"}, "belong together"),
+        ({"mutual_rank": 5, "judged_match": 0.5}, "say how `judgements` are read"),
+        ({"judgements": "x.csv", "judged_match": 0.0}, "greater than 0"),
+        ({"judgements": "x.csv", "judged_grades": (5, 1)}, "the lowest grade and a higher one"),
+        ({"match_prior": 1.0}, "less than 1"),
+        ({"alike_owners": 0.0}, "greater than 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
@@ -250,4 +369,5 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 def test_every_rule_has_a_bit_and_a_test():
     assert {*SETTINGS, "max_uses"} == set(RULES)
     assert set(EXCLUSIONS) < set(RULES)
-    assert len(RULES) <= 16
+    assert {*CERTAIN, *OF_VECTORS} < {*RULES} - {*EXCLUSIONS}
+    assert len(RULES) <= 32

@@ -1,0 +1,65 @@
+"""`aoq to-judge`: pairs of a table for an MLLM, or people, to judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aoq.pipeline.cli.options import COUNT, PATH, image_ids, with_default
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.folder import open_split
+
+
+@click.command("to-judge")
+@click.argument("table", type=PATH)
+@click.argument("output", type=PATH)
+@with_default("--top", default=10, type=COUNT, help="Ask about this many of each list.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
+@click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
+@with_default("--split", default="train", help="Which of its splits.")
+@click.option("--texts", type=PATH, help="The captions, one a line.")
+@image_ids
+def to_judge(
+    table: Path,
+    output: Path,
+    top: int,
+    view: Path | None,
+    data: Path | None,
+    split: str,
+    texts: Path | None,
+    image_ids: Path | None,
+) -> None:
+    """Write pairs for a judge to fill in.
+
+    Pairs of the negative table in the folder TABLE, each once, go to the new file OUTPUT (.csv, .tsv, .jsonl or
+    .parquet): image_id and caption_id, rows of the data, and similarity, the teacher's score; with --data, or --texts
+    and --image-ids, image and caption as well. Add a column probability, from 0 to 1, that they match, and then:
+
+    \b
+    aoq screen TABLE VIEW --judgements OUTPUT
+
+    What is left empty is not judged. What a view's judge or people have said before is not asked again.
+    """
+    from aoq.pipeline.tables.screens.to_judge import check_format, pairs_to_judge, write_pairs
+    from aoq.pipeline.tables.screens.view import read_view
+    from aoq.pipeline.tables.table import read_table
+    from aoq.pipeline.tables.writing import made_whole
+
+    if data is not None and (texts or image_ids):
+        raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
+    check_format(output)
+    captions, ids = (None if file is None else read_lines(file) for file in (texts, image_ids))
+    if data is not None:
+        opened = open_split(data, split)
+        captions, ids = opened.captions, opened.ids
+    read = read_table(table)
+    for what, given, count in (("captions", captions, len(read.t2i)), ("image ids", ids, len(read.i2t))):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; give one each.")
+    with made_whole(output) as made:
+        seen = None if view is None else read_view(view, read.manifest)
+        pairs = pairs_to_judge(read, top=top, view=seen)
+        write_pairs(made, pairs, image_ids=ids, texts=captions)
+    echo(f"{output}: {len(pairs)} pairs")

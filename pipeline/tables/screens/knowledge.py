@@ -1,0 +1,76 @@
+"""What a screen's rules may ask for besides the listed negatives: files, texts, vectors, and what follows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
+from aoq.pipeline.tables.pairs import Pairs, pair_keys
+from aoq.pipeline.tables.screens.entries import Entries
+from aoq.pipeline.tables.screens.judgements import Judgements
+from aoq.pipeline.tables.screens.likeness import Texts
+from aoq.pipeline.tables.table import NegativeTable
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What rules may ask for besides the table, as far as it is there; vectors are unit vectors of one model."""
+
+    texts: Sequence[str] | None = None
+    images: Float32[np.ndarray, "images D"] | None = None
+    captions: Float32[np.ndarray, "captions D"] | None = None
+    matches: Pairs | None = None
+    """Pairs known to match, rows (image, caption)."""
+    pair_probabilities: Float32[np.ndarray, " captions"] | None = None
+    """That the caption and the image it is paired with belong together."""
+    judgements: Judgements | None = None
+
+
+KNOWN = {
+    "texts": "the captions' texts (--texts)",
+    "images": "the images' vectors (--images)",
+    "captions": "the captions' vectors (--captions)",
+    "matches": "a file of pairs known to match",
+    "judgements": "a judge's file of pairs and probabilities",
+    "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
+}
+"""How a user gives each field of Knowledge."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What rules look at besides the entries."""
+
+    table: NegativeTable
+    known: Knowledge
+    screen: Screen
+
+    @cached_property
+    def own(self) -> dict[Direction, Positives]:
+        """The captions of images (i2t), and the images of captions (t2i)."""
+        return {direction: self.table.own(direction) for direction in DIRECTIONS}
+
+    @cached_property
+    def texts(self) -> Texts:
+        return Texts(self.known.texts or (), self.own["i2t"])
+
+    @cached_property
+    def matches(self) -> Int64[np.ndarray, " pairs"]:
+        assert self.known.matches is not None  # check_knowledge has looked
+        images, captions = self.known.matches.T
+        return np.unique(pair_keys(images, captions, len(self.table.t2i)))
+
+    def keys(self, entries: Entries) -> Int64[np.ndarray, " entries"]:
+        """A number for each pair of an image and a caption."""
+        return pair_keys(entries.images, entries.captions, len(self.table.t2i))
+
+    def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
+        """That each pair matches, to the judge; NaN where it was not asked."""
+        assert self.known.judgements is not None  # check_knowledge has looked
+        return self.known.judgements.of(self.keys(entries), len(self.table.t2i))

@@ -1,0 +1,42 @@
+"""Candidates by how like the anchor their owners are.
+
+SaHa: From Generator to Embedder (Ju and Lee, arXiv 2508.00955). Retrieved candidates are mapped back to the queries
+that own them, of several to the most similar one; those whose owners are least like the query are kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from aoq.pipeline.tables.screens.entries import Entries
+from aoq.pipeline.tables.screens.knowledge import Context
+from aoq.pipeline.tables.screens.likeness import nearest_own
+
+
+def owner_similarity(entries: Entries, context: Context) -> Float32[np.ndarray, " entries"]:
+    """How like its anchor each candidate's most similar owner is: a cosine; -inf for a candidate of no owner.
+
+    i2t: max over the images j of caption c of <i, j>        t2i: max over the captions d of image i of <c, d>
+    """
+    images, captions = context.known.images, context.known.captions
+    assert images is not None  # check_knowledge has looked
+    assert captions is not None
+    if entries.direction == "i2t":
+        return nearest_own(images, entries.images, entries.captions, context.own["t2i"])
+    return nearest_own(captions, entries.captions, entries.images, context.own["i2t"])
+
+
+def is_among_most_alike(
+    similarity: Float32[np.ndarray, " entries"], entries: Entries, pool: Bool[np.ndarray, " entries"], share: float
+) -> Bool[np.ndarray, " entries"]:
+    """The floor(share * n) of each list's n in the pool whose owners are most like the anchor; of equals the harder."""
+    found = np.zeros(len(pool), dtype=np.bool_)
+    rows = np.flatnonzero(pool)
+    order = rows[np.lexsort((entries.places[rows], -similarity[rows], entries.anchors[rows]))]
+    anchors = entries.anchors[order]
+    first, last = (np.searchsorted(anchors, anchors, side=side) for side in ("left", "right"))
+    rank = np.arange(len(order)) - first
+    most = np.floor(share * (last - first) + 1e-9)  # 0.7 * 10 is a little less than 7
+    found[order[(rank < most) & np.isfinite(similarity[order])]] = True
+    return found

@@ -1,0 +1,44 @@
+"""How much each listed negative is to be suspected of being a false one."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float32, UInt32
+
+from aoq.pipeline.config.screen import CERTAIN
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.screens.entries import entry_blocks
+from aoq.pipeline.tables.screens.knowledge import Context
+from aoq.pipeline.tables.screens.posterior import match_posterior
+from aoq.pipeline.tables.screens.rules import bit
+
+Suspicion = Float32[np.ndarray, "anchors h"]
+
+
+def suspicion_of(context: Context, direction: Direction, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
+    """From 0 to 1; 0 for padding. The first of these that applies:
+
+    1 where people said that the pair matches, or it is the same text; the judge's probability where it was asked; the
+    share of the set rules that cast suspicion and that the pair meets, or its posterior by its score if that is larger.
+    """
+    suspicion, screen, table = _share_of_rules(context, flags), context.screen, context.table
+    posterior = None
+    if screen.match_prior is not None and table[direction].h:
+        posterior = match_posterior(table, direction, screen.match_prior)
+    for entries in entry_blocks(direction, table[direction]):
+        places = entries.anchors, entries.places
+        if posterior is not None:
+            suspicion[places] = np.maximum(suspicion[places], posterior(entries.scores))
+        if screen.judgements is not None:
+            judged = context.judged(entries)
+            suspicion[places] = np.where(np.isnan(judged), suspicion[places], judged)
+    suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
+    return suspicion
+
+
+def _share_of_rules(context: Context, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
+    suspecting = context.screen.suspecting
+    met = np.zeros(flags.shape, np.float32)
+    for rule in suspecting:
+        met += flags & bit(rule) > 0
+    return met / np.float32(max(1, len(suspecting)))

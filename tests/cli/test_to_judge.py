@@ -1,0 +1,160 @@
+"""`aoq to-judge`: pairs out, a judge's probabilities in."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.screens.to_judge import pairs_to_judge, write_pairs
+from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.table import read_table
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*DELIMITERS, ".jsonl", ".parquet")
+
+
+def read(path):
+    """The rows; a CSV's are of texts."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    lines = path.read_text().splitlines()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in lines]
+    return [*csv.DictReader(lines, delimiter=DELIMITERS[path.suffix])]
+
+
+def write(path, rows):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys(), delimiter=DELIMITERS[path.suffix])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def pair(row):
+    return int(row["image_id"]), int(row["caption_id"])
+
+
+@pytest.fixture
+def folder(mined):
+    return next((mined / "hard_negatives").glob("*/table"))
+
+
+@pytest.fixture
+def world(mined):
+    return next((mined / "world").glob("*/MANIFEST.json")).parent
+
+
+def listed(table, top):
+    """Every pair among the first of either list, with its score."""
+    pairs = {}
+    for direction in ("i2t", "t2i"):
+        for anchor, place in np.ndindex(len(table[direction]), top):
+            candidate = int(table[direction].negative_ids[anchor, place])
+            key = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
+            pairs[key] = float(table[direction].scores[anchor, place])
+    return pairs
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_judge_fills_in_is_what_the_screen_reads(aoq, folder, world, tmp_path, suffix):
+    table, file = read_table(folder), tmp_path / f"pairs{suffix}"
+    shown = aoq("to-judge", folder, file, "--top", 2, "--data", world, root=None)
+    assert shown.exit_code == 0, shown.stderr
+    pairs, rows = listed(table, 2), read(file)
+    assert [pair(row) for row in rows] == sorted(pairs)
+    assert f"{len(pairs)} pairs" in shown.stdout
+    captions, ids = ((world / f"train_{name}.txt").read_text().splitlines() for name in ("caps", "ids"))
+    for row in rows:
+        image, caption = pair(row)
+        assert (row["image"], row["caption"]) == (ids[image], captions[caption])
+        assert float(row["similarity"]) == pytest.approx(pairs[image, caption], rel=1e-6)
+
+    for n, row in enumerate(rows):
+        row["probability"] = round(n / len(rows), 3) if n % 3 else None
+    write(file, rows)
+    assert aoq("screen", folder, tmp_path / "view", "--judgements", file, root=None).exit_code == 0
+    view, expected = read_view(tmp_path / "view", table.manifest), {pair(row): row["probability"] for row in rows}
+    for image, place in np.ndindex(*table.i2t.negative_ids.shape):
+        probability = expected.get((image, int(table.i2t.negative_ids[image, place]))) or 0
+        assert view.i2t.suspicion[image, place] == np.float32(probability)
+        assert bool(view.i2t.flags[image, place]) == (probability >= 0.5)
+
+
+def test_of_a_view_only_suspects_that_nobody_has_judged(aoq, folder, tmp_path):
+    table = read_table(folder)
+    assert aoq("screen", folder, tmp_path / "first", "--mutual-rank", 6, "--range-min", 1, root=None).exit_code == 0
+    view = read_view(tmp_path / "first", table.manifest)
+    suspects = set()
+    for direction in ("i2t", "t2i"):
+        for anchor, place in np.argwhere(view[direction].flags[:, :6] == bit("mutual_rank")).tolist():
+            candidate = int(table[direction].negative_ids[anchor, place])
+            suspects.add((anchor, candidate) if direction == "i2t" else (candidate, anchor))
+    ask = ("to-judge", folder, tmp_path / "pairs.csv", "--top", 6, "--view", tmp_path / "first")
+    assert aoq(*ask, root=None).exit_code == 0
+    rows = read(tmp_path / "pairs.csv")
+    assert {pair(row) for row in rows} == suspects
+    assert [*rows[0]] == ["image_id", "caption_id", "similarity"]
+
+    half = len(rows) // 2
+    write(tmp_path / "judged.csv", [{**row, "probability": n % 2} for n, row in enumerate(rows[:half])])
+    again = ("--mutual-rank", 6, "--range-min", 1, "--judgements", tmp_path / "judged.csv")
+    assert aoq("screen", folder, tmp_path / "second", *again, root=None).exit_code == 0
+    ask = ("to-judge", folder, tmp_path / "rest.csv", "--top", 6, "--view", tmp_path / "second")
+    assert aoq(*ask, root=None).exit_code == 0
+    assert read(tmp_path / "rest.csv") == rows[half:]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_many_pairs_are_written_some_at_a_time(folder, tmp_path, monkeypatch, suffix):
+    table = read_table(folder)
+    pairs, texts = pairs_to_judge(table, top=3), [f"caption {row}" for row in range(len(table.t2i))]
+    write_pairs(tmp_path / f"whole{suffix}", pairs, texts=texts)
+    monkeypatch.setattr("aoq.pipeline.tables.screens.to_judge.ROWS", 7)
+    write_pairs(tmp_path / f"parts{suffix}", pairs, texts=texts)
+    assert read(tmp_path / f"whole{suffix}") == read(parts := tmp_path / f"parts{suffix}")
+    assert len(read(parts)) == len(pairs) > 7
+
+
+def test_a_pair_without_a_score_has_none(aoq, folder, tmp_path):
+    lists = np.array([[1, 2], [0, 2], [0, 1]])
+    for name in ("i2t_a.npy", "t2i_a.npy"):
+        np.save(tmp_path / name, lists)
+    imported = ("import-table", tmp_path / "i2t_a.npy", tmp_path / "table", "--per-image", 1)
+    assert aoq(*imported, root=None).exit_code == 0
+    assert aoq("to-judge", tmp_path / "table", tmp_path / "pairs.jsonl", root=None).exit_code == 0
+    rows = read(tmp_path / "pairs.jsonl")
+    assert len(rows) == 6
+    assert {row["similarity"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pairs.xlsx"], "pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl"),
+        (["there.csv"], "there.csv is there already"),
+        (["pairs.csv", "--texts", "short.txt"], "2 captions are given, and the table is of 300; give one each"),
+        (["pairs.csv", "--data", ".", "--texts", "short.txt"], "leave out --texts and --image-ids"),
+        (["pairs.csv", "--view", "empty"], "the view suspects none of the first 10 of each list"),
+    ],
+)
+def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("one\ntwo\n")
+    (tmp_path / "there.csv").write_text("")
+    assert aoq("screen", folder, "empty", "--range-min", 1, root=None).exit_code == 0
+    before = sorted(tmp_path.iterdir())
+    shown = aoq("to-judge", folder, *arguments, root=None)
+    assert shown.exit_code != 0
+    assert message in shown.stderr
+    assert sorted(tmp_path.iterdir()) == before
