@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.search.remote import fetch_given, is_address
 from aoq.pipeline.search.vectors import check_vectors, vectors_file
 from aoq.pipeline.settings import configured_path
+from aoq.pipeline.tables.pairs import pairing_sha256
 
 if TYPE_CHECKING:
     from aoq.pipeline.engine import Engine
@@ -106,7 +106,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     for vectors, given in ((problem.images, files["images"]), (problem.captions, files["captions"])):
         check_vectors(vectors, given, unit=options["metric"] == "cosine")
     provenance = {
-        "dataset": sha256(problem.image_of.tobytes()).hexdigest(),
+        "dataset": pairing_sha256(problem.positives, len(problem.captions)),
         "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": options["normalise"]},
         "tool": "aoq",
         "tool_version": version("aoq"),
