@@ -145,7 +145,7 @@ class Problem:
             raise ValueError(
                 "one set has one array of vectors and one h; give the array as both sides, and h_images=0."
             )
-        pairs = _pairs_of(self.positives, len(self.images), len(self.captions))
+        pairs = pairs_of(self.positives, len(self.images), len(self.captions))
         object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
         if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(
@@ -213,7 +213,7 @@ class Problem:
         return math.prod(self.norms)
 
 
-def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
+def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
     """Pairs (image, caption), each once, by caption and then by image."""
     if given.ndim == 1:
         if len(given) != captions:

@@ -13,10 +13,11 @@ from jaxtyping import Float32
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.exchange.formats import FORMATS, Format, find_format
-from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, rows_by_id
+from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written
 from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
 from aoq.pipeline.tables.exchange.readme import write_readme
 from aoq.pipeline.tables.files import count_lists, read_chunks, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.ids import rows_by_id
 from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View
 

@@ -18,8 +18,8 @@ from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks, offsets_of
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.bare_lists import Rows, measure_run, open_official, read_run
-from aoq.pipeline.tables.exchange.outgoing import rows_by_id
 from aoq.pipeline.tables.files import ContentHash, list_writer
+from aoq.pipeline.tables.ids import rows_by_id
 from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, paired, positives_of
 from aoq.pipeline.tables.writing import write_table
 

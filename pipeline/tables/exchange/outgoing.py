@@ -28,14 +28,6 @@ class Names:
     noun: Literal["image", "caption"] = "caption"
 
 
-def rows_by_id(ids: Sequence[str]) -> dict[str, int]:
-    """The row of each image; refuses images that share an id."""
-    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
-        row = next(row for row, name in enumerate(ids) if rows[name] != row)
-        raise ValueError(f"images {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each image its own.")
-    return rows
-
-
 @dataclass(frozen=True)
 class Chunk:
     """Some anchors, from number `first`: the heads of their lists, and their positives."""

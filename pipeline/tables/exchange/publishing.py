@@ -20,10 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange.outgoing import ROWS, rows_by_id
+from aoq.pipeline.tables.exchange.outgoing import ROWS
 from aoq.pipeline.tables.exchange.parquet import write_groups
 from aoq.pipeline.tables.exchange.readme import describe_tables
 from aoq.pipeline.tables.files import MANIFEST, POSITIVES, count_lists, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.ids import rows_by_id
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
