@@ -156,8 +156,9 @@ class Problem:
             _, count, h, wanted = self.size(direction)
             if wanted > count:
                 option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
+                own = "positives, itself among them" if self.one_set else "positives"
                 raise ValueError(
-                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
+                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} {own}), "
                     f"got {count}; lower {option} to at most {count - most}."
                 )
 

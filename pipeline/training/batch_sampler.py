@@ -99,8 +99,10 @@ class BatchSampler:
             )
             for direction, (h, weights) in zip(DIRECTIONS, asked, strict=True)
         )
-        how = {"strategy": strategy, "resample": resample, "windows": windows, "one_set": table.is_one_set}
-        self._sampler = Sampler(i2t, t2i, positives, **how)
+        one_set = table.is_one_set
+        self._sampler = Sampler(
+            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=one_set
+        )
         self._pairs = len(self._sampler.pairs)
         _require_companions(self._sampler.pairs, i2t, t2i)
         self._offline: Literal["quintuplet", "triples"] = "quintuplet" if companions is None else "triples"

@@ -13,6 +13,7 @@ from aoq.pipeline.config.sampling import check_windows
 from aoq.pipeline.config.section import registered
 from aoq.pipeline.search.problem import (
     BLOCK,
+    DIRECTIONS,
     Direction,
     Positives,
     blocks,
@@ -119,8 +120,8 @@ class Sampler:
         self.pairs = pairs_of(positives, images, captions)
         own = with_itself(self.pairs, images) if one_set else self.pairs
         self._i2t, self._t2i = i2t, t2i
-        for direction, lists in (("i2t", i2t), ("t2i", t2i)):
-            _check_ids(direction, lists, captions if direction == "i2t" else images, own)
+        for direction, lists, candidates in zip(DIRECTIONS, (i2t, t2i), (captions, images), strict=True):
+            _check_ids(direction, lists, candidates, own)
         self._images_of = positives_of("t2i", self.pairs, captions)
         self._captions_of = positives_of("i2t", self.pairs, images)
         true = own if identity is None else positive_pairs_of(positives, identity)
@@ -131,7 +132,7 @@ class Sampler:
     def are_pairs(
         self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
     ) -> Bool[np.ndarray, "*batch"]:
-        """Which images and captions are true pairs (in one set, or the same row), and so are no negatives."""
+        """Which images and captions are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
     def draw(self, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:

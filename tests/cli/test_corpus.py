@@ -397,3 +397,27 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(files, arguments, messa
     assert shown.exit_code != 0
     assert message in shown.stderr
     assert sorted(path.name for path in files.iterdir()) == before
+
+
+def test_the_lines_of_the_document_run(files):
+    """Those of `Any corpus`, with vectors of these names."""
+    text = (Path(__file__).parent.parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
+    section = text.split("## Any corpus\n")[1].split("\n## ")[0]
+    for name, source in (("queries", "query"), ("documents", "document"), ("products", "item")):
+        shutil.copy(f"{source}.npy", f"{name}.npy")
+        shutil.copy(f"{source}.txt", f"{name}.txt")
+    shutil.copy("item_ids.txt", "product_ids.txt")
+    shutil.copy("document_ids.parquet", "documents.parquet")
+    shutil.copy("pairs.qrels", "train.qrels")
+    shutil.copy("twins.csv", "same_product.csv")
+    blocks = [block.replace("\\\n", " ").strip().splitlines() for block in section.split("```")[1::2]]
+    small = {"30": "6", "10": "4", "50": "6"}
+    for number, block in enumerate(blocks):
+        for line in block:
+            command = [small.get(word, word) for word in line.split()[1:]]
+            shown = aoq(
+                *(word.replace("table/", f"table{number}").replace("triplets", f"out{number}") for word in command)
+            )
+            assert shown.exit_code == 0, (line, shown.output)
+    assert len(blocks) == 2
+    assert read_table("table0").positives.tolist() == [[0, 3], [4, 11]]
