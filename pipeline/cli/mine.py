@@ -14,7 +14,6 @@ import click
 import numpy as np
 
 from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.cli.options import PATH, mining_options, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.vectors import open_problem, require_pairing
@@ -111,7 +110,9 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     hashes = {side: file_sha256(path) for side, path in paths.items()}
     named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
     shaped = {key: options[key] for key in named}
-    shaped |= {f"{side}_ids": (given := options[f"{side}_ids"]) and read_ids(given) for side in ("image", "caption")}
+    for side in ("image", "caption"):
+        given = options[f"{side}_ids"]
+        shaped[f"{side}_ids"] = given and (given, file_sha256(Path(given.partition("::")[0])))
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
     seen, converted = build / "job.json", build / "vectors"

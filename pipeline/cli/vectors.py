@@ -39,7 +39,8 @@ def open_problem(copies: Mapping[str, str], folder: Path, options: Mapping[str, 
     images, *others = (
         open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"]) for side in copies
     )
-    captions, one_set = (*others, images)[0], not others
+    one_set = not others
+    captions = images if one_set else others[0]
     pairs = _pairs(len(images), len(captions), options, one_set=one_set)
     depths = options["h_captions"], 0 if one_set else options["h_images"]
     return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set)

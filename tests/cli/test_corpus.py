@@ -251,6 +251,7 @@ def test_a_run_by_ids_is_read_back_with_its_judgements(files):
     assert "is no row number; give --caption-ids where captions go by ids" in shown.stderr
     written("trec", ITEM_TEXTS[2:], table="set", out="one")
     assert sorted(path.name for path in Path("one").iterdir()) == ["README.md", "i2t.trec"]
+    assert "and one set is not imported" in aoq("import-table", "one/i2t.trec", "out", "--unpaired").stderr
 
 
 def test_pictures_on_both_sides(files):

@@ -7,7 +7,9 @@ import pytest
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import BACKENDS
+from aoq.pipeline.search.cluster.units import write_job
 from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.store import Folder
 
 
 def problem_of(positives, h_captions=1, h_images=1):
@@ -47,6 +49,15 @@ def test_in_one_set_pairs_count_both_ways_and_no_row_is_listed_for_itself():
     side = problem["i2t"].rows(np.array([2, 3]))
     assert [side.matches[row].tolist() for row in range(2)] == [[0], []]
     assert problem.size("i2t").wanted == 3
+
+
+def test_a_cluster_opens_one_set_as_one_array(tmp_path):
+    np.save(tmp_path / "items.npy", np.eye(4, dtype=np.float32))
+    vectors = np.load(tmp_path / "items.npy", mmap_mode="r")
+    problem = Problem(vectors, vectors, np.array([[0, 2]]), 1, 0, one_set=True)
+    opened = write_job(problem, Folder(tmp_path, "key"), {}).open()
+    assert opened.captions is opened.images
+    assert opened.sha256 == problem.sha256
 
 
 @pytest.mark.parametrize("change", [{"captions": np.eye(4, dtype=np.float32)}, {"h_images": 1}])

@@ -24,10 +24,10 @@ from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 TAG = "aoq"
 LOAD_RUN = """
-aoq import-table $folder/i2t.trec table --pairs pairs.npy  # or any reader of TREC runs: ir_measures, trec_eval
+aoq import-table $folder/i2t.trec table --pairs pairs.npy  # of two sides; or any reader of runs: ir_measures, trec_eval
 """
 LOAD_OFFICIAL = """
-aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # or the code of 2020
+aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # of two sides; or the code of 2020
 """
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 

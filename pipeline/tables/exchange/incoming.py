@@ -50,7 +50,10 @@ def find_files(source: Path) -> dict[Direction, Path]:
     files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
     for path in files.values():
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is no file; a table needs the lists of images (i2t) and captions (t2i).")
+            raise FileNotFoundError(
+                f"{path} is no file; a table is imported with the lists of images (i2t) and captions (t2i), and one "
+                "set is not imported."
+            )
     return files
 
 
