@@ -23,8 +23,7 @@ from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.search.remote import fetch_given, is_address
 from aoq.pipeline.search.vectors import READERS, check_vectors, vectors_file
 from aoq.pipeline.settings import configured_path
-from aoq.pipeline.tables.files import TWO_SIDES
-from aoq.pipeline.tables.pairs import pairing_sha256
+from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 
 if TYPE_CHECKING:
     from aoq.pipeline.engine import Engine

@@ -39,7 +39,7 @@ from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import SIDES, Pairs
+from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -56,7 +56,6 @@ LISTS = pa.schema(
     }
 )
 REMEDY = "delete the artefact and mine again"
-TWO_SIDES = ("images", "captions")
 
 
 class ContentHash:

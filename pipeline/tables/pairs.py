@@ -12,6 +12,7 @@ from aoq.pipeline.search.problem import Direction, Positives
 
 Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""
+TWO_SIDES = ("images", "captions")
 SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
 """What the anchors and the candidates of a direction are."""
 

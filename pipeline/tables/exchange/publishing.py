@@ -25,7 +25,6 @@ from aoq.pipeline.tables.exchange.readme import describe_tables
 from aoq.pipeline.tables.files import (
     MANIFEST,
     POSITIVES,
-    TWO_SIDES,
     count_rows,
     directions_of,
     read_chunks,
@@ -34,6 +33,7 @@ from aoq.pipeline.tables.files import (
     sides_of,
 )
 from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.pairs import TWO_SIDES
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
