@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.screens.to_judge import pairs_to_judge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import read_table
@@ -90,3 +92,17 @@ def test_a_caption_of_several_images_has_no_one_pair_to_doubt():
     table = hard_negatives(queries=rng.normal(size=(9, 5)), documents=rng.normal(size=(20, 5)), positives=pairs, h=3)
     with pytest.raises(ValueError, match="doubts a caption's one pair, and caption 4 has 2; leave out the rule"):
         table.screen(doubtful_pair=0.5, pair_probabilities=np.ones(20, np.float32))
+
+
+def test_a_judge_is_asked_of_each_pair_once_and_heard_in_either_order(table):
+    ids = table.i2t.negative_ids
+    asked = pairs_to_judge(table, top=3)
+    pairs = list(zip(asked["image_id"].to_pylist(), asked["caption_id"].to_pylist(), strict=True))
+    assert pairs == sorted({tuple(sorted((row, int(other)))) for row in range(ROWS) for other in ids[row, :3]})
+    judged = {(other, row) for row, other in pairs[::5]}
+    columns = zip(*sorted(judged), strict=True)
+    given = pa.table([*map(list, columns), [1.0] * len(judged)], names=["image_id", "caption_id", "probability"])
+    flags = table.screen(judgements=given).flags("i2t")
+    for row in range(ROWS):
+        for place, other in enumerate(ids[row].tolist()):
+            assert bool(flags[row, place] & bit("judgements")) == bool({(row, other), (other, row)} & judged)
