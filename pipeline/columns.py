@@ -94,6 +94,12 @@ def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iter
         yield
 
 
+def csv_columns(path: Path, *, delimiter: str = ",") -> list[str]:
+    """The names in the first line of a CSV file."""
+    with csv.open_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter)) as file:
+        return list(file.schema.names)
+
+
 def parse_csv(
     path: Path,
     columns: pa.Schema,
@@ -102,8 +108,10 @@ def parse_csv(
     nullable: Collection[str] = (),
     delimiter: str = ",",
 ) -> pa.Table:
-    """Columns of a CSV file, in these kinds (`fitted`), but for `optional` ones."""
-    table = csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
+    """Columns of a CSV file, in these kinds (`fitted`), but for `optional` ones; text stays as it stands."""
+    texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
+    options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
     columns = _without_lacking(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns, nullable)

@@ -48,13 +48,13 @@ def estimate(
 ) -> None:
     """Estimate what mining will take.
 
-    Options are those of `aoq mine`, but for --backend and --ray-address. Operations and sizes follow from the shape;
-    times are those of a piece that is mined in one process on this machine, a second or two long, scaled. With
+    Options are those of `aoq mine`, but for --sides, --backend and --ray-address. Operations and sizes follow from the
+    shape; times are those of a piece that is mined in one process on this machine, a second or two long, scaled. With
     --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, the
     training's steps are counted as well, and it is said how hard the student's offline negatives will be beside those
     of its batches.
     """
-    if [images is None, captions is None] != [experiment is not None] * 2:
+    if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     source_of = click.get_current_context().get_parameter_source
     for name in ["override"] if experiment is None else options:
@@ -62,7 +62,8 @@ def estimate(
             whose = "an --experiment" if experiment is None else "IMAGES and CAPTIONS; an experiment has [mining]"
             raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
     if experiment is None:
-        found, steps = _of_vectors({"images": str(images), "captions": str(captions)}, options)
+        given = {"images": images, "captions": captions}
+        found, steps = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
         drawing: list[str] = []
     else:
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
@@ -80,7 +81,7 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate
 
-    require_pairing(options)
+    require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:

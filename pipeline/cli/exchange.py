@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+from jaxtyping import Integer
 
-from aoq.pipeline.cli.options import COUNT, PATH, image_ids, normalise, pairing_options, with_default
+from aoq.pipeline.cli.ids import read_ids
+from aoq.pipeline.cli.options import COUNT, PATH, caption_ids, image_ids, normalise, pairing_options, with_default
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.cli.vectors import open_sides, pair_in_order, read_pairs
+from aoq.pipeline.cli.vectors import open_sides, pair_in_order
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.vectors import vectors_file
+from aoq.pipeline.tables.pair_files import Known, read_pairs
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 
@@ -33,7 +37,9 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @with_default("--split", default="train", help="Which of its splits.")
 @click.option("--captions", type=PATH, help="A text file, one caption a line.")
 @image_ids
+@caption_ids
 @click.option("--image-root", type=PATH, help="The pictures; an image's file is its id. DATA/thumbs has small ones.")
+@click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
 @click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
 @click.option("--image-texts", type=PATH, help="A text file, one line in the place of each image.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
@@ -48,8 +54,10 @@ def export(
     data: Path | None,
     split: str,
     captions: Path | None,
-    image_ids: Path | None,
+    image_ids: str | None,
+    caption_ids: str | None,
     image_root: Path | None,
+    caption_root: Path | None,
     pack: bool,
     image_texts: Path | None,
     vectors: tuple[str, str] | None,
@@ -75,33 +83,37 @@ def export(
 
     A caption goes by its text, an image as a picture: what `aoq prepare` read for DATA (if packed, with --pack), or
     the file below --image-root that its id names, with an ending or without. Texts may stand in for images
-    (--image-texts). An id in their place is refused. Captions and ids come from a dataset folder (--data), or from text
-    files (--captions, --image-ids).
+    (--image-texts), and pictures for captions (--caption-root). An id in their place is refused. Captions and ids come
+    from a dataset folder (--data), or from text files (--captions, --image-ids, --caption-ids). The rows of one set go
+    by --image-ids, --image-texts or --image-root.
 
     An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
     positives the table keeps the lowest score only; where there are several, scores of positives (--scores; pylate)
     need --vectors.
     """
     from aoq.pipeline.produce.photographs import photograph_files
-    from aoq.pipeline.tables.exchange.export import Said, export_table
+    from aoq.pipeline.tables.exchange.export import Said, Stand, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
-    from aoq.pipeline.tables.files import read_manifest
+    from aoq.pipeline.tables.files import directions_of, read_manifest
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.writing import made_whole
 
     form = find_format(name)
     if form.directions != "one" and direction is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
-    if form.directions == "one" and direction is None:
+    manifest = read_manifest(table)
+    if form.directions == "one" and direction is None and len(directions_of(manifest)) > 1:
         raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
     if scores and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
     if vectors and not (scores or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
-    if data is not None and (captions or image_ids):
+    if data is not None and (captions or image_ids or caption_root):
         raise click.UsageError("--data has captions and image ids; leave out --captions and --image-ids")
-    manifest = read_manifest(table)
-    texts, ids, stand_ins = (None if file is None else read_lines(file) for file in (captions, image_ids, image_texts))
+    if data is not None and len(directions_of(manifest)) == 1:
+        raise click.UsageError("--data has images and captions, and the table is of one set; give --image-texts, …")
+    texts, stand_ins = (None if file is None else read_lines(file) for file in (captions, image_texts))
+    ids, other_ids = (None if file is None else read_ids(file) for file in (image_ids, caption_ids))
     pictures: Path | Sequence[str] | None = image_root
     if data is not None:
         opened = open_split(data, split)
@@ -116,7 +128,7 @@ def export(
             table,
             made,
             name,
-            said=Said(texts, ids, pictures, stand_ins, pack),
+            said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, texts, caption_root), pack),
             direction=direction,
             num_negatives=num_negatives,
             scores=scores,
@@ -136,17 +148,20 @@ def export(
 @click.option("--data", type=PATH, help="The dataset folder that says who belongs to whom.")
 @with_default("--split", default="train", help="Which of its splits.")
 @image_ids
+@caption_ids
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="To score every pair exactly, as `aoq mine` does.")
 @normalise
 def import_table(
     source: Path,
     output: Path,
     pairs: Path | None,
+    min_grade: float | None,
     per_image: int | None,
     unpaired: bool,
     data: Path | None,
     split: str,
-    image_ids: Path | None,
+    image_ids: str | None,
+    caption_ids: str | None,
     vectors: tuple[str, str] | None,
     normalise: bool,
 ) -> None:
@@ -154,42 +169,51 @@ def import_table(
 
     The lists become a negative table, the folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's
     official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in place
-    of i2t. In runs a caption goes by its row number, and so does an image unless --image-ids or --data gives the ids.
+    of i2t. In runs and in --pairs rows go by their numbers, unless --image-ids (or --data) or --caption-ids give ids.
 
     Own positives are taken out. With --vectors scores are exact and the order is ours; without them, scores are those
     of the run, and lists of the official code have none.
     """
     if sum((pairs is not None, per_image is not None, unpaired, data is not None)) != 1:
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
+    if pairs is None and min_grade is not None:
+        raise click.UsageError("--min-grade is about the grades of --pairs FILE")
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
     from aoq.pipeline.tables.writing import made_whole
 
     files = find_files(source)
-    image_of = None if pairs is None else read_pairs(pairs)
-    ids = None
+    ids, other_ids = (None if given is None else read_ids(given) for given in (image_ids, caption_ids))
+    positives: Integer[np.ndarray, "*shape"] | None = None
     if data is not None:
         opened = open_split(data, split)
-        ids, image_of = opened.ids, opened.image_of
-    if image_ids is not None:
-        ids = read_lines(image_ids)
-    captions = len(ids) * per_image if ids and per_image else None
+        ids, positives = ids or opened.ids, opened.image_of
+    images, captions = (
+        Known(noun, None if given is None else len(given), given)
+        for noun, given in (("image", ids), ("caption", other_ids))
+    )
+    if pairs is not None:
+        positives = read_pairs(pairs, images, captions, min_grade)
+    if captions.count is None and positives is not None and positives.ndim == 1:
+        captions = replace(captions, count=len(positives))
+    elif captions.count is None and ids and per_image:
+        captions = replace(captions, count=len(ids) * per_image)
     # Whose lists these are: all that is known is what they look like.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in files.items()}}
     if vectors:
         hashes = [file_sha256(vectors_file(given)) for given in vectors]
         teacher |= {"vectors_sha256": dict(zip(("images", "captions"), hashes, strict=True)), "normalised": normalise}
     with made_whole(output) as made:
-        raw = open_foreign_lists(files, ids, captions if image_of is None else len(image_of), made.parent)
-        if image_of is None:
-            image_of = pair_in_order(len(raw["i2t"].ids), len(raw["t2i"].ids), per_image)
-        dataset = sha256(image_of.tobytes()).hexdigest() if data is None else split_fingerprint(data, split)
+        raw = open_foreign_lists(files, images, captions, made.parent)
+        if positives is None:
+            positives = pair_in_order(len(raw["i2t"].ids), len(raw["t2i"].ids), per_image)
+        named = {} if data is None else {"dataset": split_fingerprint(data, split)}
         manifest = import_lists(
             raw,
-            image_of,
+            positives,
             open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
-            provenance={"dataset": dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
+            provenance={**named, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
             output=made,
         )
     for direction, found in manifest["directions"].items():

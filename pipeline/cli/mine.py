@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.cli.options import PATH, mining_options, with_default
@@ -21,18 +21,21 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.search.remote import fetch_given, is_address
-from aoq.pipeline.search.vectors import check_vectors, vectors_file
+from aoq.pipeline.search.vectors import READERS, check_vectors, vectors_file
 from aoq.pipeline.settings import configured_path
+from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 
 if TYPE_CHECKING:
     from aoq.pipeline.engine import Engine
+    from aoq.pipeline.search.problem import Problem
 
 
 @click.command()
 @click.argument("images")
-@click.argument("captions")
+@click.argument("captions", nargs=-1, metavar="[CAPTIONS]")
 @click.argument("output", type=PATH)
 @mining_options
+@click.option("--sides", nargs=2, metavar="NAME NAME", help="What the rows are, if not images and captions.")
 @with_default(
     "--backend",
     default="inprocess",
@@ -42,16 +45,17 @@ if TYPE_CHECKING:
 @click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here.")
 def mine(
     images: str,
-    captions: str,
+    captions: tuple[str, ...],
     output: Path,
     threads: int,
     backend: str,
     ray_address: str,
     **options: Any,
 ) -> None:
-    """Mine the negative table of two vector files.
+    """Mine the negative table of vector files.
 
-    The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT.
+    The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
+    alone are one set: each is searched among the others, and pairs count both ways.
 
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors or .parquet files, FILE::NAME for one
     tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
@@ -61,19 +65,29 @@ def mine(
     """
     from aoq.pipeline.engine import Engine
 
-    require_pairing(options)
+    _require_sides(captions, output, options)
+    require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
     engine = Engine(device="cpu", threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
     with scratch_beside(output, keep=_has_lists) as build:
         if output.exists():
             raise ValueError(f"{output} is there already; remove it or choose another folder.")
-        _mine({"images": images, "captions": captions}, build, engine, options)
+        _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
         os.replace(build / "table", output)
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     for direction, about in manifest["directions"].items():
         found, what = ("recall", "of the true lists") if "recall" in about else ("certified_share", "certified")
         sure = f"{about['guarantee']}, {about[found]:.2%} {what}"
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {sure}")
+
+
+def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str, Any]) -> None:
+    if len(captions) > 1:
+        raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
+    if not captions and output.suffix in READERS:
+        raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
+    if not captions and options["sides"]:
+        raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
 
 
 def _has_lists(build: Path) -> bool:
@@ -93,7 +107,11 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     }
     run = choose_runner(engine, addresses)
     hashes = {side: file_sha256(path) for side, path in paths.items()}
-    shaped = {key: options[key] for key in ("normalise", "per_image", "h_captions", "h_images", "metric", "search")}
+    named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
+    shaped = {key: options[key] for key in named}
+    for side in ("image", "caption"):
+        given = options[f"{side}_ids"]
+        shaped[f"{side}_ids"] = given and (given, file_sha256(Path(given.partition("::")[0])))
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
     seen, converted = build / "job.json", build / "vectors"
@@ -103,10 +121,13 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         write_atomically(seen, job)
     converted.mkdir(exist_ok=True)
     problem = open_problem(copies, converted, options)
-    for vectors, given in ((problem.images, files["images"]), (problem.captions, files["captions"])):
-        check_vectors(vectors, given, unit=options["metric"] == "cosine")
+    for side, given in files.items():
+        check_vectors(getattr(problem, side), given, unit=options["metric"] == "cosine")
+    if len(set(hashes.values())) < len(files) and len({given.partition("::")[2] for given in files.values()}) == 1:
+        _require_own_rows(problem)
     provenance = {
-        "dataset": sha256(problem.image_of.tobytes()).hexdigest(),
+        **({"sides": list(options["sides"])} if options["sides"] else {}),
+        "dataset": pairing_sha256(problem.positives, len(problem.captions)),
         "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": options["normalise"]},
         "tool": "aoq",
         "tool_version": version("aoq"),
@@ -121,4 +142,14 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             recall_floor=options["recall_floor"],
             run=run,
             progress=lambda done, total: report(done, total, "units"),
+        )
+
+
+def _require_own_rows(problem: Problem) -> None:
+    """Where both sides are the same vectors, a row that is not paired with itself would be its own hardest negative."""
+    itself = problem.positives[problem.positives[:, 0] == problem.positives[:, 1], 0]
+    if len(alone := np.setdiff1d(np.arange(len(problem.images)), itself)):
+        raise ValueError(
+            f"IMAGES and CAPTIONS are the same vectors, and row {alone[0]} is not paired with itself, so it would be "
+            "its own negative; give IMAGES alone as one set, or pair every row with itself."
         )

@@ -20,7 +20,9 @@ with_default = partial(click.option, show_default=True)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
-image_ids = click.option("--image-ids", type=PATH, help="A text file, one id a line; default: row numbers.")
+_IDS = "A text file, one id a line, or FILE.parquet::COLUMN; default: row numbers."
+image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
+caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )
@@ -70,13 +72,25 @@ class _Search(click.Option):
 
 
 pairing_options = _together(
-    click.option("--pairs", type=PATH, help="A .npy file: the image of each caption, -1 for none."),
+    click.option(
+        "--pairs",
+        type=PATH,
+        help="A .npy file, the image of each caption (-1 for none) or rows image, caption; or Parquet, CSV, TSV, JSONL "
+        "or TREC's judgements, of rows or ids.",
+    ),
+    click.option(
+        "--min-grade",
+        type=float,
+        help="Of graded pairs, those of at least this grade are positives, and the others candidates; default: 1.",
+    ),
     click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
 )
 mining_options = _together(
     pairing_options,
-    with_default("--h-captions", default=300, type=COUNT, help="Negatives an image."),
+    image_ids,
+    caption_ids,
+    with_default("--h-captions", default=300, type=COUNT, help="Negatives an image; of one set, an item."),
     with_default("--h-images", default=60, type=COUNT, help="Negatives a caption."),
     with_default("--metric", default="cosine", type=click.Choice(["cosine", "dot"])),
     normalise,

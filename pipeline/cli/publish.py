@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import PATH, image_ids, with_default
+from aoq.pipeline.cli.ids import read_ids
+from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, with_default
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split
 
 
@@ -19,6 +19,7 @@ from aoq.pipeline.data.folder import open_split
 @click.option("--data", type=PATH, help="The dataset folder that has the image ids.")
 @with_default("--split", default="train", help="Which of its splits.")
 @image_ids
+@caption_ids
 @click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
 def publish(
     table: Path,
@@ -26,13 +27,14 @@ def publish(
     view: Path | None,
     data: Path | None,
     split: str,
-    image_ids: Path | None,
+    image_ids: str | None,
+    caption_ids: str | None,
     licence: str | None,
 ) -> None:
     """Write a table with a data card, for others.
 
-    The negative table in the folder TABLE is checked and written to the new folder OUTPUT, with flags (--view), image
-    ids and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
+    The negative table in the folder TABLE is checked and written to the new folder OUTPUT, with flags (--view), ids
+    and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
 
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset
@@ -43,7 +45,8 @@ def publish(
     if data is not None and image_ids is not None:
         raise click.UsageError("--data has image ids; leave out --image-ids")
     ids = open_split(data, split).ids if data is not None else None
-    ids = read_lines(image_ids) if image_ids is not None else ids
+    ids = read_ids(image_ids) if image_ids is not None else ids
+    other = read_ids(caption_ids) if caption_ids is not None else None
     with made_whole(output) as made:
-        files = publish_table(table, made, view=view, image_ids=ids, licence=licence)
+        files = publish_table(table, made, view=view, image_ids=ids, caption_ids=other, licence=licence)
     echo(f"{output}: {', '.join(files)}")

@@ -17,7 +17,7 @@ from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER
+from aoq.pipeline.search.problem import OTHER
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.view import View
@@ -60,7 +60,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
     from aoq.pipeline.tables.table import read_table
 
     read = read_table(table)
-    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in DIRECTIONS}
+    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
     seen = None if view is None else read_view(view, read.manifest)
     if as_json:
         found = {direction: asdict(one) for direction, one in described.items()}

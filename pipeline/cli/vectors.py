@@ -8,41 +8,55 @@ from typing import Any
 
 import click
 import numpy as np
-from jaxtyping import Float32, Int32
+from click.core import ParameterSource
+from jaxtyping import Float32, Int32, Integer
 
-from aoq.pipeline.reading import open_array
+from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.vectors import check_vectors, open_vectors
+from aoq.pipeline.tables.pair_files import Known, read_pairs
 
 
-def require_pairing(options: Mapping[str, Any]) -> None:
-    if sum((options["pairs"] is not None, options["per_image"] is not None, options["unpaired"])) != 1:
+def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
+    pairs, per_image = options["pairs"], options["per_image"]
+    if one_set and (per_image is not None or options["caption_ids"] is not None):
+        raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
+    if one_set and click.get_current_context().get_parameter_source("h_images") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
+    if sum((pairs is not None, per_image is not None, options["unpaired"])) != 1:
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K or --unpaired")
+    if pairs is None and options["min_grade"] is not None:
+        raise click.UsageError("--min-grade is about the grades of --pairs FILE")
+    if (pairs is None or pairs.suffix == ".npy") and (options["image_ids"] or options["caption_ids"]):
+        raise click.UsageError("--image-ids and --caption-ids are for the ids in --pairs FILE; .npy files hold rows")
 
 
 def open_problem(copies: Mapping[str, str], folder: Path, options: Mapping[str, Any]) -> Problem:
-    """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`."""
-    images, captions = (
-        open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"])
-        for side in ("images", "captions")
+    """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`.
+
+    Without captions the images are one set.
+    """
+    images, *others = (
+        open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"]) for side in copies
     )
-    pairs = options["pairs"]
-    image_of = pair_in_order(len(images), len(captions), options["per_image"]) if pairs is None else read_pairs(pairs)
-    memory = options["memory_mb"] * 1_000_000
-    return Problem(images, captions, image_of, options["h_captions"], options["h_images"], memory)
+    one_set = not others
+    captions = images if one_set else others[0]
+    pairs = _pairs(len(images), len(captions), options, one_set=one_set)
+    depths = options["h_captions"], 0 if one_set else options["h_images"]
+    return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set)
 
 
-def read_pairs(path: Path) -> Int32[np.ndarray, " captions"]:
-    """The image of each caption, from a .npy file."""
-    image_of = open_array(path)
-    if image_of.ndim != 1 or not np.issubdtype(image_of.dtype, np.integer):
-        raise ValueError(f"{path} holds {image_of.dtype} of shape {image_of.shape}; an integer a caption is needed.")
-    if len(outside := np.flatnonzero((image_of < -1) | (image_of > np.iinfo(np.int32).max))):
-        raise ValueError(
-            f"{path}: caption {outside[0]} is paired with image {image_of[outside[0]]}; rows of images start at 0, and "
-            "-1 stands for none."
-        )
-    return image_of.astype(np.int32)
+def _pairs(images: int, captions: int, options: Mapping[str, Any], *, one_set: bool) -> Integer[np.ndarray, "*shape"]:
+    if options["pairs"] is None:
+        return pair_in_order(images, captions, options["per_image"])
+    ids = {
+        side: None if (given := options[f"{side}_ids"]) is None else read_ids(given) for side in ("image", "caption")
+    }
+    sides = [Known(side, count, ids[side]) for side, count in (("image", images), ("caption", captions))]
+    for side in sides:
+        if side.ids is not None and len(side.ids) != side.count:
+            raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
+    return read_pairs(options["pairs"], sides[0], sides[0] if one_set else sides[1], options["min_grade"])
 
 
 def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np.ndarray, " captions"]:

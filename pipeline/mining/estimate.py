@@ -63,7 +63,7 @@ def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> E
         sum(backend.costs(problem).values()) if backend.costs else None,
         {step: seconds[step] * cost / measured[step] for step, cost in costs.items()} if backend.costs else {},
         problem.memory,
-        4 * problem.images.shape[1] * (len(problem.images) + len(problem.captions)),
+        4 * problem.images.shape[1] * _vector_count(problem),
         int(backend.work_bytes(problem)),
         int(table_bytes * (costs[WRITING] / measured[WRITING])),
     )
@@ -90,15 +90,17 @@ def _shape(problem: Problem) -> dict[str, int]:
 
 def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
     """The problem of fewer vectors: its h are less by as much, so that tiles and lists keep their proportions."""
+    if problem.one_set:
+        captions = images
     positives = problem.positives[(problem.positives < [len(images), len(captions)]).all(axis=1)]
     most = [int(np.bincount(column, minlength=1).max()) for column in positives.T]
-    if most[0] >= len(captions) or most[1] >= len(images):  # somebody has no negative among so few
+    if most[0] + problem.one_set >= len(captions) or most[1] >= len(images):  # somebody has no negative among so few
         positives, most = positives[:0], [0, 0]
     depths = []
     for size, candidates, own in zip(map(problem.size, DIRECTIONS), (captions, images), most, strict=True):
         h = max(1, round(size.h * len(candidates) / size.candidates))
-        depths.append(min(h, len(candidates) - own))
-    return Problem(images, captions, positives, depths[0], depths[1], problem.memory)
+        depths.append(min(h, len(candidates) - own - problem.one_set) if size.h else 0)
+    return Problem(images, captions, positives, depths[0], depths[1], problem.memory, problem.one_set)
 
 
 def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
@@ -114,7 +116,7 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
         work, output = Path(temporary) / "work", Path(temporary) / "table"
         mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
         times.append(time.perf_counter())
-        written = sum((output / f"{direction}.parquet").stat().st_size for direction in DIRECTIONS)
+        written = sum((output / f"{direction}.parquet").stat().st_size for direction in problem.directions)
     return dict(zip(names, np.diff(times).tolist(), strict=False)), written
 
 
@@ -126,9 +128,16 @@ def _reading_seconds(*sides: np.ndarray) -> float:
     return time.perf_counter() - started
 
 
+def _vector_count(problem: Problem) -> int:
+    return len(problem.images) + (0 if problem.one_set else len(problem.captions))
+
+
 def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
-    """What the time of each step grows with: vectors, the search's operations, the lists' entries."""
-    operations = backend.costs(problem) if backend.costs else {}
-    vectors = float(len(problem.images) + len(problem.captions))
+    """What the time of each step grows with: vectors, the search's operations, the lists' entries.
+
+    A step of a direction that is left out has no operations and is none.
+    """
+    operations = {step: cost for step, cost in (backend.costs(problem) if backend.costs else {}).items() if cost}
+    vectors = float(_vector_count(problem))
     entries = float(sum(size.anchors * size.h for size in map(problem.size, DIRECTIONS)))
     return {LOOKING: vectors, **operations, WRITING: entries}

@@ -40,7 +40,8 @@ def hard_negatives(
     Give `images` (I, D), `captions` (C, D) and `image_of` (C,), the image row of each caption, -1 for none. Without
     `image_of`, caption n belongs to image n. Or give any corpus: `queries` (Q, D), `documents` (N, D) and `positives`:
     an (n, 2) array of rows (query, document), or a list of document rows for each query. A query may have several
-    positives, a document none. Without `documents` the negatives of a query are other queries.
+    positives, a document none. Without `documents` the queries are one set: none is its own negative, and positives
+    count both ways. Similarities do, too, so the lists of both directions are the same ones: `t2i` is `i2t`.
 
     `h` is the length of the lists, or two lengths: of the lists of images (queries), and of those of captions
     (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
@@ -66,18 +67,22 @@ def hard_negatives(
             raise ValueError("images go with captions and image_of; documents and positives go with queries.")
         one, other = _vectors(images, "images", metric), _vectors(captions, "captions", metric)
         pairs = _image_of(image_of, len(one), len(other))
+        sides = []
     else:
         if captions is not None or image_of is not None:
             raise ValueError("queries go with documents and positives; captions and image_of go with images.")
         one = _vectors(queries, "queries", metric)
         other = one if documents is None else _vectors(documents, "documents", metric)
         pairs = _pairs(positives, len(one), alone=documents is None)
-    problem = Problem(one, other, pairs, *_depths(h, both=captions is not None or documents is not None))
+        sides = ["queries"] if documents is None else ["queries", "documents"]
+    alone = len(sides) == 1
+    problem = Problem(one, other, pairs, *_depths(h, both=not alone), one_set=alone)
     found = search_problem(problem, search=search)
-    lists = {d: found.lists.get(d) or _no_lists(len(problem[d].anchors)) for d in DIRECTIONS}
+    lists = {d: found.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": found.search, **found.guarantees[d]} for d in problem.directions}
     manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
-    return NegativeTable(lists["i2t"], lists["t2i"], manifest, problem.positives)
+    manifest |= {"sides": sides} if sides else {}
+    return NegativeTable(lists["i2t"], lists["i2t" if alone else "t2i"], manifest, problem.positives)
 
 
 def _array(given: Any) -> np.ndarray:
@@ -129,7 +134,7 @@ def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " c
 
 
 def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
-    """Rows (query, document); of queries `alone` also each with itself, and every pair both ways."""
+    """Rows (query, document); of queries `alone` none are needed."""
     if given is None and not alone:
         raise ValueError("say which documents are true of which queries: positives; [] if none is.")
     if isinstance(given, (np.ndarray, torch.Tensor)):
@@ -149,9 +154,6 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
             )
         lists = [one.astype(np.int64) for one in lists]
         pairs = np.stack([np.repeat(np.arange(queries), list(map(len, lists))), np.concatenate(lists)], axis=1)
-    if alone:
-        itself = np.stack([np.arange(queries)] * 2, axis=1)
-        pairs = np.concatenate([pairs, pairs[:, ::-1], itself])
     return pairs
 
 

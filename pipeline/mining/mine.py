@@ -10,11 +10,15 @@ from typing import Any
 from aoq.pipeline.digests import digest
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.lists import from_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import RECALL_FLOOR, Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.search.units import Backend, Progress
+from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
+
+ONE_SET = ["items"]
+"""What the rows of one set are called, where nobody names them."""
 
 
 def mine(
@@ -34,7 +38,8 @@ def mine(
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
     """
-    if len(problem.directions) < len(DIRECTIONS):
+    provenance = {"sides": ONE_SET, **provenance} if problem.one_set else provenance
+    if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = choose_backend(search) if isinstance(search, str) else search
@@ -46,7 +51,7 @@ def mine(
             {"h": problem[direction].h, "search": found.search, **found.guarantees[direction]},
             map(from_arrow, found.lists[direction]),
         )
-        for direction in DIRECTIONS
+        for direction in problem.directions
     }
     shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
     write_table(output, provenance, made, problem.positives)

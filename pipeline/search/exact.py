@@ -54,7 +54,7 @@ def certify(found: Heads, side: Side) -> Heads:
 
 def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
     """The exact score of each anchor's lowest-scoring positive; NaN where it has none."""
-    own = side.positives
+    own = side.matches
     return own.lowest(exact_scores(side.anchors, side.candidates, own.offsets, own.ids))
 
 

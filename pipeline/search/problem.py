@@ -47,6 +47,11 @@ class Positives:
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return Positives(self.ids[places], offsets)
 
+    def without(self, rows: Integer[np.ndarray, " anchors"]) -> Positives:
+        """Leave out one candidate of each anchor, where it is there."""
+        kept = self.ids != np.repeat(rows, np.diff(self.offsets))
+        return Positives(self.ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets].astype(np.int64))
+
     @property
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
@@ -80,11 +85,20 @@ class Side:
     longest: float
     """No anchor's norm times a candidate's is more."""
     memory: int = DEFAULT_MEMORY
+    themselves: Int64[np.ndarray, " anchors"] | None = None
+    """In one set, the anchors' own rows: they are among `positives`, as no list may hold them, and match nothing."""
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Side:
         """Keep some anchors."""
         anchors = np.ascontiguousarray(self.anchors[rows])
-        return Side(anchors, self.candidates, self.positives.rows(rows), self.h, self.longest, self.memory)
+        themselves = None if self.themselves is None else self.themselves[rows]
+        kept = self.positives.rows(rows)
+        return Side(anchors, self.candidates, kept, self.h, self.longest, self.memory, themselves)
+
+    @property
+    def matches(self) -> Positives:
+        """The positives without the anchors themselves."""
+        return self.positives if self.themselves is None else self.positives.without(self.themselves)
 
     @property
     def wanted(self) -> int:
@@ -104,6 +118,9 @@ class Problem:
     `positives` are rows (image, caption), in any order: an image may have many captions, a caption many images, and
     either none. A vector with the image of each caption (-1: of none) is taken too. An h of 0 leaves its
     direction out.
+
+    In `one_set` the captions are the images, the same array: no row is its own negative, and pairs are positives both
+    ways. The lists of either direction are then the same, so only the images' are searched, and `h_images` is 0.
     """
 
     images: Float32[np.ndarray, "images D"]
@@ -113,6 +130,7 @@ class Problem:
     h_images: int
     memory: int = DEFAULT_MEMORY
     """Bytes that may be used beyond the vectors, about; the system keeps those in memory as it sees fit."""
+    one_set: bool = False
 
     def __post_init__(self) -> None:
         for name, vectors in (("images", self.images), ("captions", self.captions)):
@@ -123,7 +141,12 @@ class Problem:
                 f"images have {self.images.shape[1]} dimensions and captions {self.captions.shape[1]}; "
                 "both must come from one model."
             )
-        object.__setattr__(self, "positives", _pairs_of(self.positives, len(self.images), len(self.captions)))
+        if self.one_set and (self.captions is not self.images or self.h_images):
+            raise ValueError(
+                "one set has one array of vectors and one h; give the array as both sides, and h_images=0."
+            )
+        pairs = pairs_of(self.positives, len(self.images), len(self.captions))
+        object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
         if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(
                 f"h_captions is {self.h_captions} and h_images {self.h_images}; one must be at least 1, the other may "
@@ -133,13 +156,15 @@ class Problem:
             _, count, h, wanted = self.size(direction)
             if wanted > count:
                 option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
+                own = "positives, itself among them" if self.one_set else "positives"
                 raise ValueError(
-                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} positives), "
+                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} {own}), "
                     f"got {count}; lower {option} to at most {count - most}."
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
-        return Side(*self._sides[direction], self.longest, self.memory)
+        themselves = np.arange(len(self.images)) if self.one_set else None
+        return Side(*self._sides[direction], self.longest, self.memory, themselves)
 
     def size(self, direction: Direction) -> Size:
         """Count one direction without reading a vector."""
@@ -148,7 +173,7 @@ class Problem:
 
     @cached_property
     def _sides(self) -> Mapping[Direction, tuple[np.ndarray, np.ndarray, Positives, int]]:
-        images, captions = self.positives.T
+        images, captions = (with_itself(self.positives, len(self.images)) if self.one_set else self.positives).T
         i2t = Positives.of_pairs(images, captions, len(self.images))
         t2i = Positives.of_pairs(captions, images, len(self.captions))
         return {
@@ -161,22 +186,11 @@ class Problem:
         """Those that are searched."""
         return tuple(direction for direction in DIRECTIONS if self._sides[direction][3] > 0)
 
-    @property
-    def image_of(self) -> Int32[np.ndarray, " captions"]:
-        """The image of each caption, -1 where it has none; refused where a caption has several."""
-        images, captions = self.positives.T
-        if len(again := np.flatnonzero(np.diff(captions) == 0)):
-            raise ValueError(
-                f"caption {captions[again[0]]} belongs to several images; a table knows one for each caption."
-            )
-        found = np.full(len(self.captions), -1, np.int32)
-        found[captions] = images
-        return found
-
     @cached_property
     def sha256(self) -> str:
         """The hash of all vectors, pairs and depths."""
-        found = sha256(repr((self.images.shape, self.captions.shape, self.h_captions, self.h_images)).encode())
+        shape = self.images.shape, self.captions.shape, self.h_captions, self.h_images
+        found = sha256(repr((*shape, "one set") if self.one_set else shape).encode())
         for rows in (self.positives, self.images, self.captions):
             for start, stop in blocks(len(rows), BLOCK):
                 found.update(np.ascontiguousarray(rows[start:stop]).data)
@@ -200,7 +214,7 @@ class Problem:
         return math.prod(self.norms)
 
 
-def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
+def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
     """Pairs (image, caption), each once, by caption and then by image."""
     if given.ndim == 1:
         if len(given) != captions:
@@ -223,6 +237,22 @@ def _pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) 
             )
     keys = np.unique(given[:, 1].astype(np.int64) * images + given[:, 0])
     return np.stack([keys % images, keys // images], axis=1).astype(np.int32)
+
+
+def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs 2"]:
+    """Pairs within one set in both orders, each once; without those of a row and itself.
+
+    >>> both_ways(np.array([[0, 2], [1, 1], [2, 0]])).tolist()
+    [[2, 0], [0, 2]]
+    """
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    first, second = np.unique(np.concatenate([pairs, pairs[:, ::-1]]).astype(np.int64), axis=0).T
+    return np.stack([second, first], axis=1).astype(np.int32)
+
+
+def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndarray, "more 2"]:
+    """Pairs within one set, and each of its rows with itself."""
+    return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
 
 
 def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:

@@ -14,13 +14,14 @@ from jaxtyping import Bool, Int64
 from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, both_ways
 from aoq.pipeline.tables.files import (
     CERTIFICATES,
     MANIFEST,
     POSITIVES,
     REMEDY,
     content_sha256,
+    directions_of,
     pairs_sha256,
     read_manifest,
     read_unverified,
@@ -57,7 +58,7 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     findings: list[Finding] = []
     if not isinstance(given, NegativeTable):
         folder = Path(given)
-        for direction in DIRECTIONS:
+        for direction in table.directions:
             if lacking := SAID - said_of(table.manifest, direction).keys():
                 raise ValueError(
                     f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
@@ -66,14 +67,17 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
             findings += _identity(folder, direction, table)
             if said_of(table.manifest, direction)["guarantee"] == "exact":
                 findings += _certificates(folder, direction, table[direction])
-    mined = [direction for direction in DIRECTIONS if table[direction].h]
+    mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
         findings += _lists(direction, table)
     if all(table[direction].negative_ids.max(initial=-1) < len(table[OTHER[direction]]) for direction in mined):
         listed = {direction: _keys(table, direction) for direction in mined}
         if table.positives is not None:
             findings += _positives(table, table.positives, listed)
-        if len(mined) == len(DIRECTIONS):
+        if table.is_one_set:
+            listed["t2i"] = _keys(table, "t2i")
+            findings += _itself(table)
+        if len(listed) == len(DIRECTIONS):
             findings += _agreement(table, listed)
     return findings
 
@@ -81,8 +85,8 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
 def _as_it_stands(folder: Path) -> NegativeTable:
     """Read a table that may not be what its manifest says."""
     manifest = read_manifest(folder)
-    i2t, t2i = (read_unverified(folder / f"{direction}.parquet") for direction in DIRECTIONS)
-    return NegativeTable(i2t, t2i, manifest, read_unverified_positives(folder))
+    lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
+    return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder))
 
 
 def _scores(table: NegativeTable, direction: Direction) -> str:
@@ -147,7 +151,11 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
 def _keys(table: NegativeTable, direction: Direction) -> Keys:
     """One number for each listed pair, -1 for padding."""
     ids = table[direction].negative_ids
-    return np.where(ids < 0, -1, listed_keys(direction, np.arange(len(ids))[:, None], ids, len(table.t2i)))
+    return np.where(ids < 0, -1, listed_keys(direction, _rows(table[direction]), ids, len(table.t2i)))
+
+
+def _rows(lists: NegativeLists) -> Int64[np.ndarray, "anchors 1"]:
+    return np.arange(len(lists))[:, None]
 
 
 def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[Finding]:
@@ -162,16 +170,27 @@ def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, K
         yield from _found(f"{direction}.parquet", "an own positive among the negatives", is_among(keys, own))
 
 
+def _itself(table: NegativeTable) -> Iterator[Finding]:
+    """No row of one set is its own negative or positive, and its positives stand in both orders."""
+    yield from _found("i2t.parquet", "a row among its own negatives", table.i2t.negative_ids == _rows(table.i2t))
+    if table.positives is not None:
+        both = both_ways(table.positives)
+        given, both_orders = (pair_keys(pairs[:, 0], pairs[:, 1], len(table.i2t)) for pairs in (table.positives, both))
+        if len(unlike := np.setxor1d(given, both_orders)):
+            yield Finding(POSITIVES, "pairs in one order alone, or of a row and itself", len(unlike))
+
+
 def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
     """What one direction says of a pair, the other says too, if its list goes that far.
 
     Not asked where scores came from elsewhere; fused scores are the list's own.
     """
-    guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in DIRECTIONS]
-    if any(_scores(table, direction) != "exact" for direction in DIRECTIONS) or "fused" in guarantees:
+    guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in table.directions]
+    if any(_scores(table, direction) != "exact" for direction in table.directions) or "fused" in guarantees:
         return
-    for direction, keys in listed.items():
-        lists, other, theirs = table[direction], table[OTHER[direction]], listed[OTHER[direction]].ravel()
+    for direction in table.directions:
+        keys, theirs = listed[direction], listed[OTHER[direction]].ravel()
+        lists, other = table[direction], table[OTHER[direction]]
         order = np.argsort(theirs)
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0

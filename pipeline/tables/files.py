@@ -8,9 +8,16 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     positive_score  float32                   of the lowest-scoring positive; NaN where there is none
     sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
 
-Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are. The footer's key `aoq` and the
-manifest say whose scores they are, on which data; the manifest gives the sha256 of each direction's lists, and of the
-positives, which are checked whenever they are read.
+Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are: an image may have several
+captions, a caption several images, and either none. The footer's key `aoq` and the manifest say whose scores they are,
+on which data; the manifest gives the sha256 of each direction's lists, and of the positives, which are checked whenever
+they are read.
+
+"Images" and "captions" stand for any two sides: the manifest's `sides` names them where they are something else, as
+["queries", "documents"]. One name is one set, whose rows are searched among themselves: no row is its own negative, and
+positives stand in both orders. Similarities and pairs are symmetric there, so both directions have the same lists, and
+`i2t.parquet` holds them once; there is no `t2i.parquet`. Queries that are among the documents, but are asked in one
+direction alone, are two sides.
 """
 
 from __future__ import annotations
@@ -31,8 +38,8 @@ from typing_extensions import Required, TypedDict
 from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
-from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -119,7 +126,7 @@ def _verified(
     folder: Path, direction: Direction, manifest: Mapping[str, Any], parts: Iterable[NegativeLists]
 ) -> Iterator[NegativeLists]:
     path, content = folder / f"{direction}.parquet", ContentHash()
-    candidates, _ = count_lists(folder / f"{OTHER[direction]}.parquet")
+    candidates = count_rows(folder, manifest)[SIDES[direction][1]]
     for lists in parts:
         ids = lists.negative_ids
         if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
@@ -135,6 +142,12 @@ def count_lists(path: Path) -> tuple[int, int]:
     """How many lists one direction has, and how long they are at most."""
     with open_lists(path) as file:
         return len(file), file.file.schema_arrow.field("scores").type.list_size
+
+
+def count_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
+    """How many images and how many captions a table is of, by its files; of one set both are the same."""
+    counts = [count_lists(folder / f"{direction}.parquet")[0] for direction in directions_of(manifest)]
+    return dict(zip(TWO_SIDES, (counts[0], counts[-1]), strict=True))
 
 
 @contextmanager
@@ -173,7 +186,7 @@ def write_positives(folder: Path, positives: Pairs) -> str:
 def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
     """The true pairs, rows (image, caption); refused where they are not those of the manifest."""
     pairs = read_unverified_positives(folder)
-    sizes = [count_lists(folder / f"{direction}.parquet")[0] for direction in DIRECTIONS]
+    sizes = list(count_rows(folder, manifest).values())
     if ((pairs < 0) | (pairs >= sizes)).any():
         raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; {REMEDY}.")
     if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: a table from before
@@ -210,6 +223,7 @@ class Manifest(TypedDict, total=False):
 
     format_version: Required[int]
     dataset: str
+    sides: list[str]
     positives_sha256: str
     directions: dict[Direction, About]
 
@@ -223,12 +237,24 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     found = manifest["format_version"]
     if found != FORMAT_VERSION:
         raise ValueError(f"{folder} has format version {found}, this version reads {FORMAT_VERSION}; mine again.")
+    if len(sides_of(manifest)) not in (1, 2):
+        raise ValueError(f"{path} names the sides {manifest['sides']}, and a table has two, or one set; {REMEDY}.")
     if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:
         raise ValueError(
             f"{folder} was mined on other training data (fingerprint {mined[:12]}, this experiment's is "
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
+
+
+def sides_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the rows of the two sides are called; a single name is that of one set."""
+    return tuple(manifest.get("sides", TWO_SIDES))
+
+
+def directions_of(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
+    """Those whose lists a table holds: of one set the first alone, as the other's are the same."""
+    return DIRECTIONS[: len(sides_of(manifest))]
 
 
 def said_of(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:

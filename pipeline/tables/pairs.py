@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
@@ -11,6 +12,7 @@ from aoq.pipeline.search.problem import Direction, Positives
 
 Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""
+TWO_SIDES = ("images", "captions")
 SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
 """What the anchors and the candidates of a direction are."""
 
@@ -23,6 +25,25 @@ def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
     """
     captions = np.flatnonzero(image_of >= 0)
     return np.stack([image_of[captions], captions], axis=1).astype(np.int32)
+
+
+def image_of_each(pairs: Pairs, captions: int) -> Int32[np.ndarray, " captions"] | None:
+    """The image of each caption, -1 where it has none; None where a caption has several.
+
+    >>> image_of_each(np.array([[1, 0], [0, 2]], np.int32), 3)
+    array([ 1, -1,  0], dtype=int32)
+    """
+    if np.bincount(pairs[:, 1], minlength=1).max() > 1:
+        return None
+    found = np.full(captions, -1, np.int32)
+    found[pairs[:, 1]] = pairs[:, 0]
+    return found
+
+
+def pairing_sha256(pairs: Pairs, captions: int) -> str:
+    """Name data of which pairs are all that is known: by each caption's image, by all pairs where one has several."""
+    image_of = image_of_each(pairs, captions)
+    return sha256((np.ascontiguousarray(pairs, "<i4") if image_of is None else image_of).tobytes()).hexdigest()
 
 
 def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:

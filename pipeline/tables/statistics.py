@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -92,8 +91,10 @@ def compare(
     one: NegativeTable, other: NegativeTable, depth: int | None = None, changed: int = 5
 ) -> dict[str, Difference]:
     """Compare two tables' lists, direction by direction, down to `depth` or as deep as both go."""
+    if one.directions != other.directions:
+        raise ValueError("one of the tables is of one set, the other of two sides; they are of different data.")
     differences: dict[str, Difference] = {}
-    for direction in DIRECTIONS:
+    for direction in one.directions:
         a, b = one[direction], other[direction]
         if len(a) != len(b):
             raise ValueError(f"the tables have {len(a)} and {len(b)} {direction} lists; they are of different data.")

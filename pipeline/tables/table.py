@@ -15,8 +15,17 @@ import pyarrow as pa
 from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
-from aoq.pipeline.tables.files import content_sha256, read_lists, read_manifest, read_positives, said_of, table_hashes
+from aoq.pipeline.search.problem import Direction, Positives
+from aoq.pipeline.tables.files import (
+    content_sha256,
+    directions_of,
+    read_lists,
+    read_manifest,
+    read_positives,
+    said_of,
+    sides_of,
+    table_hashes,
+)
 from aoq.pipeline.tables.pairs import Pairs, positives_of
 from aoq.pipeline.tables.writing import Made, made_whole, write_table
 
@@ -31,7 +40,9 @@ SAID = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "sc
 class NegativeTable:
     """For every image its hardest captions (`i2t`), for every caption its hardest images (`t2i`).
 
-    A direction that was not mined has lists of length 0, one for each of its anchors.
+    Images and captions stand for any two sides, `sides` says which. A direction that was not mined has lists of length
+    0, one for each of its anchors. Of one set, searched among itself, `t2i` is `i2t`: both directions have the same
+    lists, and `directions` names the first alone.
     """
 
     i2t: NegativeLists
@@ -39,14 +50,28 @@ class NegativeTable:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Whose scores these are, on which data, and of each of its `directions` how it was searched."""
     positives: Pairs | None = None
-    """The true pairs, rows (image, caption), which no list holds; None where nobody said."""
+    """The true pairs, rows (image, caption), which no list holds; of one set in both orders; None where nobody said."""
 
     def __getitem__(self, direction: Direction) -> NegativeLists:
         return {"i2t": self.i2t, "t2i": self.t2i}[direction]
 
     def __repr__(self) -> str:
-        held = (f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in DIRECTIONS)
-        return f"NegativeTable({', '.join(held)})"
+        held = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]
+        return f"NegativeTable({', '.join([*held, 'one set'] if self.is_one_set else held)})"
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What the rows are called: ("images", "captions") where nobody named them, one name for one set."""
+        return sides_of(self.manifest)
+
+    @property
+    def is_one_set(self) -> bool:
+        return len(self.sides) == 1
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Those whose lists differ."""
+        return directions_of(self.manifest)
 
     def own(self, direction: Direction) -> Positives:
         """Group the true pairs by anchor."""
@@ -59,7 +84,7 @@ class NegativeTable:
         """The hash of each direction's lists, from the manifest where it has one."""
         if "sha256" in said_of(self.manifest, "i2t"):
             return table_hashes(self.manifest)
-        return {"i2t": content_sha256(self.i2t), "t2i": content_sha256(self.t2i)}
+        return {direction: content_sha256(self[direction]) for direction in self.directions}
 
     def to_arrow(self, direction: Direction) -> pa.Table:
         """Make a row an anchor, with the columns of the table's files."""
@@ -101,7 +126,7 @@ class NegativeTable:
         if self.positives is None:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
         made: dict[Direction, Made] = {}
-        for direction in DIRECTIONS:
+        for direction in self.directions:
             lists, said = self[direction], said_of(self.manifest, direction)
             if not lists.h:
                 raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
@@ -125,8 +150,8 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
     """
     folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
-    i2t, t2i = (read_lists(folder, direction, manifest) for direction in DIRECTIONS)
-    return NegativeTable(i2t, t2i, manifest, read_positives(folder, manifest))
+    lists = [read_lists(folder, direction, manifest) for direction in directions_of(manifest)]
+    return NegativeTable(lists[0], lists[-1], manifest, read_positives(folder, manifest))
 
 
 def data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:

@@ -7,16 +7,17 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int, Int32, Int64
+from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities
 from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.drawable import drawable
+from aoq.pipeline.training.drawable import Drawable, drawable
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 _epoch_order = lru_cache(maxsize=4)(epoch_order)  # every step asks for it
@@ -29,7 +30,7 @@ class BatchSampler:
 
         [0, B)     anchors      (i, t): a matched pair
         [B, 2B)    offline      (i_off, t_off): a negative image of t, a negative caption of i
-        [2B, 3B)   companions   (i_own, t_own): the image of t_off, a caption of i_off
+        [2B, 3B)   companions   (i_own, t_own): an image of t_off, a caption of i_off
 
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs; the others
@@ -43,8 +44,9 @@ class BatchSampler:
     process `rank` gets its slice of each group; a last batch that does not fill all slices evenly is cut to one that
     does, and left out if a process would see fewer than two pairs (or no triple).
 
-    The pairs are the table's true ones, or those of `image_of` (captions,), the image row of each caption. Every
-    caption needs one image.
+    The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
+    (captions,), the image row of each caption; `is_positive` says which rows of a batch match. In one set a pair is an
+    anchor in both orders. What is drawn as a negative needs a positive itself, for companions.
 
     Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
     `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
@@ -84,13 +86,7 @@ class BatchSampler:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
-        owners = _pairing(table) if image_of is None else np.asarray(image_of)
-        if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
-            raise ValueError(
-                f"caption {outside[0]} is of image {owners[outside[0]]}, and the table has images 0 to "
-                f"{len(table.i2t) - 1}."
-            )
-        self._image_of = owners.astype(np.int32)
+        positives = _positives(table, image_of)
         asked = (h_captions, i2t_weights), (h_images, t2i_weights)
         i2t, t2i = (
             drawable(
@@ -103,22 +99,21 @@ class BatchSampler:
             )
             for direction, (h, weights) in zip(DIRECTIONS, asked, strict=True)
         )
-        self._sampler = Sampler(i2t, t2i, self._image_of, strategy=strategy, resample=resample, windows=windows)
-        alone = np.flatnonzero(np.bincount(self._image_of, minlength=len(i2t.ids)) == 0)
-        if len(alone) and np.isin(t2i.ids, alone).any():
-            raise ValueError(
-                f"{len(alone)} images have no caption, the first is {alone[0]}: as offline negatives they have no "
-                "companion; mine the table without them."
-            )
+        one_set = table.is_one_set
+        self._sampler = Sampler(
+            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=one_set
+        )
+        self._pairs = len(self._sampler.pairs)
+        _require_companions(self._sampler.pairs, i2t, t2i)
         self._offline: Literal["quintuplet", "triples"] = "quintuplet" if companions is None else "triples"
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
-        full, rest = divmod(len(self._image_of), self._drawn)
+        full, rest = divmod(self._pairs, self._drawn)
         fewest = world_size * (2 if companions is None or world_size == 1 else 3)
         self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
-                f"{len(self._image_of)} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
+                f"{self._pairs} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
                 "batch_size."
             )
         self._epoch, self._step, self._begun = 0, 0, False
@@ -139,13 +134,20 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Any batch, without moving on."""
-        order = _epoch_order(len(self._image_of), seed=self._seed, epoch=epoch)
-        captions, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
-        groups = self._sampler.draw_for(self._offline, captions, rng, epoch).groups
+        order = _epoch_order(self._pairs, seed=self._seed, epoch=epoch)
+        rows, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
+        groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
         pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
         blocks = pairs.reshape(3, -1, 2)
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
+
+    def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
+        """Mark where the image of one row and the caption of another are a true pair, and so no negatives.
+
+        Where each caption has one image `aoq.positive_pairs` does the same.
+        """
+        return self._sampler.are_pairs(batch[:, :1], batch[None, :, 1])
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch: from its start, or from where `load_state_dict` left it."""
@@ -203,15 +205,33 @@ def offline_similarities(
     )
 
 
-def _pairing(table: NegativeTable) -> Int32[np.ndarray, " captions"]:
-    """The image of each caption, by the table's true pairs."""
-    if table.positives is None:
-        raise ValueError("the table does not say which pairs are true; give image_of, the image row of each caption.")
-    own = table.own("t2i")
-    counts = np.diff(own.offsets)
-    if len(other := np.flatnonzero(counts != 1)):
+def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape"]:
+    """The table's true pairs, or the image of each caption."""
+    if image_of is None:
+        if table.positives is None:
+            raise ValueError(
+                "the table does not say which pairs are true; give image_of, the image row of each caption."
+            )
+        return table.positives
+    owners = np.asarray(image_of)
+    if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
         raise ValueError(
-            f"caption {other[0]} belongs to {counts[other[0]]} images; a batch is made of captions with one image "
-            "each: mine a table of these."
+            f"caption {outside[0]} is of image {owners[outside[0]]}, and the table has images 0 to "
+            f"{len(table.i2t) - 1}."
         )
-    return own.ids
+    return owners.astype(np.int32)
+
+
+def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:
+    for column, own, other, (noun, whose) in (
+        (pairs[:, 0], i2t, t2i, ("images", "caption")),
+        (pairs[:, 1], t2i, i2t, ("captions", "image")),
+    ):
+        is_alone = np.bincount(column, minlength=len(own.ids)) == 0
+        drawn = other.ids >= 0 if other.weights is None else (other.ids >= 0) & (other.weights > 0)
+        if is_alone[other.ids[drawn]].any():
+            alone = np.flatnonzero(is_alone)
+            raise ValueError(
+                f"{len(alone)} {noun} have no {whose}, the first is {alone[0]}: as offline negatives they have no "
+                "companion; mine the table without them, or give them a weight of 0."
+            )

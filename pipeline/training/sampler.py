@@ -7,11 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from aoq.pipeline.config.sampling import check_windows
 from aoq.pipeline.config.section import registered
-from aoq.pipeline.search.problem import BLOCK, blocks, own_captions
+from aoq.pipeline.search.problem import (
+    BLOCK,
+    DIRECTIONS,
+    Direction,
+    Positives,
+    blocks,
+    pairs_of,
+    positive_pairs_of,
+    with_itself,
+)
+from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of
 from aoq.pipeline.training.drawable import Drawable
 
 WHOLE = ((0.0, 1.0),)
@@ -31,12 +41,13 @@ class Draw:
     """What a step sees: anchors alone, or with the groups beside them; triples are one group of true pairs.
 
     Anchors (i, t) are pairs. Offline negatives (i_off, t_off) are an image for each caption and a caption for each
-    image. Companions (i_own, t_own) are the image of each offline caption and a caption of each offline image.
+    image. Companions (i_own, t_own) are an image of each offline caption and a caption of each offline image.
     """
 
     groups: Sequence[Group]
     corresponding: Bool[np.ndarray, " batch"] | None = None
-    """True where the two offline negatives are a true pair; both derived pairs then are too."""
+    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true one: both are where every caption has one
+    image."""
     collision_rate: float = 0.0
     """The fraction of first draws in which they were."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
@@ -77,24 +88,28 @@ class Sampler:
     `windows` say from which part of the lists draws come, as [start, stop) in shares of their length (of their weight,
     where there are weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
     photograph.
+
+    `positives` are the image of each caption, or rows (image, caption), of which either side may have several. What is
+    drawn for are rows of `pairs`, by caption and then by image: of captions with one image each, rows of captions.
     """
 
     def __init__(
         self,
         i2t: Drawable,
         t2i: Drawable,
-        image_of: Int32[np.ndarray, " captions"],
+        positives: Int32[np.ndarray, "*shape"],
         *,
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
         identity: Int32[np.ndarray, " images"] | None = None,
+        one_set: bool = False,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
-        if captions != len(image_of) or image_of.max() >= images:
+        if positives.ndim == 1 and (captions != len(positives) or positives.max() >= images):
             raise ValueError(
                 f"the table has {images} images and {captions} captions, the training split has "
-                f"{image_of.max() + 1} and {len(image_of)}; it was mined on other data."
+                f"{positives.max() + 1} and {len(positives)}; it was mined on other data."
             )
         for direction, lists in (("i2t", i2t), ("t2i", t2i)):
             if len(empty := lists.empty):
@@ -102,14 +117,26 @@ class Sampler:
                     f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}."
                 )
         check_windows(windows)
-        _check_ids(i2t, t2i, image_of)
+        self.pairs = pairs_of(positives, images, captions)
+        own = with_itself(self.pairs, images) if one_set else self.pairs
         self._i2t, self._t2i = i2t, t2i
-        self._image_of, self._captions_of, self._identity = image_of, own_captions(image_of, images), identity
+        for direction, lists, candidates in zip(DIRECTIONS, (i2t, t2i), (captions, images), strict=True):
+            _check_ids(direction, lists, candidates, own)
+        self._images_of = positives_of("t2i", self.pairs, captions)
+        self._captions_of = positives_of("i2t", self.pairs, images)
+        true = own if identity is None else positive_pairs_of(positives, identity)
+        self._true = np.unique(pair_keys(true[:, 0], true[:, 1], captions))
         self._strategy = registered("strategy", strategy, STRATEGIES, STRATEGIES)
         self._resample, self._windows = resample, windows
 
-    def draw(self, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
-        """Negatives and companions for the pairs of these captions; the same rng state gives the same draw.
+    def are_pairs(
+        self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
+    ) -> Bool[np.ndarray, "*batch"]:
+        """Which images and captions are true pairs, or in one set the same row, and so are no negatives."""
+        return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
+
+    def draw(self, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
+        """Negatives and companions for these of the pairs; the same rng state gives the same draw.
 
         `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
         corresponding.
@@ -119,89 +146,99 @@ class Sampler:
         def ranks_of(batch: int) -> Ranks:
             return start + self._strategy(rng, batch) * (stop - start)
 
-        ranks = ranks_of(len(captions))
-        groups = self.at(captions, ranks, rng.random(len(captions)))
+        ranks = ranks_of(len(rows))
+        groups = self.at(rows, ranks, rng.random(len(rows)))
         first = corresponding = self._corresponding(groups)
         for _ in range(MOST_REDRAWS if self._resample else 0):
             if not corresponding.any():
                 break
             ranks[:, corresponding] = ranks_of(int(corresponding.sum()))
-            groups = self.at(captions, ranks, rng.random(len(captions)))
+            groups = self.at(rows, ranks, rng.random(len(rows)))
             corresponding = self._corresponding(groups)
-        probability = self._match_probability(captions, ranks)
+        probability = self._match_probability(rows, ranks)
         return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
 
-    def at(
-        self, captions: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]
-    ) -> list[Group]:
-        """The groups at given places: `ranks` in the lists, `choice` in [0, 1) among the offline image's captions."""
-        anchors = Group(self._image_of[captions], captions)
-        offline = Group(self._t2i.at(captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
-        first = self._captions_of.offsets[offline.images]
-        count = self._captions_of.offsets[offline.images + 1] - first
-        own_captions = self._captions_of.ids[first + (choice * count).astype(np.int64)]
-        return [anchors, offline, Group(self._image_of[offline.captions], own_captions)]
+    def at(self, rows: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
+        """The groups at given places: `ranks` in the lists, `choice` in [0, 1) among an offline negative's own."""
+        anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
+        offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
+        own_images = _one_of(self._images_of, offline.captions, choice)
+        return [anchors, offline, Group(own_images, _one_of(self._captions_of, offline.images, choice))]
 
     def _match_probability(
-        self, captions: Int32[np.ndarray, " batch"], ranks: Ranks
+        self, rows: Int32[np.ndarray, " batch"], ranks: Ranks
     ) -> Float32[np.ndarray, "2 batch"] | None:
         """That the pairs drawn at these ranks match, where the lists say it."""
         of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
         if of_captions is None or of_images is None:
             return None
-        images = self._image_of[captions]
+        images, captions = self.pairs[rows].T
         places = self._i2t.places(images, ranks[0]), self._t2i.places(captions, ranks[1])
         return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
 
     def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
-        """Where the offline negatives of both sides are a true pair: of one image, or of copies of one photograph."""
+        """Where a derived pair is a true one: of one image, of copies of one photograph, or of one of several."""
         _, offline, companions = groups
-        rows = (companions.images, offline.images)
-        one, other = rows if self._identity is None else (self._identity[images] for images in rows)
-        return one == other
+        return self.are_pairs(*offline) | self.are_pairs(*companions)
 
     def draw_for(
-        self, offline: Offline, captions: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
+        self, offline: Offline, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
     ) -> Draw:
         """The anchors with what the loss wants of the table; `epoch` counts from the first one that draws.
 
-        Of triples, (i, t), (i_own, t_off) and (i_off, t_own), the first third of the captions is drawn, so that a step
+        Of triples, (i, t), (i_own, t_off) and (i_off, t_own), the first third of the pairs is drawn, so that a step
         has as many pairs as any other.
         """
         if offline != "triples":
-            draw = self.draw(captions, rng, epoch)
+            draw = self.draw(rows, rng, epoch)
             return replace(draw, groups=draw.groups[: GROUPS[offline]])
-        draw = self.draw(captions[: max(1, len(captions) // 3)], rng, epoch)
+        draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         anchors, negatives, own = draw.groups
         images = np.concatenate([anchors.images, own.images, negatives.images])
         triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
         return Draw([triples], collision_rate=draw.collision_rate)
 
 
-def _check_ids(i2t: Drawable, t2i: Drawable, image_of: Int32[np.ndarray, " captions"]) -> None:
+def _one_of(
+    own: Positives, rows: Int32[np.ndarray, " batch"], choice: Float64[np.ndarray, " batch"]
+) -> Int32[np.ndarray, " batch"]:
+    """One of each row's own, at a place in [0, 1) among them."""
+    first = own.offsets[rows]
+    return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]
+
+
+def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pairs) -> None:
     """Refuse ids of nothing, and own positives that could be drawn, whatever table or weights they come from."""
-    images = np.arange(len(i2t.ids), dtype=np.int32)
-    for anchor, lists, candidate, own, image_of_candidate in (
-        ("image", i2t, "caption", images, image_of),
-        ("caption", t2i, "image", image_of, images),
-    ):
-        for start, stop in blocks(len(lists.ids), BLOCK):
-            ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
-            broken = (ids < -1) | (ids >= len(image_of_candidate))
-            broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]
-            if broken.any():
-                row, place = np.argwhere(broken)[0]
-                raise ValueError(
-                    f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, and "
-                    f"there are {candidate}s 0 to {len(image_of_candidate) - 1}, with -1 only at a list's end; the "
-                    "table is damaged or was mined on other data, so mine again."
-                )
-            is_own = listed & (image_of_candidate[ids] == own[start:stop, None])
-            if lists.weights is not None:
-                is_own &= lists.weights[start:stop] > 0
-            if is_own.any():
-                row, place = np.argwhere(is_own)[0]
-                raise ValueError(
-                    f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
-                    "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
-                )
+    anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
+    positives = positives_of(direction, pairs, len(lists.ids))
+    for start, stop in blocks(len(lists.ids), BLOCK):
+        ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
+        broken = (ids < -1) | (ids >= candidates)
+        broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]
+        if broken.any():
+            row, place = np.argwhere(broken)[0]
+            raise ValueError(
+                f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, and "
+                f"there are {candidate}s 0 to {candidates - 1}, with -1 only at a list's end; the "
+                "table is damaged or was mined on other data, so mine again."
+            )
+        is_own = listed & _is_own(ids, positives.rows(np.arange(start, stop)), candidates)
+        if lists.weights is not None:
+            is_own &= lists.weights[start:stop] > 0
+        if is_own.any():
+            row, place = np.argwhere(is_own)[0]
+            raise ValueError(
+                f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
+                "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
+            )
+
+
+def _is_own(ids: Int32[np.ndarray, "anchors h"], own: Positives, candidates: int) -> Bool[np.ndarray, "anchors h"]:
+    """Which of the listed are among their anchor's own: one comparison where nobody has several."""
+    rows = np.arange(len(ids))
+    if own.most <= 1:
+        only = np.full(len(ids), -1, np.int32)
+        only[np.diff(own.offsets) > 0] = own.ids
+        return (ids == only[:, None]) & (ids >= 0)
+    own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
+    return is_among(pair_keys(rows[:, None], ids, candidates), own_keys)

@@ -83,7 +83,7 @@ def test_the_old_name_still_answers(run):
     ("arguments", "message"),
     [
         ((), "give IMAGES and CAPTIONS, or --experiment NAME"),
-        (("images.npy",), "give IMAGES and CAPTIONS"),
+        (("images.npy",), "say who belongs to whom"),
         ((*VECTORS, "--experiment", "demo"), "give IMAGES and CAPTIONS, or"),
         (("images.npy", "--experiment", "demo"), "give IMAGES and CAPTIONS, or"),
         (("--experiment", TINY, "--h-images", 60), "--h-images is for IMAGES and CAPTIONS; an experiment has [m"),

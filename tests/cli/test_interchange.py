@@ -121,7 +121,7 @@ def test_each_export_has_a_readme(name, run):
 def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
     given = ("--format", "flagembedding", "--num-negatives", 2, "--scores", *TEXTS)
     refused = run("export", "table", "out", *given, "--direction", "i2t")
-    assert "of the up to 2 positives of an image the table keeps the lowest score only" in refused.stderr
+    assert "of the up to 2 positives of an anchor the table keeps the lowest score only" in refused.stderr
     assert run("export", "table", "t2i", *given, "--direction", "t2i").exit_code == 0
     assert run("export", "table", "i2t", *given, "--direction", "i2t", *VECTORS).exit_code == 0
     i2t, t2i = (list(map(json.loads, Path(one, "train.jsonl").read_text().splitlines())) for one in DIRECTIONS)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
 
@@ -63,9 +64,41 @@ def test_queries_among_themselves_never_find_themselves():
     rng = np.random.default_rng(1)
     queries = unit(rng, 20)
     table = hard_negatives(queries=queries, positives=np.array([[3, 5]]), h=4)
-    own = [[row] for row in range(20)]
-    own[3], own[5] = [3, 5], [3, 5]
-    check(table.i2t, queries, queries, own, 4)
+    check_one_set(table, queries, {(3, 5), (5, 3)}, 4)
+
+
+def check_one_set(table, vectors, pairs, h):
+    """By the definition: others that are no positive; the lowest positive is never the row itself."""
+    scores = (vectors.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
+    for row in range(len(vectors)):
+        rest = [other for other in range(len(vectors)) if other != row and (row, other) not in pairs]
+        ids = sorted(rest, key=lambda other: (-scores[row, other], other))[:h]
+        assert table.i2t.negative_ids[row].tolist() == ids
+        np.testing.assert_array_equal(table.i2t.scores[row], scores[row, ids])
+        lowest = min((scores[row, other] for other in range(len(vectors)) if (row, other) in pairs), default=np.nan)
+        np.testing.assert_array_equal(table.i2t.positive_score[row], lowest)
+    assert {*map(tuple, table.positives.tolist())} == pairs
+    assert len(table.positives) == len(pairs)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), rows=st.integers(12, 40), count=st.integers(0, 5), search=st.booleans())
+def test_one_set_with_any_pairs_is_saved_and_read_as_it_was(seed, rows, count, search, tmp_path_factory):
+    """Pairs in either order, twice, and of a row with itself; the lists of both directions are the same."""
+    rng = np.random.default_rng(seed)
+    vectors, given = unit(rng, rows), rng.integers(0, rows, (count, 2))
+    table = hard_negatives(queries=vectors, positives=given, h=5, search="faiss-flat" if search else "onepass")
+    pairs = {(int(a), int(b)) for a, b in np.concatenate([given, given[:, ::-1]]) if a != b}
+    check_one_set(table, vectors, pairs, 5)
+    assert (table.t2i is table.i2t, table.directions, table.sides) == (True, ("i2t",), ("queries",))
+    assert audit(table) == []
+    folder = tmp_path_factory.mktemp("one") / "table"
+    table.save(folder)
+    assert audit(folder) == []
+    assert not (folder / "t2i.parquet").exists()
+    read = read_table(folder)
+    check_one_set(read, vectors, pairs, 5)
+    assert (read.sha256, repr(read)) == (table.sha256, f"NegativeTable(i2t: {rows} lists of 5, one set)")
 
 
 def test_pairs_by_row_and_one_direction_alone():

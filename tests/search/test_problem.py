@@ -7,7 +7,9 @@ import pytest
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import BACKENDS
+from aoq.pipeline.search.cluster.units import write_job
 from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.store import Folder
 
 
 def problem_of(positives, h_captions=1, h_images=1):
@@ -23,7 +25,6 @@ def own(problem, direction):
 def test_the_image_of_each_caption_is_a_list_of_pairs():
     problem = problem_of([2, -1, 0, 2, -1])
     assert problem.positives.tolist() == [[2, 0], [0, 2], [2, 3]]
-    assert problem.image_of.tolist() == [2, -1, 0, 2, -1]
     assert own(problem, "i2t") == [[2], [], [0, 3]]
     assert own(problem, "t2i") == [[2], [], [0], [2], []]
 
@@ -33,14 +34,38 @@ def test_both_sides_may_have_several_positives_and_pairs_may_repeat():
     assert problem.positives.tolist() == [[2, 1], [0, 4], [2, 4]]
     assert own(problem, "i2t") == [[4], [], [1, 4]]
     assert own(problem, "t2i") == [[], [2], [], [], [0, 2]]
-    with pytest.raises(ValueError, match="caption 4 belongs to several images"):
-        _ = problem.image_of
 
 
 def test_no_pairs_at_all():
     problem = problem_of(np.empty((0, 2), np.int64))
     assert own(problem, "i2t") == [[]] * 3
-    assert problem.image_of.tolist() == [-1] * 5
+
+
+def test_in_one_set_pairs_count_both_ways_and_no_row_is_listed_for_itself():
+    vectors = np.eye(4, dtype=np.float32)
+    problem = Problem(vectors, vectors, np.array([[0, 2], [2, 0], [3, 3]]), 1, 0, one_set=True)
+    assert problem.positives.tolist() == [[2, 0], [0, 2]]
+    assert own(problem, "i2t") == [[0, 2], [1], [0, 2], [3]]
+    side = problem["i2t"].rows(np.array([2, 3]))
+    assert [side.matches[row].tolist() for row in range(2)] == [[0], []]
+    assert problem.size("i2t").wanted == 3
+
+
+def test_a_cluster_opens_one_set_as_one_array(tmp_path):
+    np.save(tmp_path / "items.npy", np.eye(4, dtype=np.float32))
+    vectors = np.load(tmp_path / "items.npy", mmap_mode="r")
+    problem = Problem(vectors, vectors, np.array([[0, 2]]), 1, 0, one_set=True)
+    opened = write_job(problem, Folder(tmp_path, "key"), {}).open()
+    assert opened.captions is opened.images
+    assert opened.sha256 == problem.sha256
+
+
+@pytest.mark.parametrize("change", [{"captions": np.eye(4, dtype=np.float32)}, {"h_images": 1}])
+def test_one_set_is_one_array_with_one_kind_of_lists(change):
+    vectors = np.eye(4, dtype=np.float32)
+    given = {"images": vectors, "captions": vectors, "h_captions": 1, "h_images": 0, **change}
+    with pytest.raises(ValueError, match="one set has one array of vectors and one h"):
+        Problem(**given, positives=np.full(4, -1), one_set=True)
 
 
 def test_a_direction_of_no_depth_is_left_out_and_no_table_is_made(tmp_path):

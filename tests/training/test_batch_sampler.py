@@ -17,6 +17,7 @@ from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler, offline_similarities
@@ -301,14 +302,57 @@ def test_the_tables_own_pairs_are_the_default(table):
         np.testing.assert_array_equal(batch, same)
 
 
-def test_captions_of_several_images_or_of_none_are_refused(table):
+def test_pairs_are_needed_and_a_caption_of_no_image_is_no_offline_negative(table):
     pairs = np.stack([IMAGE_OF, np.arange(len(IMAGE_OF))], axis=1).astype(np.int32)
     with pytest.raises(ValueError, match="the table does not say which pairs are true; give image_of"):
         BatchSampler(replace(table, positives=None), batch_size=10)
-    with pytest.raises(ValueError, match="caption 4 belongs to 0 images"):
-        BatchSampler(replace(table, positives=np.delete(pairs, 4, axis=0)), batch_size=10)
-    with pytest.raises(ValueError, match="caption 4 belongs to 2 images"):
-        BatchSampler(replace(table, positives=np.concatenate([pairs, [[0, 4]]]).astype(np.int32)), batch_size=10)
+    alone = replace(table, positives=np.delete(pairs, 4, axis=0))
+    with pytest.raises(ValueError, match=r"1 captions have no image, the first is 4: .* or give them a weight of 0"):
+        BatchSampler(alone, batch_size=10)
+    sampler = BatchSampler(alone, batch_size=10, i2t_weights=(table.i2t.negative_ids != 4).astype(float))
+    assert not any((batch[:, 1] == 4).any() for batch in sampler)
+
+
+def corpus(seed, *, one_set):
+    """A table of pairs many-to-many, every row in one at least; and the pairs."""
+    rng = np.random.default_rng(seed)
+    rows = 9 if one_set else 12
+    pairs = np.concatenate([np.stack([np.arange(rows) % 9, np.arange(rows)], axis=1), rng.integers(0, 9, (5, 2))])
+    pairs[:rows, 0] = (pairs[:rows, 0] + one_set) % 9
+    vectors = rng.normal(size=(9, 4)), rng.normal(size=(rows, 4))
+    documents = {} if one_set else {"documents": vectors[1]}
+    table = hard_negatives(queries=vectors[0], positives=pairs, h=2, **documents)
+    return table, {tuple(pair) for pair in table.positives.tolist()}
+
+
+@pytest.mark.parametrize("one_set", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_many_to_many_pairs_are_drawn_by_the_definition(seed, one_set):
+    """Every pair once an epoch, negatives from the anchors' lists, companions their own, derived pairs untrue."""
+    table, pairs = corpus(seed, one_set=one_set)
+    itself = {(row, row) for row in range(9)} if one_set else set()
+    size = next(size for size in (5, 4, 6, 7) if len(pairs) % size != 1)  # a last batch of one has no negative
+    sampler = BatchSampler(table, batch_size=size, seed=seed)
+    anchors, collisions, drawn = [], 0, 0
+    for batch in sampler:
+        groups = np.split(batch, 3)
+        anchors += map(tuple, groups[0].tolist())
+        for (i, t), (i_off, t_off), (i_own, t_own) in zip(*(group.tolist() for group in groups), strict=True):
+            assert t_off in table.i2t.negative_ids[i]
+            assert i_off in table.t2i.negative_ids[t]
+            assert {(i_own, t_off), (i_off, t_own)} <= pairs
+            collisions += bool({(i_off, t_off), (i_own, t_own)} & (pairs | itself))
+            drawn += 1
+        expected = [[(i, t) in pairs | itself for t in batch[:, 1]] for i in batch[:, 0]]
+        np.testing.assert_array_equal(sampler.is_positive(batch), expected)
+    assert sorted(anchors) == sorted(pairs)
+    rows = np.arange(len(pairs), dtype=np.int32)
+    for draw in (sampler._sampler.draw(rows, np.random.default_rng(n)) for n in range(5)):
+        _, offline, companions = draw.groups
+        for n, corresponding in enumerate(draw.corresponding):
+            derived = {(group.images[n], group.captions[n]) for group in (offline, companions)}
+            assert corresponding == bool(derived & (pairs | itself))
+    assert collisions < drawn
 
 
 def test_what_a_screen_flags_is_not_drawn(table):

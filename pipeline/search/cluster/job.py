@@ -54,6 +54,7 @@ class Job:
     h_captions: int
     h_images: int
     memory: int
+    one_set: bool
     versions: Versions
 
     @property
@@ -61,12 +62,14 @@ class Job:
         return self.store.path
 
     def open(self) -> Problem:
-        images, captions = (open_array(side.here(), "c") for side in (self.images, self.captions))
+        images = open_array(self.images.here(), "c")
+        captions = images if self.one_set else open_array(self.captions.here(), "c")
         path = self.work / POSITIVES
         if file_sha256(path) != self.positives_sha256:
             raise ValueError(f"{path} was damaged after it was written; run again.")
         positives = open_array(path)
-        return Problem(images, captions, positives, self.h_captions, self.h_images, self.memory)
+        depths = self.h_captions, self.h_images
+        return Problem(images, captions, positives, *depths, self.memory, self.one_set)
 
 
 @cache

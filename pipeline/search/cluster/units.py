@@ -71,8 +71,8 @@ def write_job(problem: Problem, store: Folder, fetched: Mapping[Path, str]) -> J
         np.save(file, problem.positives)
     os.replace(temporary, positives)
     images, captions = _file_of(problem.images, fetched), _file_of(problem.captions, fetched)
-    depths = problem.h_captions, problem.h_images
-    return Job(images, captions, store, file_sha256(positives), *depths, problem.memory, versions_here())
+    shape = problem.h_captions, problem.h_images, problem.memory, problem.one_set
+    return Job(images, captions, store, file_sha256(positives), *shape, versions_here())
 
 
 def _file_of(vectors: np.ndarray, fetched: Mapping[Path, str]) -> VectorsFile:

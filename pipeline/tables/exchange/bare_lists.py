@@ -1,6 +1,6 @@
 """Formats of rows alone, of both directions, without texts and positives; `aoq import-table` reads them.
 
-A TREC run has a line for each negative, `qid Q0 docid rank score tag`; an image goes by its id, a caption by its row.
+A TREC run has a line for each negative, `qid Q0 docid rank score tag`; a row goes by its id, or by its number.
 
 The lists of AOQ's official code (2020) are `i2t_{name}.npy` and `t2i_{name}.npy`, int32 (anchors, h), hardest first.
 Row n of i2t holds caption rows for image n, row n of t2i image rows for caption n. There are neither scores nor
@@ -24,10 +24,10 @@ from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 TAG = "aoq"
 LOAD_RUN = """
-aoq import-table $folder/i2t.trec table --pairs pairs.npy  # or any reader of TREC runs: ir_measures, trec_eval
+aoq import-table $folder/i2t.trec table --pairs pairs.npy  # of two sides; or any reader of runs: ir_measures, trec_eval
 """
 LOAD_OFFICIAL = """
-aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # or the code of 2020
+aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # of two sides; or the code of 2020
 """
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 
@@ -116,10 +116,13 @@ def _entry(where: str, line: str, queries: Rows, documents: Rows) -> tuple[str, 
 def _row(name: str, rows: Rows, where: str) -> int:
     if rows is not None:
         if name not in rows:
-            raise ValueError(f"{where}: {name!r} is none of the {len(rows)} image ids.")
+            raise ValueError(f"{where}: {name!r} is none of the {len(rows)} ids.")
         return rows[name]
     if not (name.isascii() and name.isdecimal()) or len(name) > 9:
-        raise ValueError(f"{where}: {name!r} is no row number; give --image-ids where images go by ids.")
+        raise ValueError(
+            f"{where}: {name!r} is no row number; give --image-ids where images go by ids, and --caption-ids where "
+            "captions do."
+        )
     return int(name)
 
 

@@ -11,12 +11,21 @@ import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.exchange.formats import FORMATS, Format, find_format
-from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written, rows_by_id
+from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written
 from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
 from aoq.pipeline.tables.exchange.readme import write_readme
-from aoq.pipeline.tables.files import count_lists, read_chunks, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.files import (
+    count_lists,
+    count_rows,
+    directions_of,
+    read_chunks,
+    read_manifest,
+    read_positives,
+    said_of,
+)
+from aoq.pipeline.tables.ids import rows_by_id
 from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View
 
@@ -25,16 +34,26 @@ Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
 
 
 @dataclass(frozen=True)
-class Said:
-    """What stands for a table's rows: nothing, for what a format does not need."""
+class Stand:
+    """What stands for the rows of one side: nothing, for what a format does not need."""
 
-    captions: Sequence[str] | None = None
-    image_ids: Sequence[str] | None = None
+    ids: Sequence[str] | None = None
     """By default their row numbers."""
+    texts: Sequence[str] | None = None
     pictures: Path | Sequence[str] | None = None
-    """The folder in which an image's id is the name of its file; or each image's file."""
-    image_texts: Sequence[str] | None = None
-    """A text in each image's place."""
+    """The folder in which a row's id is the name of its file; or each row's file."""
+
+    @property
+    def is_given(self) -> bool:
+        return any(given is not None for given in (self.ids, self.texts, self.pictures))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What stands for a table's rows; of one set, `images` alone."""
+
+    images: Stand = Stand()
+    captions: Stand = Stand()
     packed: bool = False
     """Pictures go as the content of their files."""
 
@@ -53,15 +72,19 @@ def export_table(
 ) -> dict[Direction, Written]:
     """Write the lists of one direction, or of both where the format has both, and a README to the new folder `output`.
 
-    `vectors`, what the table was mined from, give the scores of positives that the table does not keep. What `view`
+    Of one set the lists of either direction are the same, and each item's are written once. `vectors`, what the table
+    was mined from, give the scores of positives that the table does not keep. What `view`
     flags is left out.
     """
     form, manifest = find_format(name), read_manifest(table)
-    require_stand_ins(name, form, said, direction)
-    names = _names(table, said)
+    mined = directions_of(manifest)
+    if len(mined) == 1:
+        said = _of_one_set(name, form, said, direction)
+    require_stand_ins(name, form, said, direction or mined[0])
+    names = _names(table, manifest, said)
     pairs = _true_pairs(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     outgoing: dict[Direction, Outgoing] = {}
-    for one in DIRECTIONS if direction is None else (direction,):
+    for one in mined if direction is None else (direction,):
         depth = _depth(table, one, num_negatives, strict=form.directions == "one")
         _require_scores(table, said_of(manifest, one).get("scores", "exact"), form, scores)
         anchors, candidates = SIDES[one]
@@ -106,26 +129,56 @@ class _Lists:
             start += len(lists)
 
 
-def require_stand_ins(name: str, form: Format, said: Said, direction: Direction | None) -> None:
+def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None) -> Said:
+    """The same for both sides, which are one."""
+    if form.directions == "joined":
+        raise ValueError(f"{name} joins images and captions, and this table is of one set; choose another format.")
+    if direction == "t2i":
+        raise ValueError(
+            "of one set both directions have the same lists, which are kept as i2t; leave out --direction."
+        )
+    if said.captions.is_given:
+        raise ValueError(
+            "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out what is "
+            "about captions."
+        )
+    return replace(said, captions=said.images)
+
+
+def require_stand_ins(name: str, form: Format, said: Said, direction: Direction) -> None:
     """Refuse what would make a reader take an id for a text, and what the format has no place for."""
-    takes_pictures = form.images in ("path", "lookup")
-    if said.pictures is not None and said.image_texts is not None:
-        raise ValueError("an image goes as its picture or as a text; give --image-root or --image-texts, not both.")
-    if form.has_texts and said.captions is None:
+    images, captions = said.images, said.captions
+    for stand, text, root in ((images, "--image-texts", "--image-root"), (captions, "--captions", "--caption-root")):
+        if stand.pictures is not None and stand.texts is not None:
+            what = "an image" if stand is images else "a caption"
+            raise ValueError(f"{what} goes as its picture or as a text; give {root} or {text}, not both.")
+    if form.has_texts and captions is not images and captions.texts is None and captions.pictures is None:
         raise ValueError(f"{name} has the captions' texts, and none are given; give --captions FILE or --data FOLDER.")
-    if said.pictures is not None and not takes_pictures:
+    pictures = [stand for stand in (images, captions) if stand.pictures is not None]
+    if pictures and form.images not in ("path", "lookup"):
         why = "has ids alone" if form.images == "id" else "is read as text alone"
-        others = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
-        raise ValueError(f"{name} {why}, and has no place for pictures; leave out --image-root, or choose {others}.")
-    if said.image_texts is not None and (not form.has_texts or form.directions == "joined"):
+        root = "--image-root" if pictures[0] is images else "--caption-root"
+        raise ValueError(
+            f"{name} {why}, and has no place for pictures; leave out {root}, or choose {_with_pictures()}."
+        )
+    if images.texts is not None and (not form.has_texts or form.directions == "joined"):
         raise ValueError(f"{name} has no place for a text of an image; leave out --image-texts.")
-    if form.has_texts and said.pictures is None and said.image_texts is None:
+    if form.directions == "joined" and captions.pictures is not None:
+        raise ValueError(f"{name} has captions as texts; give --captions FILE in place of --caption-root.")
+    if form.has_texts and images.pictures is None and images.texts is None:
         raise ValueError(f"{_would_be_text(name, form)}; give {_remedy(form)}.")
-    if said.packed and (form.images != "lookup" or said.pictures is None):
+    if said.packed and (form.images != "lookup" or not pictures):
         others = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
         raise ValueError(f"--pack puts the pictures of --image-root into an export of {others}; leave it out.")
-    if form.queries == "text" and direction == "i2t" and said.image_texts is None:
-        raise ValueError(f"{name} reads its queries as text, and i2t has images there; give --direction t2i.")
+    if form.queries == "text" and (images if direction == "i2t" else captions).texts is None:
+        side, other = ("images", "t2i") if direction == "i2t" else ("pictures", "i2t")
+        raise ValueError(
+            f"{name} reads its queries as text, and {direction} has {side} there; give --direction {other}."
+        )
+
+
+def _with_pictures() -> str:
+    return ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
 
 
 def _would_be_text(name: str, form: Format) -> str:
@@ -138,8 +191,7 @@ def _remedy(form: Format) -> str:
     texts = "--image-texts FILE, a text in each image's place"
     pictures = "--image-root FOLDER, where the file of an image is its id"
     if form.images == "text":
-        others = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
-        return f"{texts}, or choose a format with pictures: {others}"
+        return f"{texts}, or choose a format with pictures: {_with_pictures()}"
     return pictures if form.directions == "joined" else f"{pictures} (or {texts})"
 
 
@@ -160,23 +212,28 @@ def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
         raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
 
 
-def _names(table: Path, said: Said) -> dict[str, Names]:
+def _names(table: Path, manifest: Mapping[str, Any], said: Said) -> dict[str, Names]:
     """What images and captions go by."""
-    images, rows = ([str(row) for row in range(count_lists(table / f"{one}.parquet")[0])] for one in DIRECTIONS)
-    listed = None if isinstance(said.pictures, Path) else said.pictures
-    counts = ((said.image_ids, images, "image ids"), (said.captions, rows, "captions"))
-    for given, numbers, what in (*counts, (said.image_texts, images, "texts of images"), (listed, images, "pictures")):
-        if given is not None and len(given) != len(numbers):
-            raise ValueError(f"{len(given)} {what} are given for a table of {len(numbers)}; they are of other data.")
-    ids = images if said.image_ids is None else said.image_ids
-    rows_by_id(ids)
-    if said.pictures is None:
-        pictured = Names(ids, said.image_texts or (), noun="image")
-    else:
-        files = said.pictures if not isinstance(said.pictures, Path) else find_pictures(said.pictures, ids)
-        require_pictures(files)
-        pictured = Names(ids, files, are_pictures=True, noun="image")
-    return {"images": pictured, "captions": Names(rows, said.captions or ())}
+    counts = count_rows(table, manifest)
+    if said.captions is said.images:
+        return dict.fromkeys(counts, _names_of(said.images, counts["images"], "item"))
+    sides = {"images": (said.images, "image"), "captions": (said.captions, "caption")}
+    return {side: _names_of(stand, counts[side], noun) for side, (stand, noun) in sides.items()}
+
+
+def _names_of(stand: Stand, count: int, noun: str) -> Names:
+    texts = "captions" if noun == "caption" else f"texts of {noun}s"
+    listed = None if isinstance(stand.pictures, Path) else stand.pictures
+    for given, what in ((stand.ids, f"{noun} ids"), (stand.texts, texts), (listed, "pictures")):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {what} are given for a table of {count}; they are of other data.")
+    ids = [str(row) for row in range(count)] if stand.ids is None else stand.ids
+    rows_by_id(ids, noun)
+    if stand.pictures is None:
+        return Names(ids, stand.texts or (), noun=noun)
+    files = find_pictures(stand.pictures, ids) if isinstance(stand.pictures, Path) else stand.pictures
+    require_pictures(files)
+    return Names(ids, files, are_pictures=True, noun=noun)
 
 
 def _true_pairs(table: Path, manifest: Mapping[str, Any]) -> Pairs:

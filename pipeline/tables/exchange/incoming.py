@@ -15,12 +15,13 @@ import numpy as np
 from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks, offsets_of
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks, offsets_of, pairs_of
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.exchange.bare_lists import Rows, measure_run, open_official, read_run
-from aoq.pipeline.tables.exchange.outgoing import rows_by_id
+from aoq.pipeline.tables.exchange.bare_lists import measure_run, open_official, read_run
 from aoq.pipeline.tables.files import ContentHash, list_writer
-from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, paired, positives_of
+from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.pair_files import Known
+from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, pairing_sha256, positives_of
 from aoq.pipeline.tables.writing import write_table
 
 GROUP_ROWS = 1024
@@ -49,50 +50,66 @@ def find_files(source: Path) -> dict[Direction, Path]:
     files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
     for path in files.values():
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is no file; a table needs the lists of images (i2t) and captions (t2i).")
+            raise FileNotFoundError(
+                f"{path} is no file; a table is imported with the lists of images (i2t) and captions (t2i), and one "
+                "set is not imported."
+            )
     return files
 
 
 def open_foreign_lists(
-    files: Mapping[Direction, Path], image_ids: Sequence[str] | None, captions: int | None, work: Path
+    files: Mapping[Direction, Path], known_images: Known, known_captions: Known, work: Path
 ) -> dict[Direction, ForeignLists]:
     """Official `.npy` lists as they are; TREC runs by way of files in the folder `work`.
 
-    A run has rows for all `image_ids` and the count of `captions`; where these are not known, for as many as it names.
+    A run has a row for each of a side, or, where nobody counted them, for as many as it names.
     """
     if files["i2t"].suffix == ".npy":
         return {direction: ForeignLists(str(path), open_official(path)) for direction, path in files.items()}
-    images: Rows = None if image_ids is None else rows_by_id(image_ids)
-    i2t, t2i = measure_run(files["i2t"], images, None), measure_run(files["t2i"], None, images)
-    image_count = max(i2t.queries, t2i.documents) if image_ids is None else len(image_ids)
-    caption_count = max(t2i.queries, i2t.documents) if captions is None else captions
+    images, captions = (
+        None if side.ids is None else rows_by_id(side.ids, side.noun) for side in (known_images, known_captions)
+    )
+    i2t, t2i = measure_run(files["i2t"], images, captions), measure_run(files["t2i"], captions, images)
+    named = max(i2t.queries, t2i.documents), max(t2i.queries, i2t.documents)
+    known = known_images.count, known_captions.count
+    image_count, caption_count = (rows if count is None else count for rows, count in zip(named, known, strict=True))
     if t2i.queries > caption_count:
         raise ValueError(
             f"{files['t2i']} has a list for caption {t2i.queries - 1}, and there are captions 0 to {caption_count - 1}."
         )
-    derived = [count for count, known in ((image_count, image_ids), (caption_count, captions)) if known is None]
+    derived = [rows for rows, count in zip(named, known, strict=True) if count is None]
     if max(derived, default=0) > MOST_ROWS * (lists := i2t.lists + t2i.lists):
         raise ValueError(
             f"the runs name image {image_count - 1} and caption {caption_count - 1}, and have {lists} lists: these are "
             "no rows of the data; number rows from 0, and give --image-ids where images go by ids."
         )
     return {
-        "i2t": ForeignLists(str(files["i2t"]), *read_run(files["i2t"], images, None, image_count, i2t.longest, work)),
-        "t2i": ForeignLists(str(files["t2i"]), *read_run(files["t2i"], None, images, caption_count, t2i.longest, work)),
+        "i2t": ForeignLists(
+            str(files["i2t"]), *read_run(files["i2t"], images, captions, image_count, i2t.longest, work)
+        ),
+        "t2i": ForeignLists(
+            str(files["t2i"]), *read_run(files["t2i"], captions, images, caption_count, t2i.longest, work)
+        ),
     }
 
 
 def import_lists(
     given: Mapping[Direction, ForeignLists],
-    image_of: Int32[np.ndarray, " captions"],
+    positives: Integer[np.ndarray, "*shape"],
     vectors: Mapping[str, Matrix] | None,
     *,
     provenance: Mapping[str, Any],
     output: Path,
 ) -> dict[str, Any]:
-    """Write the table to the new folder `output`; its manifest."""
-    _check_sizes(given, image_of, vectors)
-    pairs, made = paired(image_of), {}
+    """Write the table to the new folder `output`; its manifest.
+
+    `positives` are rows (image, caption), or the image of each caption. Without a `dataset` in the provenance they name
+    the data.
+    """
+    _check_sizes(given, positives, vectors)
+    images, captions = (len(given[direction].ids) for direction in DIRECTIONS)
+    pairs, made = pairs_of(positives, images, captions), {}
+    provenance = {"dataset": pairing_sha256(pairs, captions), **provenance}
     for direction in DIRECTIONS:
         lists, candidates = given[direction], len(given[OTHER[direction]].ids)
         both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
@@ -155,10 +172,11 @@ def _checked_ids(given: ForeignLists, start: int, stop: int, candidates: int) ->
 
 def _check_sizes(
     given: Mapping[Direction, ForeignLists],
-    image_of: Int32[np.ndarray, " captions"],
+    positives: Integer[np.ndarray, "*shape"],
     vectors: Mapping[str, Matrix] | None,
 ) -> None:
     images, captions = len(given["i2t"].ids), len(given["t2i"].ids)
+    image_of = positives if positives.ndim == 1 else np.full(captions, -1)
     if len(image_of) != captions:
         raise ValueError(
             f"{given['t2i'].source} has lists for {captions} captions, and {len(image_of)} are paired with images."

@@ -2,7 +2,7 @@
 
     ids       train     query_id, positive_id, negative_ids [, scores]   a row for each pair
               images    image_id, image                                  or text, as for captions
-              captions  caption_id, text
+              captions  caption_id, text                                 of one set: items, with item_id
     pylate    train     query_id, document_ids, scores                   a row for each pair: the positive first
               queries   query_id, text
               documents document_id, text
@@ -42,7 +42,7 @@ NAMED_ROWS = 2**16
 LOAD_IDS = """
 from datasets import load_dataset
 from sentence_transformers.util import resolve_ids
-train, images, captions = (load_dataset("$folder", name, split="train") for name in ("train", "images", "captions"))
+train, $tables = (load_dataset("$folder", name, split="train") for name in ("train", $names))
 train.set_transform(resolve_ids({"query_id": $queries, "positive_id": $documents, "negative_ids": $documents}))
 """
 LOAD_PYLATE = """
@@ -67,7 +67,7 @@ data = ColPaliEngineDataset(train, Corpus(corpus), "query", "positive_passages",
 def write_ids(outgoing: Outgoing, folder: Path) -> Written:
     """An anchor with fewer negatives than `depth`, or without a positive, has no row in `train`."""
     folder.mkdir()
-    for side in (outgoing.anchors, outgoing.candidates):
+    for side in {side.noun: side for side in (outgoing.anchors, outgoing.candidates)}.values():
         value = "image" if side.are_pictures else "text"
         write_lookup(folder / f"{side.noun}s.parquet", side, f"{side.noun}_id", value, packed=outgoing.packed)
     anchors, candidates = outgoing.anchors.ids, outgoing.candidates.ids

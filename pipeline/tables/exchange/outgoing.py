@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
@@ -25,15 +25,8 @@ class Names:
     values: Sequence[str] = ()
     """Texts, or the absolute paths of pictures; none where a format has ids alone."""
     are_pictures: bool = False
-    noun: Literal["image", "caption"] = "caption"
-
-
-def rows_by_id(ids: Sequence[str]) -> dict[str, int]:
-    """The row of each image; refuses images that share an id."""
-    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
-        row = next(row for row, name in enumerate(ids) if rows[name] != row)
-        raise ValueError(f"images {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each image its own.")
-    return rows
+    noun: str = "caption"
+    """What a row is, in names of tables and columns: image, caption, or item of one set."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class Outgoing:
     def __post_init__(self) -> None:
         if self.scored and self.vectors is None and self.positives.most > 1:
             raise ValueError(
-                f"of the up to {self.positives.most} positives of an image the table keeps the lowest score only; "
+                f"of the up to {self.positives.most} positives of an anchor the table keeps the lowest score only; "
                 "give --vectors IMAGES CAPTIONS, what it was mined from, for those of all."
             )
 

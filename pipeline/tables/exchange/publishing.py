@@ -2,7 +2,7 @@
 
     i2t.parquet, t2i.parquet, positives.parquet, manifest.json, certificates   the table, which reads back as one
     view/           what a screen says of its places
-    images.parquet  image_id, of each row
+    images.parquet  image_id, of each row; captions.parquet, likewise; of one set items.parquet
     README.md       the card, with YAML for the Hugging Face hub
 
 Nothing of it tells of this machine.
@@ -19,35 +19,47 @@ from typing import Any
 
 import pyarrow as pa
 
-from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange.outgoing import ROWS, rows_by_id
+from aoq.pipeline.tables.exchange.outgoing import ROWS
 from aoq.pipeline.tables.exchange.parquet import write_groups
 from aoq.pipeline.tables.exchange.readme import describe_tables
-from aoq.pipeline.tables.files import MANIFEST, POSITIVES, count_lists, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.files import (
+    MANIFEST,
+    POSITIVES,
+    count_rows,
+    directions_of,
+    read_chunks,
+    read_manifest,
+    read_positives,
+    sides_of,
+)
+from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.pairs import TWO_SIDES
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
-VIEW, IMAGES = "view", "images.parquet"
+VIEW = "view"
+NOUNS = ("image", "caption")
+ITEM = "item"
+"""What a row of one set is."""
 COLUMNS = ("anchors", "h", "search", "guarantee", "first_score_mean", "last_score_mean", "above_positive_share")
 
 CARD = Template(
     """\
 ---
 ${license}pretty_name: $pretty
-tags: [hard-negatives, image-text-retrieval, aoq]
+tags: [hard-negatives, $task, aoq]
 $tables---
 # $name
 
-Hard negatives for image-text retrieval: for each image the captions, and for each caption the images that a teacher
-finds most similar among those that are not its own. Ids and scores alone; no pictures, no texts. Anchor n of `i2t` is
-row n of the images, anchor n of `t2i` row n of the captions, of the data with the fingerprint
+$about Ids and scores alone; no pictures, no texts.
+$rows of the data with the fingerprint
 `$dataset`.
 
 | | $columns |
 |---|$rule|
 $directions
 
-`negative_ids` are rows of the other side: score falling, then id rising, padding −1. An anchor's own are in
+`negative_ids` are rows of what is searched: score falling, then id rising, padding −1. An anchor's own are in
 `positives`, never in the lists. Made by $tool $version; teacher:
 `$teacher`.
 $flags
@@ -61,8 +73,21 @@ rows = load_dataset("$name", "i2t", split="train")
 `aoq export $name OUT --format …$view` writes it for a trainer, with your own captions and pictures.
 """
 )
+ABOUT = {
+    1: (
+        "Hard negatives within one set: for each of the $first the others that a teacher finds most similar among "
+        "those that are not its own.",
+        "Anchor n of `i2t` is row n of the $first,",
+    ),
+    2: (
+        "Hard negatives: for each of the $first the $second, and for each of the $second the $first that a teacher "
+        "finds most similar among those that are not its own.",
+        "Anchor n of `i2t` is row n of the $first, anchor n of `t2i` row n of the $second,",
+    ),
+}
+"""By the number of sides: what there is, and what its rows are."""
 FLAGS = """
-`i2t_flags` and `t2i_flags` say what may match after all, place by place: bit n of `flags` is rule n of
+$tables say what may match after all, place by place: bit n of `flags` is rule n of
 $rules.
 """
 
@@ -73,40 +98,52 @@ def publish_table(
     *,
     view: Path | None = None,
     image_ids: Sequence[str] | None = None,
+    caption_ids: Sequence[str] | None = None,
     licence: str | None = None,
 ) -> list[str]:
     """Check the table and its view, write both to the new folder `output`, and name the files."""
     manifest = read_manifest(table)
     judged = None if view is None else read_view(view, manifest)
-    for direction in DIRECTIONS:
+    directions, nouns = directions_of(manifest), NOUNS if len(sides_of(manifest)) > 1 else (ITEM,)
+    if len(nouns) == 1 and caption_ids is not None:
+        raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
+    for direction in directions:
         for _ in read_chunks(table, direction, manifest, 16 * ROWS):
             pass  # refused in the end where the lists are not those of the manifest
     read_positives(table, manifest)
     output.mkdir()
-    for name in (*(f"{one}{kind}" for one in DIRECTIONS for kind in (".parquet", ".certificates.parquet")), POSITIVES):
+    for name in (*(f"{one}{kind}" for one in directions for kind in (".parquet", ".certificates.parquet")), POSITIVES):
         if (table / name).is_file():
             shutil.copyfile(table / name, output / name)
     shutil.copyfile(table / MANIFEST, output / MANIFEST)
     if judged is not None:
         write_view(judged, output / VIEW)
-    if image_ids is not None:
-        _write_ids(output / IMAGES, image_ids, count_lists(table / "i2t.parquet")[0])
+    for noun, ids, count in zip(nouns, (image_ids, caption_ids), count_rows(table, manifest).values(), strict=False):
+        if ids is not None:
+            _write_ids(output, noun, ids, count)
     (output / "README.md").write_text(_card(output, manifest, judged, licence), encoding="utf-8")
     return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
 
 
-def _write_ids(path: Path, ids: Sequence[str], images: int) -> None:
-    if len(ids) != images:
-        raise ValueError(f"{len(ids)} image ids are given for a table of {images}; they are of other data.")
-    rows_by_id(ids)
-    write_groups(path, [pa.table({"image_id": pa.array(ids, pa.string())})])
+def _write_ids(folder: Path, noun: str, ids: Sequence[str], count: int) -> None:
+    if len(ids) != count:
+        raise ValueError(f"{len(ids)} {noun} ids are given for a table of {count}; they are of other data.")
+    rows_by_id(ids, noun)
+    write_groups(folder / f"{noun}s.parquet", [pa.table({f"{noun}_id": pa.array(ids, pa.string())})])
 
 
 def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence: str | None) -> str:
-    tables = {Path(name).stem: name for name in ("i2t.parquet", "t2i.parquet", POSITIVES, IMAGES)}
-    tables |= {f"{one}_flags": f"{VIEW}/{one}.parquet" for one in DIRECTIONS}
+    directions, sides = directions_of(manifest), sides_of(manifest)
+    named = [
+        f"{name}.parquet" for name in (*directions, Path(POSITIVES).stem, *(f"{noun}s" for noun in (*NOUNS, ITEM)))
+    ]
+    tables = {Path(name).stem: name for name in named}
+    tables |= {f"{one}_flags": f"{VIEW}/{one}.parquet" for one in directions}
     said = manifest.get("directions", {})
-    rows = [[one, *(said.get(one, {}).get(column, "") for column in COLUMNS)] for one in DIRECTIONS]
+    rows = [[one, *(said.get(one, {}).get(column, "") for column in COLUMNS)] for one in directions]
+    names = {"first": visible(sides[0]), "second": visible(sides[-1])}
+    about, anchors = (Template(text).substitute(names) for text in ABOUT[len(sides)])
+    flag_tables = " and ".join(f"`{one}_flags`" for one in directions)
     rules = "" if view is None else ", ".join(f"`{rule}`" for rule in view.manifest["rules"])
     return CARD.substitute(
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
@@ -117,7 +154,10 @@ def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence:
         columns=" | ".join(column.replace("_", " ") for column in COLUMNS),
         rule="|".join("---" for _ in COLUMNS),
         directions="\n".join("| " + " | ".join(visible(str(cell)) for cell in row) + " |" for row in rows),
-        flags="" if view is None else Template(FLAGS).substitute(rules=rules),
+        flags="" if view is None else Template(FLAGS).substitute(rules=rules, tables=flag_tables),
+        task="image-text-retrieval" if sides == TWO_SIDES else "retrieval",
+        about=about,
+        rows=anchors,
         teacher=visible(json.dumps(manifest.get("teacher", "unknown"))),
         tool=visible(str(manifest.get("tool", "aoq"))),
         version=visible(str(manifest.get("tool_version", ""))),

@@ -34,6 +34,8 @@ def write_readme(
     tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
     given = {"folder": folder.name}
     given |= {"queries": f"{sides[0].noun}s", "documents": f"{sides[1].noun}s"}
+    lookups = sorted({f"{side.noun}s" for side in sides}, reverse=True)
+    given |= {"tables": ", ".join(lookups), "names": ", ".join(f'"{name}"' for name in lookups)}
     by_path = any(side.are_pictures for side in sides) and not any(one.packed for one in outgoing.values())
     text = Template(README).substitute(
         name=name,

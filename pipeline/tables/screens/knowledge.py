@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives, both_ways, with_itself
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.screens.entries import Entries
 from aoq.pipeline.tables.screens.judgements import Judgements
@@ -58,12 +58,16 @@ class Context:
 
     @cached_property
     def texts(self) -> Texts:
-        return Texts(self.known.texts or (), self.own["i2t"])
+        own, rows = self.own["i2t"], len(self.table.i2t)
+        if self.table.is_one_set and self.table.positives is not None:  # what says what the anchor says matches, too
+            anchors, candidates = with_itself(self.table.positives, rows).T
+            own = Positives.of_pairs(anchors, candidates, rows)
+        return Texts(self.known.texts or (), own)
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:
         assert self.known.matches is not None  # check_knowledge has looked
-        images, captions = self.known.matches.T
+        images, captions = (both_ways(self.known.matches) if self.table.is_one_set else self.known.matches).T
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
 
     def keys(self, entries: Entries) -> Int64[np.ndarray, " entries"]:
@@ -73,4 +77,10 @@ class Context:
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
         """That each pair matches, to the judge; NaN where it was not asked."""
         assert self.known.judgements is not None  # check_knowledge has looked
-        return self.known.judgements.of(self.keys(entries), len(self.table.t2i))
+        judgements, captions = self.known.judgements, len(self.table.t2i)
+        found = judgements.of(self.keys(entries), captions)
+        if not self.table.is_one_set:
+            return found
+        return np.where(
+            np.isnan(found), judgements.of(pair_keys(entries.captions, entries.images, captions), captions), found
+        )

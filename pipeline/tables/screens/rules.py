@@ -35,9 +35,14 @@ def is_like_the_own_image(entries: Entries, least: float, context: Context) -> B
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     """A caption of no image has no pair to doubt."""
-    right = context.known.pair_probabilities
+    right, pairs = context.known.pair_probabilities, np.diff(context.own["t2i"].offsets)
     assert right is not None  # check_knowledge has looked
-    return ((right < least) & (np.diff(context.own["t2i"].offsets) > 0))[entries.captions]
+    if len(several := np.flatnonzero(pairs > 1)):
+        raise ValueError(
+            f"the rule doubtful_pair doubts a caption's one pair, and caption {several[0]} has {pairs[several[0]]}; "
+            "leave out the rule."
+        )
+    return ((right < least) & (pairs > 0))[entries.captions]
 
 
 def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray, " entries"]:

@@ -18,7 +18,7 @@ from aoq.pipeline.config.load import explain
 from aoq.pipeline.config.screen import RULES, Screen, Suspected
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.entries import entry_blocks
@@ -42,7 +42,7 @@ class ScreenedTable:
     """What becomes of negatives that the screen suspects, unless `weights` is told otherwise."""
 
     def __repr__(self) -> str:
-        flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in DIRECTIONS)
+        flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in self.table.directions)
         return f"ScreenedTable({self.table!r}, {flagged})"
 
     def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
@@ -131,7 +131,7 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
     """The table's negatives under the rules of the screen."""
     check_knowledge(screen, known)
     judged, counts, context = {}, {}, Context(table, known, screen)
-    for direction in DIRECTIONS:
+    for direction in table.directions:
         flags = flag_negatives(context, direction)
         judged[direction] = Judged(flags, suspicion_of(context, direction, flags))
         counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)
@@ -147,7 +147,7 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
         "table_sha256": table.sha256,
         "directions": counts,
     }
-    return View(judged["i2t"], judged["t2i"], manifest)
+    return View(judged["i2t"], judged[table.directions[-1]], manifest)
 
 
 def _counts(

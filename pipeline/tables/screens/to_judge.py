@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool
 
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES
-from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import listed_keys
 from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.view import Judged, View
@@ -35,14 +34,17 @@ def pairs_to_judge(table: NegativeTable, *, top: int, view: View | None = None) 
     """
     captions = len(table.t2i)
     keys, scores = [], []
-    for direction in DIRECTIONS:
+    for direction in table.directions:
         lists = table[direction]
         asked = lists.negative_ids[:, :top] >= 0
         if view is not None:
             asked &= _suspected(view[direction])[:, :top]
         anchors, places = np.nonzero(asked)
-        keys.append(listed_keys(direction, anchors, lists.negative_ids[anchors, places], captions))
+        candidates = lists.negative_ids[anchors, places]
         scores.append(lists.scores[anchors, places])
+        if table.is_one_set:  # either order is the same pair
+            anchors, candidates = np.minimum(anchors, candidates), np.maximum(anchors, candidates)
+        keys.append(listed_keys(direction, anchors, candidates, captions))
     found, first = np.unique(np.concatenate(keys), return_index=True)
     if not len(found):
         where = "the table lists none" if view is None else f"the view suspects none of the first {top} of each list"

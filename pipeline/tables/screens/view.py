@@ -1,6 +1,6 @@
 """A table as a screen sees it, kept beside the table: nothing is taken out of the table itself.
 
-`i2t.parquet` and `t2i.parquet` hold, row for row and place for place,
+`i2t.parquet` and `t2i.parquet` (`i2t.parquet` alone of one set) hold, row for row and place for place,
 
     anchor_id   int32
     flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
@@ -27,8 +27,8 @@ from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.reading import parse_json, reading
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.files import MANIFEST, require_numbers, said_of, table_hashes
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.files import MANIFEST, directions_of, require_numbers, said_of, table_hashes
 from aoq.pipeline.tables.screens.rules import bit
 
 FORMAT_VERSION = 1
@@ -63,6 +63,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class View:
+    """Both directions; of one set they are the same."""
+
     i2t: Judged
     t2i: Judged
     manifest: Mapping[str, Any]
@@ -73,7 +75,7 @@ class View:
 
 def write_view(view: View, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for direction in DIRECTIONS:
+    for direction in view.manifest["directions"]:
         judged = view[direction]
         rows, h = judged.flags.shape
         columns = {
@@ -89,8 +91,8 @@ def write_view(view: View, folder: Path) -> None:
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """The view, which must be of the table with this manifest."""
     manifest = read_view_manifest(folder, table)
-    i2t, t2i = (_whole(folder, direction, said_of(table, direction)) for direction in DIRECTIONS)
-    return View(i2t, t2i, manifest)
+    judged = [_whole(folder, direction, said_of(table, direction)) for direction in directions_of(table)]
+    return View(judged[0], judged[-1], manifest)
 
 
 class Counts(TypedDict):

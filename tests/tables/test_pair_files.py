@@ -1,0 +1,129 @@
+"""Files of pairs: each format says the same, many-to-many, by row and by id, graded or not; and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aoq.pipeline.tables.pair_files import COLUMNS, Known, read_pairs
+
+QUERIES, DOCUMENTS = 7, 12
+IDS = [f"q{row}" for row in range(QUERIES)], [f"0{row}" for row in range(DOCUMENTS)]
+ROWS = Known("image", QUERIES), Known("caption", DOCUMENTS)
+NAMED = Known("image", QUERIES, IDS[0]), Known("caption", DOCUMENTS, IDS[1])
+
+
+def write(path, rows, names, delimiter):
+    if path.suffix == ".npy":
+        np.save(path, np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2))
+    elif path.suffix == ".parquet":
+        columns = map(list, zip(*rows, strict=True))
+        pq.write_table(pa.table(dict(zip(names, columns, strict=False))), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(names, row, strict=False))) + "\n" for row in rows))
+    elif path.suffix in (".csv", ".tsv"):
+        lines = [delimiter.join(map(str, row)) for row in [names[: len(rows[0])], *rows]]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        path.write_text("".join(f"{row[0]} 0 {row[1]} {row[2]}\n" for row in rows))
+    return path
+
+
+def pairs_of(found):
+    return [tuple(pair) for pair in found.tolist()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11), st.integers(-1, 3)), min_size=1, max_size=30),
+    least=st.sampled_from([None, 0.0, 2.0]),
+    columns=st.sampled_from([*COLUMNS]),
+    grade=st.sampled_from(["grade", "score"]),
+    by_id=st.booleans(),
+)
+def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    given = [(IDS[0][q], IDS[1][d], g) for q, d, g in rows] if by_id else rows
+    expected = [(q, d) for q, d, g in rows if g >= (1 if least is None else least)]
+    for name in ("a.parquet", "a.jsonl", "a.csv", "a.tsv", "a.qrels", "a.txt", "headless.trec"):
+        delimiter = "\t" if name == "a.tsv" else ","
+        path = write(folder / name, given, (*columns, grade), delimiter)
+        if expected:
+            assert pairs_of(read_pairs(path, *(NAMED if by_id else ROWS), least)) == expected
+        else:
+            with pytest.raises(ValueError, match=r"no pair has a grade of at least .*; lower --min-grade"):
+                read_pairs(path, *(NAMED if by_id else ROWS), least)
+    for name in ("b.parquet", "b.jsonl", "b.csv", "b.tsv"):
+        path = write(folder / name, [row[:2] for row in given], columns, "\t" if name == "b.tsv" else ",")
+        assert pairs_of(read_pairs(path, *(NAMED if by_id else ROWS))) == [row[:2] for row in rows]
+    assert pairs_of(read_pairs(write(folder / "b.npy", rows, (), ""), *ROWS)) == [row[:2] for row in rows]
+
+
+def test_judgements_with_tabs_may_be_called_tsv(tmp_path):
+    path = tmp_path / "qrels.train.tsv"
+    path.write_text("3\t0\t4\t1\n3\t0\t5\t0\n")
+    assert pairs_of(read_pairs(path, *ROWS)) == [(3, 4)]
+
+
+def test_ids_may_be_whole_numbers_and_of_one_side_alone(tmp_path):
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"query_id": [900, 800], "document_id": [3, 4]}), path)
+    known = Known("image", 2, ["800", "900"]), ROWS[1]
+    assert pairs_of(read_pairs(path, *known)) == [(1, 3), (0, 4)]
+
+
+def test_a_vector_is_the_image_of_each_caption(tmp_path):
+    np.save(tmp_path / "pairs.npy", np.array([0, -1, 3]))
+    assert read_pairs(tmp_path / "pairs.npy", *ROWS).tolist() == [0, -1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "known", "message"),
+    [
+        ("a.csv", "query_id,document_id\nq1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is none of the 7 ids"),
+        (
+            "a.csv",
+            "query_id,document_id\n1,2\n1,12\n",
+            ROWS,
+            "pair 1 names caption '12', and there are captions 0 to 11",
+        ),
+        ("a.csv", "query_id,document_id\n1,2\n-1,2\n", ROWS, "pair 1 names image '-1', and there are images 0 to 6"),
+        ("a.csv", "query_id,document_id\nq1,2\n", ROWS, "column 'query_id' is of string, and int64 is needed"),
+        ("a.csv", "query_id,document_id,grade\n1,2,high\n", ROWS, "column 'grade' is of string, and double is needed"),
+        ("a.csv", "query_id,document_id,grade\n1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),
+        ("a.csv", "query,document\n1,2\n", ROWS, r"its columns are \['query', 'document'\]\); it needs two columns"),
+        ("a.csv", "query_id,document_id\n", ROWS, "a.csv has no pair; give --unpaired"),
+        ("a.csv", "", ROWS, "a.csv is damaged or not pairs"),
+        ("a.jsonl", '{"query_id": 1', ROWS, "a.jsonl is damaged or not pairs"),
+        ("a.jsonl", '{"left": 1, "right": 2}\n{"left": 1}\n', ROWS, "1 values of column 'right' are empty"),
+        ("a.qrels", "1 0 2\n", ROWS, "a.qrels:1: 3 fields where judgements have 4"),
+        ("a.qrels", "1 0 2 1\n1 0 2 high\n", ROWS, "a.qrels:2: the grade 'high' is not a number"),
+        ("a.qrels", "q1 0 2 1\n", ROWS, "'q1' is no row number; give --image-ids where images go by ids"),
+        ("a.qrels", "1 0 2 0\n", ROWS, "no pair has a grade of at least 1, the highest is 0; lower --min-grade"),
+        ("a.xml", "", ROWS, "a.xml should say who belongs to whom, in one of .npy, .parquet"),
+        (
+            "a.csv",
+            "query_id,document_id\nx,00\n",
+            (Known("image", 2, ["x", "x"]), NAMED[1]),
+            "images 0 and 1 both have",
+        ),
+    ],
+)
+def test_what_says_no_pairs_is_refused(tmp_path, name, content, known, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_pairs(tmp_path / name, *known)
+
+
+def test_a_least_grade_needs_grades(tmp_path):
+    (tmp_path / "a.csv").write_text("query_id,document_id\n1,2\n")
+    np.save(tmp_path / "a.npy", np.array([[1, 2]]))
+    for name in ("a.csv", "a.npy"):
+        with pytest.raises(ValueError, match=f"{name} has no grades, .* leave out --min-grade"):
+            read_pairs(tmp_path / name, *ROWS, 2.0)
