@@ -13,7 +13,7 @@ from torch import Tensor
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.extractors.by_open_clip import load_open_clip
 from aoq.pipeline.prepare.extractors.by_transformers import open_transformers
-from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.loading import loading
 
 EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
@@ -24,7 +24,7 @@ KNOWN = "transformers:NAME_OR_PATH and open_clip:NAME/TAG"
 class Encoder:
     """Two towers; their vectors are of one length and are compared by cosine."""
 
-    images: Extractor
+    images: GridExtractor
     """Pooled: one vector an image."""
     texts: EncodeTexts
 
@@ -77,7 +77,7 @@ def _open_clip(model: str) -> Encoder:
         found: Tensor = network.encode_text(tokenise(list(captions)).to(device))
         return found
 
-    return Encoder(Extractor.build(name, seen, network, network.encode_image), texts)
+    return Encoder(GridExtractor.build(name, seen, network, network.encode_image), texts)
 
 
 OPENERS: dict[str, Callable[[str], Encoder]] = {"transformers": _transformers, "open_clip": _open_clip}

@@ -65,7 +65,7 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     _begin(request, listing, extractor, folder, work)
     listing = _with_splits(request, listing, work, report)
     parts = _parts(listing)
-    loading = Loading(_workers(engine), batch, device)
+    loading = Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device)
     extractor.to(device)
     extractions = {name: Extraction(folder, work, name, extractor) for name in parts}
     thumbs = folder / "thumbs" if request.thumbnails else None
@@ -182,7 +182,7 @@ def _finish(request: Request, folder: Path, part: Listing, extraction: Extractio
     """Write a split's other files, and its header last."""
     records = extraction.records
     kept = part.take(np.asarray(records["place"]))
-    counts = write_split(folder, extraction.split, kept, records, extraction.extractor)
+    counts = write_split(folder, extraction.split, kept, records)
     write_images(folder / f"{extraction.split}_images.parquet", kept, records, pack=request.pack)
     extraction.finish()
     for change, images in extraction.progress["changed"].items():

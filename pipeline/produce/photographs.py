@@ -20,6 +20,7 @@ from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.embedding import Side
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
+from aoq.pipeline.prepare.extractors.preprocessing import stacked
 from aoq.pipeline.prepare.images import FORMATS, decode
 from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
 from aoq.pipeline.reading import reading
@@ -111,8 +112,8 @@ def encoded_sides(
             raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
 
     def of_images(rows: list[int]) -> Float[Tensor, "some dims"]:
-        batch = torch.from_numpy(np.stack(list(pool.map(pixels, rows))))
-        return encoder.images.encode(seen.normalised(batch.to(device)))[:, 0]
+        parts = stacked(pool.map(pixels, rows))
+        return torch.cat([encoder.images.encoded(part, device)[:, 0] for part in parts])
 
     def of_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
         return encoder.texts([captions[row] for row in rows], device)

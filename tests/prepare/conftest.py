@@ -15,7 +15,7 @@ from torch import nn
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
-from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
@@ -73,7 +73,7 @@ def means(monkeypatch):
     """The extractor `means:any`; `calls` counts images."""
     calls = []
 
-    def opened(name: str, tokens: str) -> Extractor:
+    def opened(name: str, tokens: str) -> GridExtractor:
         module, seen = Means(), Preprocessing(4, 4, (4, 4), (0.0,) * 3, (1.0,) * 3, "nearest")
 
         def encode(images):
@@ -81,7 +81,7 @@ def means(monkeypatch):
             found = module(images)
             return found.mean(dim=(2, 3)) if tokens == "pooled" else found
 
-        return Extractor.build("means", seen, module, encode)
+        return GridExtractor.build("means", seen, module, encode)
 
     monkeypatch.setitem(extractors.LIBRARIES, "means", opened)
     return calls
