@@ -21,7 +21,8 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.search.remote import fetch_given, is_address
-from aoq.pipeline.search.vectors import check_vectors, vectors_file
+from aoq.pipeline.search.vector_files import Given
+from aoq.pipeline.search.vectors import check_vectors, open_ids
 from aoq.pipeline.settings import configured_path
 
 if TYPE_CHECKING:
@@ -53,9 +54,11 @@ def mine(
 
     The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT.
 
-    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors or .parquet files, FILE::NAME for one
-    tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
-    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg.
+    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files, or
+    folders of datasets' save_to_disk; FILE::NAME for one tensor or column of several. FILE::NAME::IDS names a column of
+    ids as well, which stand in exports where row numbers would. They may be any two sides that are compared by cosine
+    or dot product. A FILE may be an address: s3://bucket/images.npy is copied once into [paths] cache_root of
+    luigi.cfg.
 
     A run that was cut short goes on where it was when the same command is given again.
     """
@@ -84,15 +87,19 @@ def _has_lists(build: Path) -> bool:
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.mining.mine import mine as mine_table
     from aoq.pipeline.search.runners import choose_runner
+    from aoq.pipeline.tables.ids import write_ids
 
     engine.torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
-    paths = {side: vectors_file(copy) for side, copy in copies.items()}
+    opened = {side: Given.of(copy) for side, copy in copies.items()}
     addresses = {
-        path.resolve(): files[side].partition("::")[0] for side, path in paths.items() if is_address(files[side])
+        found.path.resolve(): files[side].partition("::")[0]
+        for side, found in opened.items()
+        if is_address(files[side])
     }
     run = choose_runner(engine, addresses)
-    hashes = {side: file_sha256(path) for side, path in paths.items()}
+    hashes = {side: found.sha256 for side, found in opened.items()}
+    ids = {side: named for side, copy in copies.items() if (named := open_ids(copy)) is not None}
     shaped = {key: options[key] for key in ("normalise", "per_image", "h_captions", "h_images", "metric", "search")}
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
@@ -122,3 +129,4 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             run=run,
             progress=lambda done, total: report(done, total, "units"),
         )
+    write_ids(build / "table", ids)

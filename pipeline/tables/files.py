@@ -211,6 +211,7 @@ class Manifest(TypedDict, total=False):
     format_version: Required[int]
     dataset: str
     positives_sha256: str
+    ids: dict[Literal["images", "captions"], str]
     directions: dict[Direction, About]
 
 

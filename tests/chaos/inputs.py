@@ -18,7 +18,19 @@ from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
 from tests.chaos.oracle import Command, right_search, right_table
-from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, PICTURES, READERS, TEXTS, VECTORS, Reference, luigi
+from tests.chaos.reference import (
+    CHECKPOINT,
+    EACH,
+    LEGACY,
+    MINED,
+    NAMED,
+    PICTURES,
+    READERS,
+    TEXTS,
+    VECTORS,
+    Reference,
+    luigi,
+)
 from tests.chaos.rules import nothing_left, refused_well
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
@@ -146,6 +158,14 @@ FILES = {
         Target((*JUDGED, "judged.parquet"), ("judged.parquet",), PARQUET),
         *(Target(command, TABLE, PARQUET) for command in READERS),
     ],
+    "arrow": [
+        Target(
+            ("aoq", "mine", *NAMED, "out", *MINED),
+            ("images.feather", "captions.feather"),
+            (m.any_bytes,),
+            right_search,
+        ),
+    ],
     "json": [
         Target((*SCREENED, "known.json"), ("known.json",), JSON),
         Target((*JUDGED, "judged.jsonl"), ("judged.jsonl",), JSON),
@@ -252,6 +272,7 @@ CASES = {
     "npy": 1500,
     "safetensors": 500,
     "parquet": 900,
+    "arrow": 300,
     "json": 500,
     "csv": 150,
     "trec": 300,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
@@ -32,6 +33,7 @@ NAMES = ("--captions", "captions.txt", "--image-ids", "ids.txt")
 TEXTS = (*NAMES, "--image-texts", "described.txt")
 PICTURES = (*NAMES, "--image-root", "pictures")
 VECTORS = ("--vectors", "images.npy", "captions.npy")
+NAMED = ("images.feather::vector::key", "captions.feather::vector::key")
 MINED = ("--per-image", EACH, "--normalise", "--h-captions", 9, "--h-images", 5)
 
 
@@ -48,6 +50,7 @@ WRITERS = (
     Writer("mine", ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED), "out"),
     Writer("mine safetensors", ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED), "out"),
     Writer("mine parquet", ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED), "out"),
+    Writer("mine ids", ("aoq", "mine", *NAMED, "out", *MINED), "out"),
     Writer(
         "screen", ("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt", "--mutual-rank", 3), "out"
     ),
@@ -218,7 +221,7 @@ def _succeed(command: tuple[object, ...], place: Path) -> tuple[float, int]:
 
 
 def _write_files(files: Path) -> None:
-    """Vectors in three formats, texts, pairs, a table of them, its lists and runs, matches, and a data set's folder."""
+    """Vectors in four formats, texts, pairs, a table of them, its lists and runs, matches, and a data set's folder."""
     files.mkdir()
     rng = np.random.default_rng(7)
     images = rng.normal(size=(IMAGES, SIZE)).astype(np.float32)
@@ -228,6 +231,8 @@ def _write_files(files: Path) -> None:
         np.save(files / f"{name}.npy", vectors)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
         pq.write_table(pa.table({"vector": column}), files / f"{name}.parquet")
+        named = pa.table({"key": [f"{name}-{row}" for row in range(len(vectors))], "vector": column})
+        feather.write_feather(named, files / f"{name}.feather", compression="uncompressed")
     np.save(files / "pairs.npy", np.repeat(np.arange(IMAGES), EACH))
     (files / "captions.txt").write_text("".join(f"a caption of row {row}\n" for row in range(IMAGES * EACH)))
     (files / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))

@@ -17,6 +17,7 @@ from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written
 from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
 from aoq.pipeline.tables.exchange.readme import write_readme
 from aoq.pipeline.tables.files import count_lists, read_chunks, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.ids import read_ids
 from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
 from aoq.pipeline.tables.screens.view import View
 
@@ -30,7 +31,7 @@ class Said:
 
     captions: Sequence[str] | None = None
     image_ids: Sequence[str] | None = None
-    """By default their row numbers."""
+    """By default the table's own, else their row numbers."""
     pictures: Path | Sequence[str] | None = None
     """The folder in which an image's id is the name of its file; or each image's file."""
     image_texts: Sequence[str] | None = None
@@ -58,7 +59,7 @@ def export_table(
     """
     form, manifest = find_format(name), read_manifest(table)
     require_stand_ins(name, form, said, direction)
-    names = _names(table, said)
+    names = _names(table, said, read_ids(table, manifest))
     pairs = _true_pairs(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     outgoing: dict[Direction, Outgoing] = {}
     for one in DIRECTIONS if direction is None else (direction,):
@@ -160,15 +161,15 @@ def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
         raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
 
 
-def _names(table: Path, said: Said) -> dict[str, Names]:
-    """What images and captions go by."""
+def _names(table: Path, said: Said, own: Mapping[str, Sequence[str]]) -> dict[str, Names]:
+    """What images and captions go by; by default the table's `own` ids."""
     images, rows = ([str(row) for row in range(count_lists(table / f"{one}.parquet")[0])] for one in DIRECTIONS)
     listed = None if isinstance(said.pictures, Path) else said.pictures
     counts = ((said.image_ids, images, "image ids"), (said.captions, rows, "captions"))
     for given, numbers, what in (*counts, (said.image_texts, images, "texts of images"), (listed, images, "pictures")):
         if given is not None and len(given) != len(numbers):
             raise ValueError(f"{len(given)} {what} are given for a table of {len(numbers)}; they are of other data.")
-    ids = images if said.image_ids is None else said.image_ids
+    ids = own.get("images", images) if said.image_ids is None else said.image_ids
     rows_by_id(ids)
     if said.pictures is None:
         pictured = Names(ids, said.image_texts or (), noun="image")
@@ -176,7 +177,7 @@ def _names(table: Path, said: Said) -> dict[str, Names]:
         files = said.pictures if not isinstance(said.pictures, Path) else find_pictures(said.pictures, ids)
         require_pictures(files)
         pictured = Names(ids, files, are_pictures=True, noun="image")
-    return {"images": pictured, "captions": Names(rows, said.captions or ())}
+    return {"images": pictured, "captions": Names(own.get("captions", rows), said.captions or ())}
 
 
 def _true_pairs(table: Path, manifest: Mapping[str, Any]) -> Pairs:

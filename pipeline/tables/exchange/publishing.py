@@ -2,7 +2,7 @@
 
     i2t.parquet, t2i.parquet, positives.parquet, manifest.json, certificates   the table, which reads back as one
     view/           what a screen says of its places
-    images.parquet  image_id, of each row
+    images.parquet, captions.parquet   image_id and caption_id of each row, where there are some
     README.md       the card, with YAML for the Hugging Face hub
 
 Nothing of it tells of this machine.
@@ -17,17 +17,15 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import pyarrow as pa
-
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.exchange.outgoing import ROWS, rows_by_id
-from aoq.pipeline.tables.exchange.parquet import write_groups
 from aoq.pipeline.tables.exchange.readme import describe_tables
-from aoq.pipeline.tables.files import MANIFEST, POSITIVES, count_lists, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.files import MANIFEST, POSITIVES, read_chunks, read_manifest, read_positives
+from aoq.pipeline.tables.ids import FILES, read_ids, write_ids
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
-VIEW, IMAGES = "view", "images.parquet"
+VIEW = "view"
 COLUMNS = ("anchors", "h", "search", "guarantee", "first_score_mean", "last_score_mean", "above_positive_share")
 
 CARD = Template(
@@ -87,23 +85,20 @@ def publish_table(
         if (table / name).is_file():
             shutil.copyfile(table / name, output / name)
     shutil.copyfile(table / MANIFEST, output / MANIFEST)
+    write_ids(output, read_ids(table, manifest) | ({} if image_ids is None else {"images": _unique(image_ids)}))
     if judged is not None:
         write_view(judged, output / VIEW)
-    if image_ids is not None:
-        _write_ids(output / IMAGES, image_ids, count_lists(table / "i2t.parquet")[0])
     (output / "README.md").write_text(_card(output, manifest, judged, licence), encoding="utf-8")
     return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
 
 
-def _write_ids(path: Path, ids: Sequence[str], images: int) -> None:
-    if len(ids) != images:
-        raise ValueError(f"{len(ids)} image ids are given for a table of {images}; they are of other data.")
+def _unique(ids: Sequence[str]) -> Sequence[str]:
     rows_by_id(ids)
-    write_groups(path, [pa.table({"image_id": pa.array(ids, pa.string())})])
+    return ids
 
 
 def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence: str | None) -> str:
-    tables = {Path(name).stem: name for name in ("i2t.parquet", "t2i.parquet", POSITIVES, IMAGES)}
+    tables = {Path(name).stem: name for name in ("i2t.parquet", "t2i.parquet", POSITIVES, *FILES.values())}
     tables |= {f"{one}_flags": f"{VIEW}/{one}.parquet" for one in DIRECTIONS}
     said = manifest.get("directions", {})
     rows = [[one, *(said.get(one, {}).get(column, "") for column in COLUMNS)] for one in DIRECTIONS]
