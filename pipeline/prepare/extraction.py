@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import TypedDict
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.orphans import die_with_parent
 from aoq.pipeline.prepare.extractors.extractor import Extractor
 from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
 from aoq.pipeline.prepare.images import decode, thumbnail
@@ -236,6 +237,11 @@ def _appending(path: Path) -> BinaryIO:
     return file
 
 
+def _begin_worker(_: int) -> None:
+    """One that outlived a killed run would write pictures into what the next one makes."""
+    die_with_parent()
+
+
 def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
     if start == len(reader):
         return iter(())
@@ -248,5 +254,6 @@ def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
             collate_fn=_collated,
             pin_memory=loading.device.type == "cuda",
             prefetch_factor=4 if loading.workers else None,
+            worker_init_fn=_begin_worker,
         )
     )

@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
-    """Fill `folder` with a dataset folder; `work` has what the next run needs if this one is killed.
+    """Fill `folder` with a dataset folder; `work` has what the next run needs until the folder is published.
 
     Raises:
         ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
@@ -80,7 +80,6 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}
     _report_leaks(extractions)
     _write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
-    shutil.rmtree(work)
     return Prepared(listing.kind, extractor, counts, skipped)
 
 

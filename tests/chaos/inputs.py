@@ -25,6 +25,7 @@ from tests.chaos.reference import (
     MINED,
     NAMED,
     PICTURES,
+    PREPARED,
     READERS,
     TEXTS,
     VECTORS,
@@ -98,6 +99,8 @@ class Target:
     mutations: tuple[m.Mutation, ...]
     right: Callable[[Path, Command], str | None] = lambda place, command: None
     """What is wrong with the result, where the command ends with 0."""
+    keeps: tuple[str, ...] = ()
+    """What a refusal may leave, for the next run to go on with."""
     chain: str | None = None
     """The chain in whose folder the command runs; by default it has the files of the writers."""
 
@@ -174,6 +177,25 @@ FILES = {
     "csv": [
         Target((*SCREENED, "known.csv"), ("known.csv",), CSV),
         Target((*JUDGED, "judged.csv"), ("judged.csv",), CSV),
+    ],
+    "sources": [
+        Target(
+            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED),
+            ("photos/photos.csv",),
+            (m.csv_cells, m.lines, m.any_bytes),
+            keeps=(".out.work",),
+        ),
+        Target(
+            ("aoq", "prepare", "photos.parquet", "out", *PREPARED),
+            ("photos.parquet",),
+            (m.any_bytes,),
+            keeps=(".out.work",),
+        ),
+        Target(
+            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED, "--skip-broken"),
+            ("photos/3.png",),
+            (m.any_bytes,),
+        ),
     ],
     "trec": [
         Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),
@@ -275,6 +297,7 @@ CASES = {
     "arrow": 300,
     "json": 500,
     "csv": 150,
+    "sources": 150,
     "trec": 300,
     "texts": 500,
     "checkpoints": 250,
@@ -305,7 +328,7 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     broke = (
         target.right(place, target.command)
         if ended.code == 0
-        else nothing_left(place, before | {"artifacts", "runs", "cache"})
+        else nothing_left(place, before | {"artifacts", "runs", "cache", *target.keeps})
     )
     return f"{what}: {broke}" if broke else None
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
+from PIL import Image
 from safetensors.numpy import save_file
 
 from tests.chaos import forks
@@ -29,12 +31,14 @@ h_images = 8
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
+PHOTOS = 12
 NAMES = ("--captions", "captions.txt", "--image-ids", "ids.txt")
 TEXTS = (*NAMES, "--image-texts", "described.txt")
 PICTURES = (*NAMES, "--image-root", "pictures")
 VECTORS = ("--vectors", "images.npy", "captions.npy")
 NAMED = ("images.feather::vector::key", "captions.feather::vector::key")
 MINED = ("--per-image", EACH, "--normalise", "--h-captions", 9, "--h-images", 5)
+PREPARED = ("--tokens", "pooled", "--threads", 1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ WRITERS = (
         )
         for name in ("ids", "tevatron", "colpali", "nemo")
     ),
+    Writer("prepare", ("aoq", "prepare", "photos.parquet", "out", *PREPARED), "out"),
     Writer("publish", ("aoq", "publish", "table", "out", "--image-ids", "ids.txt"), "out"),
     Writer("export trec", ("aoq", "export", "table", "out", "--format", "trec"), "out"),
     Writer(
@@ -248,6 +253,16 @@ def _write_files(files: Path) -> None:
     rows = [dict(zip(judged, row, strict=True)) for row in zip(*judged.values(), strict=True)]
     (files / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (files / "judged.csv").write_text("caption_id,image_id,probability\n7,3,0.25\n11,0,1\n")
+    (files / "photos").mkdir()
+    lines = ["image,caption,split"]
+    for row in range(PHOTOS):
+        pixels = rng.integers(0, 256, (8, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(files / "photos" / f"{row}.png")
+        lines.append(f"{row}.png,a picture of row {row},{'train' if row % 4 else 'dev'}")
+    (files / "photos" / "photos.csv").write_text("\n".join(lines) + "\n")
+    columns = pyarrow.csv.read_csv(files / "photos" / "photos.csv").to_pydict()
+    columns["image"] = [(files / "photos" / name).read_bytes() for name in columns["image"]]  # whose paths are nowhere
+    pq.write_table(pa.table(columns), files / "photos.parquet")
     data = files / "data"
     data.mkdir()
     for split in ("train", "dev"):
