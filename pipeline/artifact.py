@@ -33,7 +33,7 @@ from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, writing_in
 INPUTS = ".inputs.json"
 """In a work directory: the content of what was read so far."""
 UNITS = "shards"
-"""In a work directory: finished units of a search, needed until the manifest is written."""
+"""In a work directory: finished units of a stage's work, needed until the manifest is written."""
 PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
 
 

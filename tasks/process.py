@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
-import os
 import signal
-import sys
 from contextlib import nullcontext
 
-PR_SET_PDEATHSIG = 1
+from aoq.pipeline.orphans import die_with_parent
 
 
 class DieWithParent(nullcontext[object]):
@@ -17,8 +13,4 @@ class DieWithParent(nullcontext[object]):
 
     def __enter__(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            parent = multiprocessing.parent_process()
-            if parent is not None and os.getppid() != parent.pid:  # it went before we asked
-                os.kill(os.getpid(), signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)

@@ -20,6 +20,7 @@ ROWS = [
         "aoq.pipeline.manifest",
         "aoq.pipeline.engine",
         "aoq.pipeline.extras",
+        "aoq.pipeline.orphans",
         "aoq.pipeline.progress",
         "aoq.pipeline.reading",
         "aoq.pipeline.scratch",

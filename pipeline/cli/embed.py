@@ -25,7 +25,8 @@ def embed(folder: Path, output: Path, name: str, split: str, device: str, thread
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
     by an encoder whose two towers share a space, one row an image or caption, in the folder's order. The encoder is
-    transformers:NAME or open_clip:NAME/TAG; a path works as a name. `aoq mine` takes the two files, and
+    transformers:NAME, open_clip:NAME/TAG or sentence-transformers:NAME; a path works as a name. `aoq mine` takes the
+    two files, and
 
     \b
       [teacher]

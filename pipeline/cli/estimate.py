@@ -15,7 +15,7 @@ from rich.table import Table
 
 from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
-from aoq.pipeline.cli.vectors import open_problem, require_pairing
+from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.search.problem import Problem
@@ -85,7 +85,7 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        return estimate(open_problem(copies, Path(folder), options), options["search"]), {}
+        return estimate(open_problem(copies, Path(folder), options, given_ids(options)), options["search"]), {}
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:

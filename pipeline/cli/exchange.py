@@ -20,7 +20,7 @@ from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.search.vectors import vectors_file
+from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.pair_files import Known, read_pairs
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
@@ -202,7 +202,7 @@ def import_table(
     # Whose lists these are: all that is known is what they look like.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in files.items()}}
     if vectors:
-        hashes = [file_sha256(vectors_file(given)) for given in vectors]
+        hashes = [Given.of(given).sha256 for given in vectors]
         teacher |= {"vectors_sha256": dict(zip(("images", "captions"), hashes, strict=True)), "normalised": normalise}
     with made_whole(output) as made:
         raw = open_foreign_lists(files, images, captions, made.parent)

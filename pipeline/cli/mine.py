@@ -16,12 +16,13 @@ import numpy as np
 from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.cli.options import PATH, mining_options, with_default
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.cli.vectors import open_problem, require_pairing
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
+from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.search.remote import fetch_given, is_address
-from aoq.pipeline.search.vectors import READERS, check_vectors, vectors_file
+from aoq.pipeline.search.vector_files import READERS, Given
+from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.settings import configured_path
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 
@@ -57,9 +58,10 @@ def mine(
     The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
     alone are one set: each is searched among the others, and pairs count both ways.
 
-    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors or .parquet files, FILE::NAME for one
-    tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
-    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg.
+    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files, or
+    folders of datasets' save_to_disk; FILE::NAME for one tensor or column of several. They may be any two sides that
+    are compared by cosine or dot product. A FILE may be an address: s3://bucket/images.npy is copied once into [paths]
+    cache_root of luigi.cfg. Ids that are given are kept beside the lists; exports name rows by them.
 
     A run that was cut short goes on where it was when the same command is given again.
     """
@@ -98,20 +100,21 @@ def _has_lists(build: Path) -> bool:
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.mining.mine import mine as mine_table
     from aoq.pipeline.search.runners import choose_runner
+    from aoq.pipeline.tables.ids import write_ids
 
     engine.torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
-    paths = {side: vectors_file(copy) for side, copy in copies.items()}
+    opened = {side: Given.of(copy) for side, copy in copies.items()}
     addresses = {
-        path.resolve(): files[side].partition("::")[0] for side, path in paths.items() if is_address(files[side])
+        found.path.resolve(): files[side].partition("::")[0]
+        for side, found in opened.items()
+        if is_address(files[side])
     }
     run = choose_runner(engine, addresses)
-    hashes = {side: file_sha256(path) for side, path in paths.items()}
+    hashes = {side: found.sha256 for side, found in opened.items()}
     named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
-    shaped = {key: options[key] for key in named}
-    for side in ("image", "caption"):
-        given = options[f"{side}_ids"]
-        shaped[f"{side}_ids"] = given and (given, file_sha256(Path(given.partition("::")[0])))
+    ids = given_ids(options)
+    shaped = {**{key: options[key] for key in named}, "ids": {side: digest(names) for side, names in ids.items()}}
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
     seen, converted = build / "job.json", build / "vectors"
@@ -120,7 +123,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             shutil.rmtree(old, ignore_errors=True)
         write_atomically(seen, job)
     converted.mkdir(exist_ok=True)
-    problem = open_problem(copies, converted, options)
+    problem = open_problem(copies, converted, options, ids)
     for side, given in files.items():
         check_vectors(getattr(problem, side), given, unit=options["metric"] == "cosine")
     if len(set(hashes.values())) < len(files) and len({given.partition("::")[2] for given in files.values()}) == 1:
@@ -143,6 +146,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             run=run,
             progress=lambda done, total: report(done, total, "units"),
         )
+    write_ids(build / "table", ids)
 
 
 def _require_own_rows(problem: Problem) -> None:

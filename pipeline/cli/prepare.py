@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -69,10 +71,7 @@ def prepare(
 
     columns = Columns(image_column, caption_column, id_column, split_column)
     request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
-    if not folder.parent.is_dir() and folder.parent.parent.is_dir():  # data/, say
-        with writing_in(folder.parent.parent):
-            folder.parent.mkdir()
-    with scratch_beside(folder, keep=_has_work) as scratch:
+    with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_work(scratch, folder)) as scratch:
         made = scratch / folder.name
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} is there already; choose another name, or replace it by --overwrite.")
@@ -87,6 +86,22 @@ def prepare(
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
 
 
-def _has_work(scratch: Path) -> bool:
-    """Whether there is anything that a next run could use."""
-    return (scratch / "work").exists()
+@contextmanager
+def _parent_of(folder: Path) -> Iterator[None]:
+    """Make the folder's parent (data/, say), and take it away where nothing came to lie there."""
+    parent = folder.parent
+    is_new = not parent.is_dir() and parent.parent.is_dir()
+    if is_new:
+        with writing_in(parent.parent):
+            parent.mkdir()
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                parent.rmdir()
+
+
+def _has_work(scratch: Path, folder: Path) -> bool:
+    """Whether there is anything that a next run could use: what it was for is not published yet."""
+    return (scratch / "work").exists() and (scratch / folder.name).exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.vectors import check_vectors, open_vectors
 from aoq.pipeline.tables.pair_files import Known, read_pairs
+from aoq.pipeline.tables.rows import rows_by_id
 
 
 def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
@@ -27,36 +28,42 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
         raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K or --unpaired")
     if pairs is None and options["min_grade"] is not None:
         raise click.UsageError("--min-grade is about the grades of --pairs FILE")
-    if (pairs is None or pairs.suffix == ".npy") and (options["image_ids"] or options["caption_ids"]):
-        raise click.UsageError("--image-ids and --caption-ids are for the ids in --pairs FILE; .npy files hold rows")
 
 
-def open_problem(copies: Mapping[str, str], folder: Path, options: Mapping[str, Any]) -> Problem:
+def given_ids(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The ids of the sides that have them, a row each."""
+    given = {"images": options["image_ids"], "captions": options["caption_ids"]}
+    found = {side: read_ids(names) for side, names in given.items() if names is not None}
+    for side, ids in found.items():
+        rows_by_id(ids, side.removesuffix("s"))
+    return found
+
+
+def open_problem(
+    copies: Mapping[str, str], folder: Path, options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]
+) -> Problem:
     """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`.
 
-    Without captions the images are one set.
+    Without captions the images are one set. `ids` are those that --pairs may name rows by.
     """
     images, *others = (
         open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"]) for side in copies
     )
     one_set = not others
     captions = images if one_set else others[0]
-    pairs = _pairs(len(images), len(captions), options, one_set=one_set)
-    depths = options["h_captions"], 0 if one_set else options["h_images"]
-    return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set)
-
-
-def _pairs(images: int, captions: int, options: Mapping[str, Any], *, one_set: bool) -> Integer[np.ndarray, "*shape"]:
-    if options["pairs"] is None:
-        return pair_in_order(images, captions, options["per_image"])
-    ids = {
-        side: None if (given := options[f"{side}_ids"]) is None else read_ids(given) for side in ("image", "caption")
-    }
-    sides = [Known(side, count, ids[side]) for side, count in (("image", images), ("caption", captions))]
+    sides = [
+        Known(noun, len(vectors), ids.get(side))
+        for side, noun, vectors in (("images", "image", images), ("captions", "caption", captions))
+    ]
     for side in sides:
         if side.ids is not None and len(side.ids) != side.count:
             raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
-    return read_pairs(options["pairs"], sides[0], sides[0] if one_set else sides[1], options["min_grade"])
+    if options["pairs"] is None:
+        pairs: Integer[np.ndarray, "*shape"] = pair_in_order(len(images), len(captions), options["per_image"])
+    else:
+        pairs = read_pairs(options["pairs"], sides[0], sides[0] if one_set else sides[1], options["min_grade"])
+    depths = options["h_captions"], 0 if one_set else options["h_images"]
+    return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set)
 
 
 def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np.ndarray, " captions"]:

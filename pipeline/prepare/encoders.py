@@ -12,19 +12,20 @@ from torch import Tensor
 
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.extractors.by_open_clip import load_open_clip
+from aoq.pipeline.prepare.extractors.by_sentence_transformers import encode_texts, open_sentence_transformers
 from aoq.pipeline.prepare.extractors.by_transformers import open_transformers
-from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.loading import loading
 
 EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
-KNOWN = "transformers:NAME_OR_PATH and open_clip:NAME/TAG"
+KNOWN = "transformers:NAME_OR_PATH, open_clip:NAME/TAG and sentence-transformers:NAME_OR_PATH"
 
 
 @dataclass(frozen=True)
 class Encoder:
     """Two towers; their vectors are of one length and are compared by cosine."""
 
-    images: Extractor
+    images: GridExtractor
     """Pooled: one vector an image."""
     texts: EncodeTexts
 
@@ -77,7 +78,18 @@ def _open_clip(model: str) -> Encoder:
         found: Tensor = network.encode_text(tokenise(list(captions)).to(device))
         return found
 
-    return Encoder(Extractor.build(name, seen, network, network.encode_image), texts)
+    return Encoder(GridExtractor.build(name, seen, network, network.encode_image), texts)
 
 
-OPENERS: dict[str, Callable[[str], Encoder]] = {"transformers": _transformers, "open_clip": _open_clip}
+def _sentence_transformers(model: str) -> Encoder:
+    images = open_sentence_transformers(model)
+    if not images.module.supports("text"):  # type: ignore[operator]
+        raise ValueError(f"{images.name} encodes no texts; choose one that does, such as a CLIP or a SigLIP.")
+    return Encoder(images, lambda captions, _: encode_texts(images.module, list(captions)))
+
+
+OPENERS: dict[str, Callable[[str], Encoder]] = {
+    "transformers": _transformers,
+    "open_clip": _open_clip,
+    "sentence-transformers": _sentence_transformers,
+}

@@ -1,8 +1,9 @@
-"""Images of a split through an extractor into one growing array; a killed run goes on after its last whole block.
+"""Images of a split through an extractor into growing arrays; a killed run goes on after its last whole block.
 
-{split}_ims.npy           features of the images that could be read, in order; its header is written last
+{split}_ims.npy           features of the images that could be read, in order; boxes and masks beside, if it makes them;
+                          headers are written last
 {split}.records           of each of them its place in the listing, sha256, width and height
-{split}.progress.json     how far both are whole, and which images could not be read; written last of a block
+{split}.progress.json     how far all are whole, and which images could not be read; written last of a block
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +27,9 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import TypedDict
 
 from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.orphans import die_with_parent
 from aoq.pipeline.prepare.extractors.extractor import Extractor
-from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
+from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
 from aoq.pipeline.prepare.images import decode, thumbnail
 from aoq.pipeline.prepare.sources.listing import Images
 from aoq.pipeline.reading import read_json
@@ -74,7 +77,7 @@ class Reader(Dataset[Read]):
     images: Images
     rows: np.ndarray
     ids: list[str]
-    preprocessing: Preprocessing
+    preprocessing: Seen
     thumbs: Path | None
 
     def __len__(self) -> int:
@@ -111,15 +114,19 @@ def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
             raise
 
 
-def _collated(batch: list[Read]) -> tuple[Tensor | None, list[Read]]:
-    """The pixels of those that could be read as one tensor, which travels through shared memory."""
-    seen = [read.pixels for read in batch if read.pixels is not None]
-    return (torch.from_numpy(np.stack(seen)) if seen else None), [read._replace(pixels=None) for read in batch]
+Batch = tuple[list[Tensor], list[Read]]
+"""The pixels of images that could be read, stacked, and what else was read."""
+
+
+def _collated(batch: list[Read]) -> Batch:
+    """Tensors travel through shared memory."""
+    seen = stacked(read.pixels for read in batch if read.pixels is not None)
+    return seen, [read._replace(pixels=None) for read in batch]
 
 
 @dataclass
 class Extraction:
-    """One split: its array in `folder`, the rest in `work`."""
+    """One split: its arrays in `folder`, the rest in `work`."""
 
     folder: Path
     work: Path
@@ -133,8 +140,9 @@ class Extraction:
             self.progress = read_json(self._progress_file, Progress)
 
     @property
-    def features(self) -> Path:
-        return self.folder / f"{self.split}_ims.npy"
+    def arrays(self) -> dict[str, Path]:
+        """The file of each of the extractor's columns."""
+        return {name: self.folder / f"{self.split}_{name}.npy" for name in self.extractor.columns}
 
     @property
     def records(self) -> np.ndarray:
@@ -150,39 +158,48 @@ class Extraction:
     def _progress_file(self) -> Path:
         return self.work / f"{self.split}.progress.json"
 
-    @property
-    def _image_bytes(self) -> int:
-        return 2 * self.extractor.tokens * self.extractor.dims
-
     def run(self, reader: Reader, loading: Loading) -> Iterator[tuple[int, float]]:
         """Go on where the last run was; yields how many images are done, and how many a second."""
         self._cut_to_whole_blocks()
         start, clock = self.progress["done"], time.monotonic()
-        with self.features.open("r+b") as features, self._records_file.open("r+b") as records:
-            features.seek(0, os.SEEK_END)
-            records.seek(0, os.SEEK_END)
+        with ExitStack() as stack:
+            arrays = {name: stack.enter_context(_appending(path)) for name, path in self.arrays.items()}
+            records = stack.enter_context(_appending(self._records_file))
             saved = start
-            for pixels, batch in _batches(reader, start, loading):
-                if pixels is not None:
-                    features.write(self.extractor.features(pixels, loading.device).data)
+            for seen, batch in _batches(reader, start, loading):
+                self._extract(seen, batch, arrays, loading.device)
                 self._note(batch, records)
                 done = self.progress["done"]
                 if done - saved >= BLOCK:
-                    self._save(features, records)
+                    self._save(*arrays.values(), records)
                     saved = done
                 yield done, (done - start) / (time.monotonic() - clock)
-            self._save(features, records)
+            self._save(*arrays.values(), records)
 
     def finish(self) -> None:
-        """Write the header: from now on the array can be opened."""
-        shape = self.progress["kept"], self.extractor.tokens, self.extractor.dims
-        with self.features.open("r+b") as file:
-            about = {"descr": "<f2", "fortran_order": False, "shape": shape}
-            npy.write_array_header_1_0(file, about)
-            assert file.tell() == HEADER  # numpy leaves room for any number of images
-            os.fsync(file.fileno())
+        """Write the headers: from now on the arrays can be opened."""
+        for name, path in self.arrays.items():
+            column = self.extractor.columns[name]
+            shape = self.progress["kept"], *column.shape
+            with path.open("r+b") as file:
+                about = {"descr": npy.dtype_to_descr(column.dtype), "fortran_order": False, "shape": shape}
+                npy.write_array_header_1_0(file, about)
+                assert file.tell() == HEADER  # numpy leaves room for any number of images
+                os.fsync(file.fileno())
 
-    def _note(self, batch: list[Read], records: Any) -> None:
+    def _extract(
+        self, seen: list[Tensor], batch: list[Read], arrays: Mapping[str, BinaryIO], device: torch.device
+    ) -> None:
+        """Append what the extractor makes of the images that could be read."""
+        sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
+        start = 0
+        for pixels in seen:
+            widths, heights = sizes[start : start + len(pixels)].T
+            for name, made in self.extractor.extract(pixels, widths, heights, device).items():
+                arrays[name].write(np.ascontiguousarray(made).data)
+            start += len(pixels)
+
+    def _note(self, batch: list[Read], records: BinaryIO) -> None:
         """Records of a batch, whose order is that of the listing."""
         progress = self.progress
         places = range(progress["done"], progress["done"] + len(batch))
@@ -196,8 +213,8 @@ class Extraction:
         changed.update(change for _, read in whole for change in read.changes)
         progress["changed"] = dict(changed)
 
-    def _save(self, features: Any, records: Any) -> None:
-        for file in (features, records):
+    def _save(self, *files: BinaryIO) -> None:
+        for file in files:
             file.flush()
             os.fsync(file.fileno())
         write_atomically(self._progress_file, json.dumps(self.progress).encode())
@@ -205,15 +222,27 @@ class Extraction:
     def _cut_to_whole_blocks(self) -> None:
         """Drop what a killed run wrote after its last whole block."""
         kept = self.progress["kept"]
-        wholes = (self.features, HEADER + kept * self._image_bytes), (self._records_file, kept * RECORD.itemsize)
-        for path, size in wholes:
+        columns = self.extractor.columns
+        wholes = {path: HEADER + kept * columns[name].bytes for name, path in self.arrays.items()}
+        for path, size in {**wholes, self._records_file: kept * RECORD.itemsize}.items():
             path.touch()
             if path.stat().st_size < size and kept:
                 raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
             os.truncate(path, size)
 
 
-def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[tuple[Tensor | None, list[Read]]]:
+def _appending(path: Path) -> BinaryIO:
+    file = path.open("r+b")
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def _begin_worker(_: int) -> None:
+    """One that outlived a killed run would write pictures into what the next one makes."""
+    die_with_parent()
+
+
+def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
     if start == len(reader):
         return iter(())
     return iter(
@@ -225,5 +254,6 @@ def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[tuple[Ten
             collate_fn=_collated,
             pin_memory=loading.device.type == "cuda",
             prefetch_factor=4 if loading.workers else None,
+            worker_init_fn=_begin_worker,
         )
     )

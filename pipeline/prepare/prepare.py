@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
-    """Fill `folder` with a dataset folder; `work` has what the next run needs if this one is killed.
+    """Fill `folder` with a dataset folder; `work` has what the next run needs until the folder is published.
 
     Raises:
         ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
@@ -65,7 +65,7 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     _begin(request, listing, extractor, folder, work)
     listing = _with_splits(request, listing, work, report)
     parts = _parts(listing)
-    loading = Loading(_workers(engine), batch, device)
+    loading = Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device)
     extractor.to(device)
     extractions = {name: Extraction(folder, work, name, extractor) for name in parts}
     thumbs = folder / "thumbs" if request.thumbnails else None
@@ -80,7 +80,6 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}
     _report_leaks(extractions)
     _write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
-    shutil.rmtree(work)
     return Prepared(listing.kind, extractor, counts, skipped)
 
 
@@ -182,7 +181,7 @@ def _finish(request: Request, folder: Path, part: Listing, extraction: Extractio
     """Write a split's other files, and its header last."""
     records = extraction.records
     kept = part.take(np.asarray(records["place"]))
-    counts = write_split(folder, extraction.split, kept, records, extraction.extractor)
+    counts = write_split(folder, extraction.split, kept, records)
     write_images(folder / f"{extraction.split}_images.parquet", kept, records, pack=request.pack)
     extraction.finish()
     for change, images in extraction.progress["changed"].items():

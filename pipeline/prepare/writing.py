@@ -1,4 +1,4 @@
-"""A split's files once its features are there: texts, pairs, boxes, identities, and where each image is from."""
+"""A split's files once its arrays are there: texts, pairs, identities, and where each image is from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Shaped
 
-from aoq.pipeline.prepare.extractors.extractor import Extractor
 from aoq.pipeline.prepare.sources.listing import Listing
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.terminal import visible
@@ -31,8 +30,8 @@ class Counts(NamedTuple):
     """Images that stand before in the split, byte for byte."""
 
 
-def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray, extractor: Extractor) -> Counts:
-    """Write all but the features of the images in the `listing`, which has a record for each."""
+def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray) -> Counts:
+    """Write all but the arrays of the images in the `listing`, which has a record for each."""
     captions = listing.captions
     lengths = np.diff(captions.offsets.to_numpy())
     image_of = np.repeat(np.arange(len(listing), dtype=np.int32), lengths)
@@ -41,7 +40,6 @@ def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray,
     _write_lines(folder / f"{split}_caps.txt", captions.flatten())
     np.save(folder / f"{split}_pairs.npy", image_of)
     np.save(folder / f"{split}_identity.npy", identity)
-    _write_boxes(folder / f"{split}_boxes.npy", records, extractor)
     return Counts(len(listing), len(image_of), int((identity != np.arange(len(identity))).sum()))
 
 
@@ -79,15 +77,6 @@ def _write_lines(path: Path, texts: pa.Array) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for rows in _groups(len(texts), BLOCK):
             file.writelines(f"{text}\n" for text in texts.take(pa.array(rows)).to_pylist())
-
-
-def _write_boxes(path: Path, records: np.ndarray, extractor: Extractor) -> None:
-    shape = (len(records), extractor.tokens, 4)
-    boxes = np.lib.format.open_memmap(path, "w+", np.float32, shape)
-    for rows in _groups(len(records), BLOCK):
-        part = records[rows]
-        boxes[rows] = extractor.boxes(part["width"].astype(np.int64), part["height"].astype(np.int64))
-    boxes.flush()
 
 
 def _groups(count: int, size: int) -> Iterator[np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.artifact import UNITS, Build
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world
@@ -49,7 +49,7 @@ def produce_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     request = Request.of_section(section, chain.data_root)
     take_in("source", partial(_as_listed, request, chain["prepared"].ingredients["content"]))
     with show_progress("preparing") as report:
-        made = prepare(request, build.directory, build.directory / "unfinished", engine, report=report)
+        made = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
     build.notes |= {"counts": {name: counts._asdict() for name, counts in made.splits.items()}}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.embedding import Side
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
+from aoq.pipeline.prepare.extractors.preprocessing import stacked
 from aoq.pipeline.prepare.images import FORMATS, decode
 from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
 from aoq.pipeline.reading import reading
@@ -39,11 +41,14 @@ class Photographs:
         """The encoded photograph.
 
         Raises:
-            ValueError, OSError: for one that was changed since, or is gone.
+            ValueError: for one that was changed since, or is gone.
         """
-        content = self.images.read(row)
-        if hashlib.sha256(content).hexdigest() != self.sha256[row]:
-            raise ValueError("was changed since the folder was prepared")
+        try:
+            content = self.images.read(row)
+            if hashlib.sha256(content).hexdigest() != self.sha256[row]:
+                raise ValueError("was changed since the folder was prepared")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.images.describe(row)}: {error}; prepare the folder again.") from None
         return content
 
 
@@ -70,12 +75,18 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
-    """The file of each photograph, where a prepared folder names them; packed ones are written to the new folder
-    `unpacked`, if one is given."""
+    """The file of each photograph, where a prepared folder names them.
+
+    With `unpacked`, a folder to make, packed ones are written there, and others are compared with what was prepared;
+    without, they go by their paths alone and are not read.
+    """
     if not (folder / f"{split}_images.parquet").is_file():
         return None
     photographs = open_photographs(folder, split, images)
     if isinstance(photographs.images, Files):
+        if unpacked is not None:
+            with ThreadPoolExecutor() as pool:
+                deque(pool.map(photographs.read, range(images)), maxlen=0)
         return photographs.images.files
     if unpacked is None:
         return None
@@ -105,14 +116,15 @@ def encoded_sides(
     encoder.images.to(device)
 
     def pixels(row: int) -> UInt8[np.ndarray, "height width 3"]:
+        content = photographs.read(row)
         try:
-            return seen.pixels(decode(photographs.read(row), seen.least).image)
-        except (OSError, ValueError) as error:
+            return seen.pixels(decode(content, seen.least).image)
+        except ValueError as error:
             raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
 
     def of_images(rows: list[int]) -> Float[Tensor, "some dims"]:
-        batch = torch.from_numpy(np.stack(list(pool.map(pixels, rows))))
-        return encoder.images.encode(seen.normalised(batch.to(device)))[:, 0]
+        parts = stacked(pool.map(pixels, rows))
+        return torch.cat([encoder.images.encoded(part, device)[:, 0] for part in parts])
 
     def of_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
         return encoder.texts([captions[row] for row in rows], device)

@@ -28,6 +28,7 @@ from aoq.pipeline.tables.files import (
     read_unverified_positives,
     said_of,
 )
+from aoq.pipeline.tables.ids import read_ids
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -86,7 +87,7 @@ def _as_it_stands(folder: Path) -> NegativeTable:
     """Read a table that may not be what its manifest says."""
     manifest = read_manifest(folder)
     lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
-    return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder))
+    return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder), read_ids(folder, manifest))
 
 
 def _scores(table: NegativeTable, direction: Direction) -> str:
@@ -123,7 +124,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
     name, lists, about = f"{direction}.parquet", table[direction], table.manifest["directions"][direction]
     with reading(folder / name, "a table's file"):
         footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
-    shared = {key: value for key, value in table.manifest.items() if key != "directions"}
+    shared = {key: value for key, value in table.manifest.items() if key not in ("directions", "ids")}
     for key, value in {**shared, **{key: about[key] for key in ("direction", "h", "search", "guarantee")}}.items():
         if footer.get(key) != value:
             yield Finding(name, f"its footer says {key} = {footer.get(key)!r}, the manifest {value!r}")

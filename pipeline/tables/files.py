@@ -225,6 +225,7 @@ class Manifest(TypedDict, total=False):
     dataset: str
     sides: list[str]
     positives_sha256: str
+    ids: dict[Literal["images", "captions"], str]
     directions: dict[Direction, About]
 
 

@@ -1,13 +1,80 @@
-"""What the rows of a side go by: an id each."""
+"""What the rows of a table's sides go by: ids in a file a side, beside the lists.
+
+    images.parquet    image_id   of row n of the images
+    captions.parquet  caption_id of row n of the captions
+    items.parquet     item_id    of row n of one set
+
+Any may be missing; then row numbers are all that is known. The manifest has their hashes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aoq.pipeline.artifact import write_atomically
+from aoq.pipeline.columns import read_parquet
+from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.tables.files import MANIFEST, REMEDY, count_rows, directions_of, read_manifest
+from aoq.pipeline.tables.rows import rows_by_id
+
+NOUNS = {"images": "image", "captions": "caption"}
+ITEM = "item"
+"""What a row of one set is."""
 
 
-def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
-    """The row of each id; refuses rows that share one."""
-    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
-        row = next(row for row, name in enumerate(ids) if rows[name] != row)
-        raise ValueError(f"{noun}s {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each {noun} its own.")
-    return rows
+def nouns_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What a row of each side is called."""
+    return NOUNS if len(directions_of(manifest)) > 1 else {"images": ITEM}
+
+
+def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
+    """The file of each side's ids, and its column."""
+    nouns = nouns_of(manifest)
+    return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
+
+
+def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
+    """Write the ids of some sides into a table that is there, and their hashes into its manifest.
+
+    Raises:
+        ValueError: for ids that are not one a row, each its own.
+    """
+    if not ids:
+        return
+    manifest = read_manifest(table)
+    counts, nouns, columns = count_rows(table, manifest), nouns_of(manifest), id_columns(manifest)
+    for side, names in ids.items():
+        if len(names) != counts[side]:
+            raise ValueError(
+                f"{len(names)} {nouns[side]} ids are given for a table of {counts[side]}; they are of other data."
+            )
+        rows_by_id(names, nouns[side])
+        file, schema = columns[side]
+        column = pa.table([pa.array(names, pa.string())], schema=schema)
+        pq.write_table(column, table / file, compression="zstd", write_page_checksum=True)
+    hashes = {side: _sha256(names) for side, names in ids.items()}
+    manifest["ids"] = {**manifest.get("ids", {}), **hashes}
+    write_atomically(table / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+
+def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The ids of the sides that have them; refused where they are not those of the manifest."""
+    found = {}
+    for side, said in manifest.get("ids", {}).items():
+        file, schema = id_columns(manifest)[side]
+        names = cast(list[str], read_parquet(table / file, schema, remedy=REMEDY)[schema.names[0]].to_pylist())
+        if _sha256(names) != said:
+            raise ValueError(f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {REMEDY}.")
+        found[side] = names
+    return found
+
+
+def _sha256(names: Sequence[str]) -> str:
+    return sha256(canonical_json(list(names)).encode()).hexdigest()

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 
 from aoq.pipeline.columns import csv_columns, fitted, open_parquet, parse_csv, parse_json_lines, read_parquet
 from aoq.pipeline.reading import open_array, reading
-from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.rows import rows_by_id
 
 COLUMNS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
 GRADES = ("grade", "score")

@@ -26,6 +26,7 @@ from aoq.pipeline.tables.files import (
     sides_of,
     table_hashes,
 )
+from aoq.pipeline.tables.ids import read_ids, write_ids
 from aoq.pipeline.tables.pairs import Pairs, positives_of
 from aoq.pipeline.tables.writing import Made, made_whole, write_table
 
@@ -51,6 +52,8 @@ class NegativeTable:
     """Whose scores these are, on which data, and of each of its `directions` how it was searched."""
     positives: Pairs | None = None
     """The true pairs, rows (image, caption), which no list holds; of one set in both orders; None where nobody said."""
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What `images` and `captions` are called, where their vectors came with ids: one a row."""
 
     def __getitem__(self, direction: Direction) -> NegativeLists:
         return {"i2t": self.i2t, "t2i": self.t2i}[direction]
@@ -138,9 +141,10 @@ class NegativeTable:
         pairs = np.ascontiguousarray(self.positives, dtype="<i4")
         unnamed = {"dataset": sha256(pairs.tobytes()).hexdigest(), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
         about = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
-        about = {key: value for key, value in about.items() if key not in ("format_version", "directions")}
+        about = {key: value for key, value in about.items() if key not in ("format_version", "directions", "ids")}
         with made_whole(Path(folder), overwrite=overwrite) as output:
             write_table(output, about, made, self.positives)
+            write_ids(output, self.ids)
 
 
 def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTable:
@@ -151,7 +155,8 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
     folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
     lists = [read_lists(folder, direction, manifest) for direction in directions_of(manifest)]
-    return NegativeTable(lists[0], lists[-1], manifest, read_positives(folder, manifest))
+    positives, ids = read_positives(folder, manifest), read_ids(folder, manifest)
+    return NegativeTable(lists[0], lists[-1], manifest, positives, ids)
 
 
 def data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:

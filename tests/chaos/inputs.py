@@ -18,7 +18,21 @@ from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
 from tests.chaos.oracle import Command, right_search, right_table
-from tests.chaos.reference import CHECKPOINT, EACH, LEGACY, MINED, PICTURES, READERS, TEXTS, VECTORS, Reference, luigi
+from tests.chaos.reference import (
+    CHECKPOINT,
+    EACH,
+    KEYS,
+    LEGACY,
+    MINED,
+    NAMED,
+    PICTURES,
+    PREPARED,
+    READERS,
+    TEXTS,
+    VECTORS,
+    Reference,
+    luigi,
+)
 from tests.chaos.rules import nothing_left, refused_well
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
@@ -86,6 +100,8 @@ class Target:
     mutations: tuple[m.Mutation, ...]
     right: Callable[[Path, Command], str | None] = lambda place, command: None
     """What is wrong with the result, where the command ends with 0."""
+    keeps: tuple[str, ...] = ()
+    """What a refusal may leave, for the next run to go on with."""
     chain: str | None = None
     """The chain in whose folder the command runs; by default it has the files of the writers."""
 
@@ -146,6 +162,14 @@ FILES = {
         Target((*JUDGED, "judged.parquet"), ("judged.parquet",), PARQUET),
         *(Target(command, TABLE, PARQUET) for command in READERS),
     ],
+    "arrow": [
+        Target(
+            ("aoq", "mine", *NAMED, "out", *MINED, *KEYS),
+            ("images.feather", "captions.feather"),
+            (m.any_bytes,),
+            right_search,
+        ),
+    ],
     "json": [
         Target((*SCREENED, "known.json"), ("known.json",), JSON),
         Target((*JUDGED, "judged.jsonl"), ("judged.jsonl",), JSON),
@@ -154,6 +178,25 @@ FILES = {
     "csv": [
         Target((*SCREENED, "known.csv"), ("known.csv",), CSV),
         Target((*JUDGED, "judged.csv"), ("judged.csv",), CSV),
+    ],
+    "sources": [
+        Target(
+            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED),
+            ("photos/photos.csv",),
+            (m.csv_cells, m.lines, m.any_bytes),
+            keeps=(".out.work",),
+        ),
+        Target(
+            ("aoq", "prepare", "photos.parquet", "out", *PREPARED),
+            ("photos.parquet",),
+            (m.any_bytes,),
+            keeps=(".out.work",),
+        ),
+        Target(
+            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED, "--skip-broken"),
+            ("photos/3.png",),
+            (m.any_bytes,),
+        ),
     ],
     "trec": [
         Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),
@@ -252,8 +295,10 @@ CASES = {
     "npy": 1500,
     "safetensors": 500,
     "parquet": 900,
+    "arrow": 300,
     "json": 500,
     "csv": 150,
+    "sources": 150,
     "trec": 300,
     "texts": 500,
     "checkpoints": 250,
@@ -284,7 +329,7 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     broke = (
         target.right(place, target.command)
         if ended.code == 0
-        else nothing_left(place, before | {"artifacts", "runs", "cache"})
+        else nothing_left(place, before | {"artifacts", "runs", "cache", *target.keeps})
     )
     return f"{what}: {broke}" if broke else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
@@ -50,6 +51,8 @@ def _vectors(place: Path, given: str) -> np.ndarray:
         return load_file(place / file)[part].astype(np.float64)
     if file.endswith(".parquet"):
         return np.array(pq.read_table(place / file).column(0).to_pylist(), np.float64)
+    if file.endswith(".feather"):
+        return np.array(feather.read_table(place / file)["vector"].to_pylist(), np.float64)
     return np.load(place / file).astype(np.float64)
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
+from PIL import Image
 from safetensors.numpy import save_file
 
 from tests.chaos import forks
@@ -28,11 +31,15 @@ h_images = 8
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
+PHOTOS = 12
 NAMES = ("--captions", "captions.txt", "--image-ids", "ids.txt")
 TEXTS = (*NAMES, "--image-texts", "described.txt")
 PICTURES = (*NAMES, "--image-root", "pictures")
 VECTORS = ("--vectors", "images.npy", "captions.npy")
+NAMED = ("images.feather", "captions.feather")
+KEYS = ("--image-ids", "images.feather::key", "--caption-ids", "captions.feather::key")
 MINED = ("--per-image", EACH, "--normalise", "--h-captions", 9, "--h-images", 5)
+PREPARED = ("--tokens", "pooled", "--threads", 1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ WRITERS = (
     Writer("mine", ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED), "out"),
     Writer("mine safetensors", ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED), "out"),
     Writer("mine parquet", ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED), "out"),
+    Writer("mine ids", ("aoq", "mine", *NAMED, "out", *MINED, *KEYS), "out"),
     Writer(
         "screen", ("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt", "--mutual-rank", 3), "out"
     ),
@@ -76,6 +84,7 @@ WRITERS = (
         )
         for name in ("ids", "tevatron", "colpali", "nemo")
     ),
+    Writer("prepare", ("aoq", "prepare", "photos.parquet", "out", *PREPARED), "out"),
     Writer("publish", ("aoq", "publish", "table", "out", "--image-ids", "ids.txt"), "out"),
     Writer("export trec", ("aoq", "export", "table", "out", "--format", "trec"), "out"),
     Writer(
@@ -218,7 +227,7 @@ def _succeed(command: tuple[object, ...], place: Path) -> tuple[float, int]:
 
 
 def _write_files(files: Path) -> None:
-    """Vectors in three formats, texts, pairs, a table of them, its lists and runs, matches, and a data set's folder."""
+    """Vectors in four formats, texts, pairs, a table of them, its lists and runs, matches, and a data set's folder."""
     files.mkdir()
     rng = np.random.default_rng(7)
     images = rng.normal(size=(IMAGES, SIZE)).astype(np.float32)
@@ -228,6 +237,8 @@ def _write_files(files: Path) -> None:
         np.save(files / f"{name}.npy", vectors)
         column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
         pq.write_table(pa.table({"vector": column}), files / f"{name}.parquet")
+        named = pa.table({"key": [f"{name}-{row}" for row in range(len(vectors))], "vector": column})
+        feather.write_feather(named, files / f"{name}.feather", compression="uncompressed")
     np.save(files / "pairs.npy", np.repeat(np.arange(IMAGES), EACH))
     (files / "captions.txt").write_text("".join(f"a caption of row {row}\n" for row in range(IMAGES * EACH)))
     (files / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
@@ -243,6 +254,16 @@ def _write_files(files: Path) -> None:
     rows = [dict(zip(judged, row, strict=True)) for row in zip(*judged.values(), strict=True)]
     (files / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (files / "judged.csv").write_text("caption_id,image_id,probability\n7,3,0.25\n11,0,1\n")
+    (files / "photos").mkdir()
+    lines = ["image,caption,split"]
+    for row in range(PHOTOS):
+        pixels = rng.integers(0, 256, (8, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(files / "photos" / f"{row}.png")
+        lines.append(f"{row}.png,a picture of row {row},{'train' if row % 4 else 'dev'}")
+    (files / "photos" / "photos.csv").write_text("\n".join(lines) + "\n")
+    columns = pyarrow.csv.read_csv(files / "photos" / "photos.csv").to_pydict()
+    columns["image"] = [(files / "photos" / name).read_bytes() for name in columns["image"]]  # whose paths are nowhere
+    pq.write_table(pa.table(columns), files / "photos.parquet")
     data = files / "data"
     data.mkdir()
     for split in ("train", "dev"):

@@ -99,6 +99,7 @@ def test_one_set_equals_its_definition(files):
     assert sorted(path.name for path in Path("set").iterdir()) == [
         "i2t.certificates.parquet",
         "i2t.parquet",
+        "items.parquet",
         "manifest.json",
         "positives.parquet",
     ]
@@ -369,7 +370,6 @@ def test_every_command_takes_the_table(files, table):
         (("query.npy", "document.npy", "item.npy", "out", "--unpaired"), "item.npy is one too many"),
         (("query.npy", "document.npy", "out", *CORPUS, "--per-image", 2), "say who belongs to whom"),
         (("query.npy", "document.npy", "out", "--unpaired", "--min-grade", 2), "--min-grade is about the grades of"),
-        (("query.npy", "document.npy", "out", "--unpaired", *NAMED), "--caption-ids are for the ids in --pairs FILE"),
         (
             ("item.npy", "item.npy", "out", "--unpaired"),
             "IMAGES and CAPTIONS are the same vectors, and row 0 is not paired",
@@ -386,7 +386,7 @@ def test_every_command_takes_the_table(files, table):
         (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower h_captions to at most 37"),
         (
             ("query.npy", "document.npy", "out", *CORPUS, "--caption-ids", "document_ids.parquet"),
-            "names no column of ids; those of text or whole numbers are ['id']: document_ids.parquet::NAME",
+            "names no column of ids; those of texts or whole numbers are ['id']: document_ids.parquet::NAME",
         ),
         (("item.npy", "out", *TWIN, "--image-ids", "query_ids.txt"), "12 image ids are given for 25 vectors"),
     ],

@@ -89,6 +89,16 @@ def test_a_prepared_folder_names_the_pictures(run, prepared):
     assert {anchor["path"] if isinstance(anchor, dict) else anchor for anchor in anchors} == {*prepared}
 
 
+def test_a_picture_that_was_changed_is_not_packed(run, files, prepared):
+    packed = ("export", "table", "out", "--format", "ids", "--direction", "t2i", "--data", "data", "--pack")
+    (files / "pictures" / "3.jpg").write_bytes(JPEG + b"\0")
+    found = run(*packed)
+    assert found.exit_code == 1
+    assert "pictures/3.jpg: was changed since the folder was prepared; prepare the folder again." in found.stderr
+    (files / "pictures" / "3.jpg").write_bytes(JPEG)
+    assert run(*packed).exit_code == 0
+
+
 def test_a_prepared_folder_of_packed_pictures_needs_files(run, files, prepared):
     pq.write_table(
         pa.table({"path": pa.nulls(IMAGES, pa.string()), "sha256": [SHA256] * IMAGES, "bytes": [JPEG] * IMAGES}),

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
@@ -284,3 +285,56 @@ def test_products_beyond_float32_are_refused_before_the_search(run, files, facto
     assert result.exit_code == 1
     assert "the largest norm of the images is" in result.stderr
     assert "divide all images by a common factor" in result.stderr
+
+
+NAMED = ("--image-ids", "images.feather::key", "--caption-ids", "captions.feather::key")
+
+
+@pytest.fixture
+def named(run, files):
+    """A table of vectors with ids, and the ids of both sides."""
+    sides = {}
+    for side, matrix in zip(("images", "captions"), vectors(), strict=True):
+        sides[side] = [f"{side[0]}-{row}" for row in range(len(matrix))]
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), 7)
+        feather.write_feather(pa.table({"key": sides[side], "vector": lists}), f"{side}.feather")
+    found = run("--per-image", EACH, *NAMED, images="images.feather::vector", captions="captions.feather")
+    assert found.exit_code == 0, found.stderr
+    return sides
+
+
+def test_ids_are_kept_beside_the_lists(run, files, named):
+    run("--per-image", EACH, output="bare")
+    assert hashes(files / "table") == hashes(files / "bare")
+    table = read_table(files / "table")
+    assert table.ids == named
+    assert "ids" not in read_table(files / "bare").manifest
+    assert audit(files / "table") == []
+    table.save(files / "saved")
+    assert read_table(files / "saved").ids == named
+
+
+def test_exports_and_what_is_published_name_items_by_their_ids(aoq, files, named):
+    assert aoq("export", "table", "run", "--format", "trec", root=None).exit_code == 0
+    lists = read_table(files / "table").i2t.negative_ids
+    expected = [[f"i-{row}", f"c-{lists[row, place]}"] for row in range(IMAGES) for place in range(6)]
+    assert [line.split()[::2][:2] for line in (files / "run" / "i2t.trec").read_text().splitlines()] == expected
+    assert aoq("publish", "table", "out", root=None).exit_code == 0
+    assert read_table(files / "out").ids == named
+    assert pq.read_table("out/captions.parquet")["caption_id"].to_pylist() == named["captions"]
+
+
+def test_ids_are_those_of_the_manifest(files, named):
+    pq.write_table(pa.table({"image_id": named["images"][::-1]}), files / "table" / "images.parquet")
+    for read in (read_table, audit):
+        with pytest.raises(ValueError, match=r"images\.parquet does not hold the ids whose sha256"):
+            read(files / "table")
+
+
+def test_ids_that_repeat_are_refused_before_anything_is_mined(run, files):
+    pq.write_table(pa.table({"key": ["a"] * IMAGES, "vector": vectors()[0].tolist()}), "images.parquet")
+    found = run("--per-image", EACH, "--image-ids", "images.parquet::key", images="images.parquet::vector")
+    assert found.exit_code == 1
+    assert f"images 0 and {IMAGES - 1} both have the id 'a'; give each image its own" in found.stderr
+    assert not (files / "table").exists()
+    assert sorted(path.name for path in files.glob(".*")) == []

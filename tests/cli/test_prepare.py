@@ -64,3 +64,12 @@ def test_mistakes_are_one_sentence_and_leave_nothing(photos, tmp_path, arguments
     assert code == 1
     assert sentence in said
     assert not (tmp_path / "made").exists()
+
+
+def test_a_parent_that_was_made_for_nothing_is_taken_away(photos, tmp_path):
+    folder = tmp_path / "data" / "mine"
+    assert aoq("prepare", photos, folder, "--image-column", "nothing")[0] == 1
+    assert not folder.parent.exists()
+    (tmp_path / "2.jpg").write_bytes(b"")
+    assert aoq("prepare", photos, folder, "--threads", 1)[0] == 1  # what was extracted is kept there
+    assert [path.name for path in folder.parent.iterdir()] == [".mine.work"]

@@ -15,7 +15,7 @@ from torch import nn
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
-from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
@@ -73,7 +73,7 @@ def means(monkeypatch):
     """The extractor `means:any`; `calls` counts images."""
     calls = []
 
-    def opened(name: str, tokens: str) -> Extractor:
+    def opened(name: str, tokens: str) -> GridExtractor:
         module, seen = Means(), Preprocessing(4, 4, (4, 4), (0.0,) * 3, (1.0,) * 3, "nearest")
 
         def encode(images):
@@ -81,7 +81,7 @@ def means(monkeypatch):
             found = module(images)
             return found.mean(dim=(2, 3)) if tokens == "pooled" else found
 
-        return Extractor.build("means", seen, module, encode)
+        return GridExtractor.build("means", seen, module, encode)
 
     monkeypatch.setitem(extractors.LIBRARIES, "means", opened)
     return calls
@@ -103,9 +103,14 @@ def prepared(tmp_path):
 @pytest.fixture(scope="session")
 def clip(tmp_path_factory):
     """A model, its tokeniser, and their folder."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("clip")
     torch.manual_seed(0)
+    return *save_clip(folder), folder
+
+
+def save_clip(folder: Path, **tokenising):
+    """A tiny CLIP and its tokeniser, saved in the folder."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
     text = {**TINY, "vocab_size": len(WORDS), "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 8}
     config = transformers.CLIPConfig(
         text_config=text, vision_config={**TINY, "image_size": 32, "patch_size": 8}, projection_dim=6
@@ -116,9 +121,12 @@ def clip(tmp_path_factory):
     words.post_processor = tokenizers.processors.TemplateProcessing(
         "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
-    tokeniser = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
+    tokeniser = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="</s>", **tokenising
+    )
     model.save_pretrained(folder)
     tokeniser.save_pretrained(folder)
     crop = {"size": {"shortest_edge": 32}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
-    (folder / "preprocessor_config.json").write_text(json.dumps(crop | SEEN))
-    return model, tokeniser, folder
+    kinds = {"image_processor_type": "CLIPImageProcessor", "processor_class": "CLIPProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(crop | SEEN | kinds))
+    return model, tokeniser

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
+from aoq.pipeline.prepare.extractors.extractor import fingerprint_of
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from tests.prepare.conftest import SEEN, TINY, picture
 
@@ -134,14 +135,14 @@ def test_images_that_would_be_padded_are_refused():
 
 def test_tokens_that_make_no_grid_are_refused():
     with pytest.raises(ValueError, match="no square grid"):
-        Extractor.build(
+        GridExtractor.build(
             "odd", Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3), torch.nn.Identity(), lambda x: x.flatten(2)
         )
 
 
 def test_numbers_beyond_float16_are_refused():
     seen = Preprocessing(2, 2, (2, 2), (0.0,) * 3, (1.0,) * 3)
-    extractor = Extractor.build("large", seen, torch.nn.Identity(), lambda x: x * 1e6)
+    extractor = GridExtractor.build("large", seen, torch.nn.Identity(), lambda x: x * 1e6)
     with pytest.raises(ValueError, match="not finite in float16"):
         extractor.features(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8), CPU)
 

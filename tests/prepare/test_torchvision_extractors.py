@@ -1,29 +1,25 @@
-"""Extractors of libraries that need torchvision, which are tested where they are installed."""
+"""Extractors of libraries that need torchvision, which are tested where they are installed: the libraries' numbers."""
 
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.prepare.extractors import open_extractor
+from tests.prepare import tiny
 from tests.prepare.conftest import picture
 
 CPU = torch.device("cpu")
-_operators = torch.library.Library("torchvision", "FRAGMENT")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def torchvision():
-    """Imported; of another build than torch, it has no operators, of which these libraries need the names alone."""
-    if find_spec("torchvision") is None:
-        pytest.skip("needs torchvision")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            _operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return tiny.import_torchvision()
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +32,12 @@ def open_clip():
     return pytest.importorskip("open_clip")
 
 
+def pixels_of(extractor, image):
+    return torch.from_numpy(extractor.preprocessing.pixels(image).copy())[None]
+
+
 def features_of(extractor, image):
-    pixels = torch.from_numpy(extractor.preprocessing.pixels(image).copy())[None]
-    return extractor.features(pixels, CPU)[0]
-
-
-def saved(timm, folder, name, **options):
-    from safetensors.torch import save_file
-
-    torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=0, **options).eval()
-    folder.mkdir()
-    save_file(model.state_dict(), folder / "model.safetensors")
-    size = model.pretrained_cfg["input_size"] if "img_size" not in options else [3, options["img_size"]] * 2
-    config = {
-        "input_size": [3, *size[1:3]] if "img_size" not in options else [3, options["img_size"], options["img_size"]]
-    }
-    config |= {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4], "crop_pct": 0.8, "interpolation": "bicubic"}
-    content = {"architecture": name, "num_classes": 0, "model_args": options, "pretrained_cfg": config}
-    (folder / "config.json").write_text(json.dumps(content))
-    return model, f"timm:{folder}"
+    return extractor.features(pixels_of(extractor, image), CPU)[0]
 
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2}
@@ -71,7 +53,8 @@ TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2}
     ],
 )
 def test_timms_models_and_its_own_preprocessing(timm, tmp_path, name, options, grid):
-    model, named = saved(timm, tmp_path / "model", name, **options)
+    torch.manual_seed(0)
+    model, named = tiny.save_timm(timm, tmp_path / "model", name, **options), f"timm:{tmp_path / 'model'}"
     extractor = open_extractor(named)
     assert extractor.grid == grid
     image = picture(0, 90, 60)
@@ -90,29 +73,175 @@ def test_timms_models_and_its_own_preprocessing(timm, tmp_path, name, options, g
 
 def test_open_clips_models_and_their_own_preprocessing(open_clip, tmp_path):
     torch.manual_seed(0)
-    config = {
-        "model_cfg": {
-            "embed_dim": 6,
-            "vision_cfg": {"image_size": 32, "layers": 1, "width": 64, "patch_size": 8},
-            "text_cfg": {"context_length": 8, "vocab_size": 50, "width": 16, "heads": 2, "layers": 1},
-        },
-        "preprocess_cfg": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]},
-    }
-    model = open_clip.CLIP(**config["model_cfg"]).eval()
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
-    torch.save(model.state_dict(), tmp_path / "open_clip_pytorch_model.bin")
-    _, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path}")
+    named = tiny.open_clip(tmp_path)
+    model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{tmp_path}")
+    model.eval()
     image = picture(0, 90, 60)
     with torch.inference_mode():
         found = model.visual.forward_intermediates(transform(image)[None], normalize_intermediates=True)
     maps = found["image_intermediates"][-1][0]
-    extractor = open_extractor(f"open_clip:{tmp_path}")
+    extractor = open_extractor(named)
     assert (extractor.grid, extractor.dims) == ((4, 4), 64)
     np.testing.assert_allclose(features_of(extractor, image), maps.flatten(1).T, atol=5e-3)
-    pooled = open_extractor(f"open_clip:{tmp_path}", "pooled")
+    pooled = open_extractor(named, "pooled")
     np.testing.assert_allclose(features_of(pooled, image), found["image_features"], atol=5e-3)
 
 
 def test_open_clip_needs_a_tag_and_names_those_there_are(open_clip):
     with pytest.raises(ValueError, match=r"after a slash; tags of ViT-B-32: openai, .*\); check the name"):
         open_extractor("open_clip:ViT-B-32")
+
+
+@pytest.fixture
+def detector(tmp_path):
+    torch.manual_seed(0)
+    return open_extractor(tiny.torchvision(tmp_path))
+
+
+def by_definition(model, image, most):
+    """Torchvision's own detections in the whole image; of each box alone what its head makes of it."""
+    whole = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
+    with torch.inference_mode():
+        (found,) = model([whole])
+        seen, _ = model.transform([whole])
+        maps, boxes, features = model.backbone(seen.tensors), found["boxes"][:most], []
+        high, wide = seen.image_sizes[0]
+        for box in boxes:
+            scaled = box * torch.tensor([wide / image.width, high / image.height] * 2)
+            pooled = model.roi_heads.box_roi_pool(maps, [scaled[None]], seen.image_sizes)
+            features.append(model.roi_heads.box_head(pooled)[0])
+    assert found["scores"].tolist() == sorted(found["scores"].tolist(), reverse=True)
+    return torch.stack(features).numpy(), (boxes / torch.tensor([image.width, image.height] * 2)).numpy()
+
+
+def test_regions_are_torchvisions_best_detections(detector):
+    image = picture(3, 90, 60)
+    made = detector.extract(pixels_of(detector, image), np.array([90]), np.array([60]), CPU)
+    features, boxes = by_definition(detector.module, image, 36)
+    assert detector.tokens == len(features) == 36
+    assert made["mask"].all()
+    np.testing.assert_allclose(made["boxes"][0], boxes, atol=1e-4)
+    np.testing.assert_allclose(made["ims"][0], features, atol=1e-2)
+
+
+def test_where_less_is_found_the_rest_is_masked(detector):
+    detector.module.roi_heads.detections_per_img = 5
+    image = picture(3, 90, 60)
+    made = detector.extract(pixels_of(detector, image), np.array([90]), np.array([60]), CPU)
+    features, boxes = by_definition(detector.module, image, 36)
+    assert made["mask"][0].tolist() == [True] * 5 + [False] * 31
+    np.testing.assert_allclose(made["boxes"][0, :5], boxes, atol=1e-4)
+    np.testing.assert_allclose(made["ims"][0, :5], features, atol=1e-2)
+    assert not made["ims"][0, 5:].any()
+
+
+def test_where_nothing_is_found_the_whole_image_is_the_region(detector):
+    detector.module.roi_heads.score_thresh = 2.0
+    pixels = pixels_of(detector, picture(3, 90, 60))
+    made = detector.extract(pixels, np.array([90]), np.array([60]), CPU)
+    assert made["mask"][0].sum() == 1
+    assert made["boxes"][0, 0].tolist() == [0, 0, 1, 1]
+    assert made["ims"][0, 0].any()
+
+
+def test_large_images_are_shrunk_to_what_a_detector_takes(detector):
+    assert detector.preprocessing.pixels(Image.new("RGB", (2000, 1000))).shape == (320, 640, 3)
+    assert detector.preprocessing.pixels(Image.new("RGB", (2000, 500))).shape == (160, 640, 3)
+    assert detector.preprocessing.pixels(Image.new("RGB", (90, 60))).shape == (60, 90, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet50", r"no detector with a box head; those are fasterrcnn_\w+, "),
+        ("retinanet_resnet50_fpn", "no detector with a box head"),
+        (f"{tiny.DETECTOR}/nowhere.pth", r"nowhere.pth does not exist\); .*as NAME/FILE\."),
+    ],
+)
+def test_what_is_no_detector_is_one_sentence(name, message):
+    with pytest.raises(ValueError, match=message) as said:
+        open_extractor(f"torchvision:{name}")
+    assert "\n" not in str(said.value)
+
+
+def test_other_weights_are_no_detectors(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match=r"has no roi_heads\.\S+, so it is no state_dict of a detector"):
+        open_extractor(f"torchvision:{tiny.DETECTOR}/{tmp_path / 'other.pth'}")
+
+
+def test_a_hub_of_torchvision_that_is_not_reached_is_one_sentence(monkeypatch, tmp_path):
+    from urllib.error import URLError
+
+    def fails(*_, **__):
+        raise URLError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.download_url_to_file", fails)
+    with pytest.raises(
+        ValueError, match=rf"^torchvision:{tiny.DETECTOR} cannot be loaded \(.*no route.*\); .*NAME/FILE"
+    ):
+        open_extractor(f"torchvision:{tiny.DETECTOR}")
+
+
+@pytest.fixture
+def sentence_model(tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    torch.manual_seed(0)
+    name = tiny.sentence_transformers(tmp_path)
+    return name, library.SentenceTransformer(name.partition(":")[2], device="cpu")
+
+
+def test_sentence_transformers_encodes_both_sides_itself(sentence_model):
+    name, model = sentence_model
+    image, texts = picture(0, 90, 60), ["a photograph of 3", "seen from afar"]
+    np.testing.assert_allclose(
+        features_of(open_extractor(name, "pooled"), image), model.encode([image]), atol=5e-3, rtol=5e-3
+    )
+    encoder = open_encoder(name)
+    np.testing.assert_allclose(
+        encoder.images.encoded(pixels_of(encoder.images, image), CPU)[:, 0], model.encode([image])
+    )
+    np.testing.assert_allclose(encoder.texts(texts, CPU), model.encode(texts), atol=1e-6)
+
+
+def test_a_caption_that_is_a_path_of_a_picture_is_a_text(sentence_model, tmp_path):
+    path = tmp_path / "a.png"
+    picture(0).save(path)
+    name, model = sentence_model
+    found = open_encoder(name).texts([str(path)], CPU)
+    tokens = model.tokenizer([str(path)], truncation=True, max_length=8, return_tensors="pt")
+    with torch.inference_mode():
+        expected = model[0].auto_model.get_text_features(**tokens).pooler_output
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_model_of_texts_alone_is_refused(tmp_path):
+    library, transformers = pytest.importorskip("sentence_transformers"), pytest.importorskip("transformers")
+    from tests.prepare.conftest import TINY as SIZES
+    from tests.prepare.conftest import save_clip
+
+    save_clip(tmp_path)  # whose tokeniser is taken
+    (tmp_path / "preprocessor_config.json").unlink()
+    transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=50)).save_pretrained(tmp_path)
+    modules = library.sentence_transformer.modules
+    word = modules.Transformer(str(tmp_path))
+    library.SentenceTransformer(modules=[word, modules.Pooling(16)], device="cpu").save(str(tmp_path / "texts"))
+    name = f"sentence-transformers:{tmp_path / 'texts'}"
+    for opened in (lambda: open_extractor(name, "pooled"), lambda: open_encoder(name)):
+        with pytest.raises(ValueError, match=r"encodes text, and no images; choose one that does"):
+            opened()
+
+
+def test_a_hub_of_sentence_transformers_that_is_not_reached_is_one_sentence(monkeypatch):
+    library = pytest.importorskip("sentence_transformers")
+
+    def fails(*_, **__):
+        raise OSError("We couldn't connect to 'https://huggingface.co'\nCheck your internet connection.")
+
+    monkeypatch.setattr(library, "SentenceTransformer", fails)
+    with pytest.raises(
+        ValueError, match=r"^sentence-transformers:a/b cannot be loaded \(.*\); .*path of a folder"
+    ) as said:
+        open_extractor("sentence-transformers:a/b", "pooled")
+    assert "\n" not in str(said.value)

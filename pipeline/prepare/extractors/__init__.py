@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aoq.pipeline.prepare.extractors.by_open_clip import open_open_clip
+from aoq.pipeline.prepare.extractors.by_sentence_transformers import open_sentence_transformers
 from aoq.pipeline.prepare.extractors.by_timm import open_timm
+from aoq.pipeline.prepare.extractors.by_torchvision import open_torchvision
 from aoq.pipeline.prepare.extractors.by_transformers import open_transformers
 from aoq.pipeline.prepare.extractors.efficientnet_lite import NAME, open_efficientnet
 from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
@@ -15,6 +17,8 @@ LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
     "timm": open_timm,
     "transformers": open_transformers,
     "open_clip": open_open_clip,
+    "sentence-transformers": open_sentence_transformers,
+    "torchvision": open_torchvision,
 }
 """By the part of a name before the colon; each takes the part after it."""
 

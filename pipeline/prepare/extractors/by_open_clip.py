@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extractors.extractor import Tokens
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 
@@ -29,19 +30,19 @@ def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., t
         return name, network, _seen(name, network.visual.preprocess_cfg), library.get_tokenizer(architecture)
 
 
-def open_open_clip(model: str, tokens: Tokens) -> Extractor:
+def open_open_clip(model: str, tokens: Tokens) -> GridExtractor:
     """The encoder of images of a model (`load_open_clip`)."""
     name, network, seen, _ = load_open_clip(model)
     visual = network.visual
     if tokens == "pooled":
-        return Extractor.build(name, seen, visual, visual)
+        return GridExtractor.build(name, seen, visual, visual)
 
     def encode(images: torch.Tensor) -> torch.Tensor:
         made = visual.forward_intermediates(images, indices=1, normalize_intermediates=True, intermediates_only=True)
         maps: torch.Tensor = made["image_intermediates"][-1]
         return maps
 
-    return Extractor.build(name, seen, visual, encode)
+    return GridExtractor.build(name, seen, visual, encode)
 
 
 def _seen(name: str, config: dict[str, Any]) -> Preprocessing:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extractors.extractor import Tokens
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 
 
-def open_timm(model: str, tokens: Tokens) -> Extractor:
+def open_timm(model: str, tokens: Tokens) -> GridExtractor:
     """A model of timm by its name, or in a folder with its `config.json`."""
     name = f"timm:{model}"
     with loading(name, model):
@@ -23,14 +24,14 @@ def open_timm(model: str, tokens: Tokens) -> Extractor:
         network = library.create_model(local, pretrained=True, num_classes=0).eval()
         seen = _seen(name, library.data.resolve_model_data_config(network))
     if tokens == "pooled":
-        return Extractor.build(name, seen, network, network)
+        return GridExtractor.build(name, seen, network, network)
     is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
 
     def encode(images: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = network.forward_features(images)
         return found.permute(0, 3, 1, 2) if is_last and found.ndim == 4 else found
 
-    return Extractor.build(name, seen, network, encode, grid=_grid(network))
+    return GridExtractor.build(name, seen, network, encode, grid=_grid(network))
 
 
 def _grid(network: Any) -> tuple[int, int] | None:

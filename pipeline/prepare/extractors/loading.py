@@ -10,7 +10,7 @@ LONGEST_REASON = 200
 
 
 @contextmanager
-def loading(name: str, model: str) -> Iterator[None]:
+def loading(name: str, model: str, local: str = "the path of a folder with the weights") -> Iterator[None]:
     """Whatever fails inside says which encoder could not be loaded, and what to do.
 
     Raises:
@@ -25,6 +25,6 @@ def loading(name: str, model: str) -> Iterator[None]:
         remedy = (
             "give a folder that its library saved"
             if Path(model).exists()
-            else "check the name; where the hub is not reached, give the path of a folder with the weights"
+            else f"check the name; where the hub is not reached, give {local}"
         )
         raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, UInt8
 from torch import Tensor
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -16,8 +20,40 @@ if TYPE_CHECKING:
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
+class Seen(ABC):
+    """What of an image an encoder sees, as 8-bit pixels and as numbers."""
+
+    @abstractmethod
+    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
+        """What the encoder sees of an RGB image."""
+
+    @abstractmethod
+    def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Tensor:
+        """Batches of `pixels` as the encoder takes them, on the device where they are."""
+
+    @abstractmethod
+    def seen(
+        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
+    ) -> Float64[np.ndarray, "images 4"]:
+        """What of each image is seen: x1, y1, x2, y2 as shares of its width and height."""
+
+    @abstractmethod
+    def blank(self) -> UInt8[Tensor, "1 height width 3"]:
+        """A black image."""
+
+    @property
+    @abstractmethod
+    def least(self) -> int:
+        """JPEGs may be decoded at a fraction of their size down to this shorter side: it is not seen."""
+
+    @property
+    def most_at_once(self) -> int:
+        """Images in a batch that is read ahead."""
+        return 1024
+
+
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Seen):
     """An image is resized and its centre cut out; pixels from 0 to 1 become (x - mean) / std."""
 
     height: int
@@ -45,8 +81,8 @@ class Preprocessing:
         # Both sides as in torchvision: the longer one is rounded down.
         return max(1, self.resize * width // shorter), max(1, self.resize * height // shorter)
 
+    @override
     def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
-        """What the encoder sees of an RGB image."""
         from PIL.Image import Resampling
 
         wide, high = self.resized(*image.size)
@@ -56,8 +92,8 @@ class Preprocessing:
             resized = resized.crop((left, top, left + self.width, top + self.height))
         return np.asarray(resized)
 
+    @override
     def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Float[Tensor, "batch 3 height width"]:
-        """Batches of `pixels` as the encoder takes them, on the device where they are."""
         scale, shift = (
             torch.tensor(values, dtype=torch.float32, device=pixels.device)
             for values in (
@@ -68,10 +104,10 @@ class Preprocessing:
         # Of permuted pixels, the memory stays as it was: channels last, as convolutions like it best.
         return (pixels.float() * scale + shift).permute(0, 3, 1, 2)
 
+    @override
     def seen(
         self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
     ) -> Float64[np.ndarray, "images 4"]:
-        """What of each image is seen: x1, y1, x2, y2 as shares of its width and height."""
         if isinstance(self.resize, int):
             shorter = np.minimum(widths, heights)
             wide, high = self.resize * widths // shorter, self.resize * heights // shorter
@@ -80,7 +116,59 @@ class Preprocessing:
         x, y = self.width / wide, self.height / high
         return np.stack([0.5 - x / 2, 0.5 - y / 2, 0.5 + x / 2, 0.5 + y / 2], axis=1)
 
+    @override
+    def blank(self) -> UInt8[Tensor, "1 height width 3"]:
+        return torch.zeros(1, self.height, self.width, 3, dtype=torch.uint8)
+
     @property
+    @override
     def least(self) -> int:
-        """JPEGs may be decoded at a fraction of their size down to this shorter side: it is not seen."""
         return 2 * (self.resize if isinstance(self.resize, int) else max(self.resize))
+
+
+@dataclass(frozen=True)
+class Whole(Seen):
+    """The whole image, for a module that resizes and normalises it itself; larger ones are shrunk to these sides."""
+
+    shorter: int
+    longer: int
+    interpolation: Interpolation = "bicubic"
+
+    @override
+    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
+        from PIL.Image import Resampling
+
+        shrink = min(self.shorter / min(image.size), self.longer / max(image.size))
+        if shrink < 1:
+            wide, high = (max(1, round(side * shrink)) for side in image.size)
+            image = image.resize((wide, high), Resampling[self.interpolation.upper()])
+        return np.asarray(image)
+
+    @override
+    def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> UInt8[Tensor, "batch height width 3"]:
+        return pixels
+
+    @override
+    def seen(
+        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
+    ) -> Float64[np.ndarray, "images 4"]:
+        return np.tile([0.0, 0.0, 1.0, 1.0], (len(widths), 1))
+
+    @override
+    def blank(self) -> UInt8[Tensor, "1 height width 3"]:
+        return torch.zeros(1, 64, 64, 3, dtype=torch.uint8)
+
+    @property
+    @override
+    def least(self) -> int:
+        return 2 * self.shorter
+
+    @property
+    @override
+    def most_at_once(self) -> int:
+        return 4
+
+
+def stacked(pixels: Iterable[UInt8[np.ndarray, "_ _ 3"]]) -> list[UInt8[Tensor, "some _ _ 3"]]:
+    """Images in order, those of one size that follow each other as one tensor."""
+    return [torch.from_numpy(np.stack(list(run))) for _, run in groupby(pixels, np.shape)]

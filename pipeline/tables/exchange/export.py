@@ -25,8 +25,9 @@ from aoq.pipeline.tables.files import (
     read_positives,
     said_of,
 )
-from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.ids import ITEM, NOUNS, read_ids
 from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
+from aoq.pipeline.tables.rows import rows_by_id
 from aoq.pipeline.tables.screens.view import View
 
 Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
@@ -38,7 +39,7 @@ class Stand:
     """What stands for the rows of one side: nothing, for what a format does not need."""
 
     ids: Sequence[str] | None = None
-    """By default their row numbers."""
+    """By default the table's own, else row numbers."""
     texts: Sequence[str] | None = None
     pictures: Path | Sequence[str] | None = None
     """The folder in which a row's id is the name of its file; or each row's file."""
@@ -214,11 +215,17 @@ def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
 
 def _names(table: Path, manifest: Mapping[str, Any], said: Said) -> dict[str, Names]:
     """What images and captions go by."""
-    counts = count_rows(table, manifest)
+    counts, own = count_rows(table, manifest), read_ids(table, manifest)
     if said.captions is said.images:
-        return dict.fromkeys(counts, _names_of(said.images, counts["images"], "item"))
-    sides = {"images": (said.images, "image"), "captions": (said.captions, "caption")}
-    return {side: _names_of(stand, counts[side], noun) for side, (stand, noun) in sides.items()}
+        return dict.fromkeys(counts, _names_of(_with_ids(said.images, own.get("images")), counts["images"], ITEM))
+    sides = {"images": said.images, "captions": said.captions}
+    return {
+        side: _names_of(_with_ids(stand, own.get(side)), counts[side], NOUNS[side]) for side, stand in sides.items()
+    }
+
+
+def _with_ids(stand: Stand, own: Sequence[str] | None) -> Stand:
+    return stand if stand.ids is not None else replace(stand, ids=own)
 
 
 def _names_of(stand: Stand, count: int, noun: str) -> Names:

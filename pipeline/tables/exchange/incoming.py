@@ -19,9 +19,9 @@ from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives,
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.bare_lists import measure_run, open_official, read_run
 from aoq.pipeline.tables.files import ContentHash, list_writer
-from aoq.pipeline.tables.ids import rows_by_id
 from aoq.pipeline.tables.pair_files import Known
 from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, pairing_sha256, positives_of
+from aoq.pipeline.tables.rows import rows_by_id
 from aoq.pipeline.tables.writing import write_table
 
 GROUP_ROWS = 1024

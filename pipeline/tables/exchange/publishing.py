@@ -17,30 +17,23 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import pyarrow as pa
-
 from aoq.pipeline.tables.exchange.outgoing import ROWS
-from aoq.pipeline.tables.exchange.parquet import write_groups
 from aoq.pipeline.tables.exchange.readme import describe_tables
 from aoq.pipeline.tables.files import (
     MANIFEST,
     POSITIVES,
-    count_rows,
     directions_of,
     read_chunks,
     read_manifest,
     read_positives,
     sides_of,
 )
-from aoq.pipeline.tables.ids import rows_by_id
+from aoq.pipeline.tables.ids import id_columns, read_ids, write_ids
 from aoq.pipeline.tables.pairs import TWO_SIDES
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
 VIEW = "view"
-NOUNS = ("image", "caption")
-ITEM = "item"
-"""What a row of one set is."""
 COLUMNS = ("anchors", "h", "search", "guarantee", "first_score_mean", "last_score_mean", "above_positive_share")
 
 CARD = Template(
@@ -104,8 +97,8 @@ def publish_table(
     """Check the table and its view, write both to the new folder `output`, and name the files."""
     manifest = read_manifest(table)
     judged = None if view is None else read_view(view, manifest)
-    directions, nouns = directions_of(manifest), NOUNS if len(sides_of(manifest)) > 1 else (ITEM,)
-    if len(nouns) == 1 and caption_ids is not None:
+    directions = directions_of(manifest)
+    if len(directions) == 1 and caption_ids is not None:
         raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
     for direction in directions:
         for _ in read_chunks(table, direction, manifest, 16 * ROWS):
@@ -116,28 +109,19 @@ def publish_table(
         if (table / name).is_file():
             shutil.copyfile(table / name, output / name)
     shutil.copyfile(table / MANIFEST, output / MANIFEST)
+    given = {"images": image_ids, "captions": caption_ids}
+    own = read_ids(table, manifest)
+    write_ids(output, own | {side: ids for side, ids in given.items() if ids is not None})
     if judged is not None:
         write_view(judged, output / VIEW)
-    for noun, ids, count in zip(nouns, (image_ids, caption_ids), count_rows(table, manifest).values(), strict=False):
-        if ids is not None:
-            _write_ids(output, noun, ids, count)
     (output / "README.md").write_text(_card(output, manifest, judged, licence), encoding="utf-8")
     return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())
 
 
-def _write_ids(folder: Path, noun: str, ids: Sequence[str], count: int) -> None:
-    if len(ids) != count:
-        raise ValueError(f"{len(ids)} {noun} ids are given for a table of {count}; they are of other data.")
-    rows_by_id(ids, noun)
-    write_groups(folder / f"{noun}s.parquet", [pa.table({f"{noun}_id": pa.array(ids, pa.string())})])
-
-
 def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence: str | None) -> str:
     directions, sides = directions_of(manifest), sides_of(manifest)
-    named = [
-        f"{name}.parquet" for name in (*directions, Path(POSITIVES).stem, *(f"{noun}s" for noun in (*NOUNS, ITEM)))
-    ]
-    tables = {Path(name).stem: name for name in named}
+    files = (*(f"{one}.parquet" for one in directions), POSITIVES, *(file for file, _ in id_columns(manifest).values()))
+    tables = {Path(file).stem: file for file in files}
     tables |= {f"{one}_flags": f"{VIEW}/{one}.parquet" for one in directions}
     said = manifest.get("directions", {})
     rows = [[one, *(said.get(one, {}).get(column, "") for column in COLUMNS)] for one in directions]

@@ -1,0 +1,20 @@
+"""No orphans: a process dies with the one that started it, however that one ends."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
+    """Get this signal when the parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
+        parent = multiprocessing.parent_process()
+        if parent is not None and os.getppid() != parent.pid:  # it went before we asked
+            os.kill(os.getpid(), how)

@@ -1,0 +1,105 @@
+"""Detectors of torchvision: the regions of an image that have the best scores (Anderson et al. 2018, "bottom-up")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from typing_extensions import override
+
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.extractors.extractor import Column, Extractor, Tokens, fingerprint_of
+from aoq.pipeline.prepare.extractors.loading import loading
+from aoq.pipeline.prepare.extractors.preprocessing import Whole
+from aoq.pipeline.reading import reading
+
+REGIONS = 36
+CLASSES = "roi_heads.box_predictor.cls_score.bias"
+
+
+@dataclass(frozen=True)
+class Detector(Extractor):
+    """An R-CNN: of each image up to `tokens` detections, best score first, as its box head sees them.
+
+    An image in which nothing is found has one region: the whole of it. What is beyond an image's regions is zero, and
+    masked.
+    """
+
+    @property
+    @override
+    def columns(self) -> dict[str, Column]:
+        return {**super().columns, "mask": Column(np.dtype(np.bool_), (self.tokens,))}
+
+    @override
+    def extract(
+        self,
+        pixels: UInt8[Tensor, "batch height width 3"],
+        widths: Int[np.ndarray, " batch"],
+        heights: Int[np.ndarray, " batch"],
+        device: torch.device,
+    ) -> dict[str, np.ndarray]:
+        made = {name: np.zeros((len(pixels), *kind.shape), kind.dtype) for name, kind in self.columns.items()}
+        for row, image in enumerate(pixels):  # alone, so that a batch changes nothing
+            features, boxes = self._regions(image.to(device))
+            found = len(features)
+            made["ims"][row, :found], made["boxes"][row, :found] = self.half(features), boxes.cpu().numpy()
+            made["mask"][row, :found] = True
+        return made
+
+    @torch.inference_mode()
+    def _regions(
+        self, image: UInt8[Tensor, "height width 3"]
+    ) -> tuple[Float[Tensor, "regions dims"], Float[Tensor, "regions 4"]]:
+        """Features and boxes, as shares of the image."""
+        model: Any = self.module
+        seen, _ = model.transform([image.permute(2, 0, 1).float() / 255])
+        maps = model.backbone(seen.tensors)
+        proposals, _ = model.rpn(seen, maps)
+        (found,), _ = model.roi_heads(maps, proposals, seen.image_sizes)
+        high, wide = seen.image_sizes[0]
+        whole = torch.tensor([[0.0, 0.0, wide, high]], device=image.device)
+        boxes = found["boxes"][: self.tokens] if len(found["boxes"]) else whole
+        pooled = model.roi_heads.box_roi_pool(maps, [boxes], seen.image_sizes)
+        return model.roi_heads.box_head(pooled), (boxes / whole[0, [2, 3, 2, 3]]).clamp(0, 1)
+
+
+def open_torchvision(model: str, tokens: Tokens) -> Detector:
+    """A detector by its name, with torchvision's own weights; or NAME/FILE with those that `torch.save` wrote there."""
+    name = f"torchvision:{model}"
+    if tokens == "pooled":
+        raise ValueError(
+            f"{name} gives regions and no vector of a whole image; leave out --tokens pooled (in an experiment tokens)."
+        )
+    architecture, _, file = model.partition("/")
+    with loading(name, model, "the path of the weights as NAME/FILE"):
+        library = import_extra("torchvision", "torchvision", name)
+        known = [one for one in library.models.list_models(library.models.detection) if "rcnn" in one]
+        if architecture not in known:
+            raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
+        network = _of_file(library, architecture, Path(file)) if file else _of_hub(library, architecture)
+    # Neither masks nor keypoints are asked for.
+    network.roi_heads.mask_roi_pool = network.roi_heads.keypoint_roi_pool = None
+    network.eval().requires_grad_(False)
+    seen = Whole(network.transform.min_size[-1], network.transform.max_size, "bilinear")
+    dims = network.roi_heads.box_predictor.cls_score.in_features
+    return Detector(name, seen, network, fingerprint_of(network), REGIONS, dims)
+
+
+def _of_hub(library: Any, architecture: str) -> Any:
+    return library.models.get_model(architecture, weights="DEFAULT")
+
+
+def _of_file(library: Any, architecture: str, file: Path) -> Any:
+    with reading(file, "a file of weights"):
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or CLASSES not in state:
+        raise ValueError(f"{file} has no {CLASSES}, so it is no state_dict of a detector")
+    classes = len(state[CLASSES])
+    network = library.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
+    network.load_state_dict(state)
+    return network

@@ -1,0 +1,90 @@
+"""`aoq prepare` and `aoq embed` killed with SIGKILL at random instants of their time, then run again.
+
+    python -m tests.prepare.kills FOLDER prepare|embed ...       says in a line what broke
+
+A process of its own, which computes nothing: what commands import is loaded once, and each is a fork of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from aoq.pipeline import embedding
+from aoq.pipeline.prepare import extraction, prepare
+from tests.chaos import forks
+
+BLOCK, BATCH = 16, 4
+KILLS = 4
+GONE_SECONDS = 5
+
+
+def main(folder: Path, name: str, *command: str) -> str | None:
+    forks.preload()
+    extraction.BLOCK = embedding.STORE_ROWS = BLOCK  # the commands' forks have them, too
+    embedding.BATCH = BATCH
+    prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
+    whole = forks.run(("aoq", name, *command, "whole"), folder)
+    if whole.code != 0:
+        return f"undisturbed, it ends with {whole.code}: {whole.said}"
+    rng, wanted, scratch = random.Random(0), contents(folder / "whole"), folder / ".made.work"
+    for _ in range(KILLS):
+        if broke := _kill(("aoq", name, *command, "made"), folder, rng.uniform(0.1, 0.9) * whole.seconds):
+            return broke
+        if (lost := lost_images(scratch)) > BLOCK + BATCH:
+            return f"a kill loses {lost} images"
+    if not (folder / "made").exists():
+        ended = forks.run(("aoq", name, *command, "made"), folder)
+        if ended.code != 0 or scratch.exists():
+            return f"after the kills it ends with {ended.code}, scratch left: {scratch.exists()}: {ended.said}"
+    if contents(folder / "made") != wanted:
+        return "after the kills there are other bytes"
+    return None
+
+
+def _kill(command: tuple[str, ...], folder: Path, after: float) -> str | None:
+    """The command's own process alone; those that it started must end with it."""
+    running = forks.start(command, folder)
+    time.sleep(after)
+    os.kill(running.process, signal.SIGKILL)
+    until = time.monotonic() + GONE_SECONDS
+    while (left := _alive(running.process)) and time.monotonic() < until:
+        time.sleep(0.01)
+    running.wait()
+    return f"processes {left} outlive it" if left else None
+
+
+def _alive(group: int) -> list[int]:
+    """Processes of a group that are no zombies."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, member_of = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(member_of) == group and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def lost_images(scratch: Path) -> int:
+    """Images that `aoq prepare` extracted, and that the next run extracts again."""
+    lost = 0
+    for records in scratch.glob("work/*.records"):
+        progress = records.with_name(records.name.replace(".records", ".progress.json"))
+        kept = json.loads(progress.read_text())["kept"] if progress.is_file() else 0
+        lost += records.stat().st_size // extraction.RECORD.itemsize - kept
+    return lost
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -1,0 +1,174 @@
+"""Vectors and ids of every kind of file: the rows that were written, whatever the format."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+from aoq.pipeline.search.vector_files import Given
+from aoq.pipeline.search.vectors import open_vectors
+
+ROWS, SIZE = 23, 5
+IDS = [f"item {row}" for row in range(ROWS)]
+
+
+@pytest.fixture
+def vectors():
+    return np.random.default_rng(0).normal(size=(ROWS, SIZE)).astype(np.float32)
+
+
+def table_of(vectors, *, is_fixed=True):
+    kind = pa.list_(pa.float32(), SIZE) if is_fixed else pa.list_(pa.float32())
+    lists = pa.array(vectors.tolist(), kind)
+    return pa.table({"name": IDS, "vector": lists, "number": [2 * row for row in range(ROWS)], "same": ["a"] * ROWS})
+
+
+def write_npy(folder, vectors):
+    np.save(folder / "v.npy", vectors)
+    return folder / "v.npy"
+
+
+def write_safetensors(folder, vectors):
+    save_file({"vector": vectors}, folder / "v.safetensors")
+    return folder / "v.safetensors"
+
+
+def write_parquet(folder, vectors):
+    pq.write_table(table_of(vectors), folder / "v.parquet", row_group_size=7)
+    return folder / "v.parquet"
+
+
+def write_feather(folder, vectors):
+    feather.write_feather(table_of(vectors, is_fixed=False), folder / "v.feather", chunksize=6)
+    return folder / "v.feather"
+
+
+def write_arrow(folder, vectors, kind=pa.ipc.new_file):
+    table = table_of(vectors)
+    with pa.OSFile(str(folder / "v.arrow"), "wb") as sink, kind(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+    return folder / "v.arrow"
+
+
+def write_stream(folder, vectors):
+    return write_arrow(folder, vectors, pa.ipc.new_stream)
+
+
+def write_saved(folder, vectors):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset(table_of(vectors, is_fixed=False)).save_to_disk(str(folder / "saved"), num_shards=2)
+    return folder / "saved"
+
+
+def write_chosen_rows(folder, vectors):
+    """Rows of a data set that lie in another order on disk."""
+    datasets = pytest.importorskip("datasets")
+    order = np.random.default_rng(1).permutation(ROWS)
+    shuffled = datasets.Dataset(table_of(vectors).take(pa.array(order)))
+    shuffled.select(np.argsort(order).tolist()).save_to_disk(str(folder / "saved"))
+    return folder / "saved"
+
+
+COLUMNED = [write_parquet, write_feather, write_arrow, write_stream, write_saved, write_chosen_rows]
+
+
+@pytest.mark.parametrize("write", [write_npy, write_safetensors, *COLUMNED])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_rows_are_those_that_were_written(write, normalise, vectors, tmp_path):
+    path = write(tmp_path, vectors)
+    expected = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) if normalise else vectors
+    found = open_vectors(str(path), tmp_path / "copy.npy", normalise=normalise)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("write", COLUMNED)
+def test_ids_are_a_column_of_the_file(write, vectors, tmp_path):
+    path = write(tmp_path, vectors)
+    np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False), vectors)
+    assert Given.of(f"{path}::name").read_ids() == IDS
+    assert Given.of(f"{path}::number").read_ids() == [str(2 * row) for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("column", ["nothing", "vector", ""])
+@pytest.mark.parametrize("write", [write_parquet, write_stream, write_saved])
+def test_what_are_no_ids_are_refused(write, column, vectors, tmp_path):
+    message = rf"::{column} names no column of ids; those of texts or whole numbers are \['name', 'number', 'same'\]"
+    with pytest.raises(ValueError, match=message):
+        Given.of(f"{write(tmp_path, vectors)}::{column}").read_ids()
+
+
+def test_files_of_vectors_alone_have_no_ids(vectors, tmp_path):
+    with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
+        Given.of(f"{write_npy(tmp_path, vectors)}::name").read_ids()
+
+
+@pytest.mark.parametrize("write", COLUMNED)
+def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch):
+    def table(vectors, *, is_fixed=True):
+        return pa.table({"id": ["a", None], "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))})
+
+    monkeypatch.setitem(globals(), "table_of", table)
+    monkeypatch.setitem(globals(), "ROWS", 2)
+    path = write(tmp_path, vectors)
+    with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
+        Given.of(f"{path}::id").read_ids()
+    with pytest.raises(ValueError, match=r"lists of column 'vector' are not all of . numbers"):
+        open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
+
+
+@pytest.mark.parametrize("write", [write_arrow, write_stream, write_feather, write_saved])
+def test_a_file_that_was_cut_short_is_one_sentence(write, vectors, tmp_path):
+    path = write(tmp_path, vectors)
+    file = path if path.is_file() else sorted(path.glob("*.arrow"))[0]
+    file.write_bytes(file.read_bytes()[:-300])
+    with pytest.raises(ValueError, match=r"is damaged or not an Arrow file"):
+        open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
+
+
+def test_a_data_sets_hash_is_of_its_files(vectors, tmp_path):
+    path = write_saved(tmp_path, vectors)
+    before = Given.of(str(path)).sha256
+    (path / "dataset_info.json").write_text("{}")
+    assert Given.of(str(path)).sha256 == before
+    shard = sorted(path.glob("*.arrow"))[1]
+    shard.write_bytes(shard.read_bytes() + b"\0")
+    assert Given.of(str(path)).sha256 != before
+
+
+def test_splits_are_chosen_by_their_folder(vectors, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    found = datasets.DatasetDict({"train": datasets.Dataset(table_of(vectors))})
+    found.save_to_disk(str(tmp_path / "all"))
+    with pytest.raises(ValueError, match=r"all holds a data set's splits; name one: \S+all/train::COLUMN"):
+        Given.of(str(tmp_path / "all"))
+    assert Given.of(f"{tmp_path / 'all' / 'train'}::vector").open()[:2] == (ROWS, SIZE)
+
+
+@pytest.mark.parametrize("state", ["{}", '{"_data_files": []}', '{"_data_files": [{"filename": "../v.arrow"}]}'])
+def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
+    write_arrow(tmp_path, vectors)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text(state)
+    with pytest.raises(ValueError, match=r"save the data set again"):
+        Given.of(str(tmp_path / "saved")).open()
+
+
+def test_what_is_no_file_of_vectors_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for given in (tmp_path / "folder", tmp_path / "v.txt"):
+        with pytest.raises(ValueError, match=r"is none of \.npy, .* and no folder of save_to_disk"):
+            Given.of(str(given))
+    with pytest.raises(FileNotFoundError, match=r"v\.npy does not exist"):
+        Given.of(str(tmp_path / "v.npy"))
+
+
+def test_two_columns_of_vectors_are_named(vectors, tmp_path):
+    table = table_of(vectors)
+    feather.write_feather(table.append_column("other", table["vector"]), tmp_path / "v.feather")
+    with pytest.raises(ValueError, match=r"has 2 columns of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
+        Given.of(str(tmp_path / "v.feather")).open()
+    assert Given.of(f"{tmp_path / 'v.feather'}::other").open()[:2] == (ROWS, SIZE)
