@@ -39,6 +39,7 @@ OPTIONS = {
     "bfan": {"embedding_size": 8, "word_size": 5},
     "saf": {"embedding_size": 8, "word_size": 5, "similarity_size": 4, "regions": 4},
     "naaf": {"embedding_size": 8, "word_size": 5, "alpha_schedule": "adaptive"},
+    "vse_infinity": {"embedding_size": 8, "word_size": 5},
 }
 
 
@@ -198,9 +199,10 @@ def test_the_best_weights_are_kept_and_load(run_training, pairs, tmp_path):
     assert metrics == result["metrics"]
 
 
-def test_training_learns(run_training, tmp_path):
+@pytest.mark.parametrize("name", ["vsepp", "vse_infinity"])
+def test_training_learns(run_training, tmp_path, name):
     longer = TRAINING.model_copy(update={"epochs": 15, "decay_epochs": ()})
-    result, _ = run_training(tmp_path, training=longer)
+    result, _ = run_training(tmp_path, name, training=longer)
     assert result["metrics"]["rsum"] > result["dev_rsum_by_epoch"][0] + 30
 
 
