@@ -26,6 +26,7 @@ VERSIONS = {"hard_negatives": 2}
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest"}
+LATER_CO_TEACHING = {"start_up", "weight_decay"}
 """Options that came later: they have no part in keys while they are not used."""
 
 
@@ -115,8 +116,8 @@ class Recipes:
         return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
-        started = {"start_up"} if section.start_up is None else set()  # it came later
-        ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=started)}
+        later = {name for name in LATER_CO_TEACHING if getattr(section, name) is None}
+        ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=later)}
         return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 
     def student(self, experiment: Experiment, *upstream: Artifact) -> Artifact:

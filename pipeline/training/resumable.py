@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import nn
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Training
@@ -67,6 +68,13 @@ def learning_rate(schedule: Training, epoch: int) -> float:
     return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
 
 
+def make_optimizer(model: nn.Module, schedule: Training) -> torch.optim.Optimizer:
+    """Adam, or AdamW where weights decay."""
+    if schedule.weight_decay is None:
+        return torch.optim.Adam(model.parameters(), lr=schedule.learning_rate)
+    return torch.optim.AdamW(model.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resumable(ABC):
     """Models with their place in a schedule; a subclass says what an epoch is and what else it keeps.
@@ -87,10 +95,7 @@ class Resumable(ABC):
     """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.optimizers = [
-            torch.optim.Adam(model.to(self.run.device).parameters(), lr=self.schedule.learning_rate)
-            for model in self.models
-        ]
+        self.optimizers = [make_optimizer(model.to(self.run.device), self.schedule) for model in self.models]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)

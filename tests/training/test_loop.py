@@ -21,7 +21,7 @@ from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ran
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, epoch_loss
-from aoq.pipeline.training.resumable import Run, learning_rate
+from aoq.pipeline.training.resumable import Run, learning_rate, make_optimizer
 
 TRAINING = Training(
     loss=AdaptiveLoss(name="adapoffquin"),
@@ -211,6 +211,26 @@ def test_schedules():
     assert epoch_loss(TRAINING, 0).margin == 0.2
     stepped = TRAINING.model_copy(update={"decay_epochs": (1, 3)})
     assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
+
+
+def test_weights_decay_where_it_is_asked_for():
+    """AdamW without a gradient: w <- w (1 - learning rate * decay); Adam leaves w as it is."""
+    for asked, expected in ((None, 2.0), (0.5, 2.0 * (1 - 1e-2 * 0.5))):
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(model.weight, 2.0)
+        model.weight.grad = torch.zeros_like(model.weight)
+        make_optimizer(model, TRAINING.model_copy(update={"weight_decay": asked})).step()
+        assert model.weight.item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
+    decaying = TRAINING.model_copy(update={"weight_decay": 0.1})
+    whole, _ = run_training(tmp_path / "whole", training=decaying)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", training=decaying, kill_at=7)
+    resumed, _ = run_training(tmp_path / "cut", training=decaying)
+    plain, _ = run_training(tmp_path / "plain")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
 def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):
