@@ -26,7 +26,7 @@ SIGNS: list[tuple[int, str, str, str]] = [
         "",
         "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)",
     ),
-    (TEXT, r"bert\.", "", "Its text encoder is BERT, and ours a GRU"),
+    (TEXT, r"bert\.", "", "Its text encoder is BERT; of VSE∞, checkpoints with a GRU are read"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
     (IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
     (IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),

@@ -13,6 +13,7 @@ from aoq.models.gpo import GPO, SizeAugmentation, ranks
 from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
+from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
 """With `augment_words = "mask"`: the share of the chosen words that become <mask>, and with those that become any."""
@@ -24,6 +25,9 @@ class VSEInfinity(EmbeddingModel):
     In training each region and each word is left out with probability `size_augmentation`, before it is encoded. The
     released code does so with regions; of the words chosen so, it leaves out 40 %, replaces 50 % by <mask> and 10 % by
     any word: `augment_words = "mask"`. The word <mask> is the model's own, after those of the vocabulary.
+
+    `text_tower`, "transformers:NAME_OR_PATH", stands in place of the GRU: the paper's BERT. Captions are then ids of
+    its own tokeniser, whose first and last ids are never left out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
     the embedding. Its statistics are of real regions, those of the code of zero padding too.
@@ -38,6 +42,7 @@ class VSEInfinity(EmbeddingModel):
         word_size: int = 300,
         size_augmentation: float = 0.2,
         augment_words: Literal["drop", "mask"] = "drop",
+        text_tower: str | None = None,
     ) -> None:
         super().__init__()
         self.augment = SizeAugmentation(size_augmentation)
@@ -49,12 +54,18 @@ class VSEInfinity(EmbeddingModel):
             nn.ReLU(),
             nn.Linear(embedding_size // 2, embedding_size),
         )
-        self.text = TextEncoder(
-            vocabulary_size + (self.mask_word is not None),
-            word_size=word_size,
-            embedding_size=embedding_size,
-            bidirectional=True,
-        )
+        self.text: TextEncoder | TransformerText
+        if text_tower is not None:
+            if self.mask_word is not None:
+                raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
+            self.text = TransformerText(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+        else:
+            self.text = TextEncoder(
+                vocabulary_size + (self.mask_word is not None),
+                word_size=word_size,
+                embedding_size=embedding_size,
+                bidirectional=True,
+            )
         self.pool_regions, self.pool_words = GPO(), GPO()
 
     def encode_images(self, images: Images) -> Code:
@@ -70,6 +81,13 @@ class VSEInfinity(EmbeddingModel):
             captions = self._augmented(captions)
         return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
 
+    def load_pretrained(self) -> None:
+        if isinstance(self.text, TransformerText):
+            self.text.load_pretrained()
+
+    def pretrained_parameters(self) -> list[nn.Parameter]:
+        return [*self.text.network.parameters()] if isinstance(self.text, TransformerText) else []
+
     def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
         """W v + MLP(v) of the real regions, and zero elsewhere."""
         rows = features.flatten(0, 1) if mask is None else features[mask]
@@ -83,6 +101,9 @@ class VSEInfinity(EmbeddingModel):
         words = captions.words
         real = ranks(words.shape[1], captions.lengths.cpu())
         kept = self.augment(real)
+        if isinstance(self.text, TransformerText):  # the first and last ids are the tokeniser's own
+            kept |= real & ~ranks(words.shape[1], captions.lengths.cpu() - 1)
+            kept[:, 0] = True
         if self.mask_word is not None:
             chosen, draws = real & ~kept, torch.rand(real.shape)
             others = torch.randint(self.mask_word, real.shape).masked_fill(draws < MASKED, self.mask_word)

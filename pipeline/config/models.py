@@ -142,6 +142,7 @@ class IMRAM(Fragments):
 class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
     augment_words: Literal["drop", "mask"] = "drop"
+    text_tower: str | None = None
 
 
 Model = SerializeAsAny[ModelSection]

@@ -53,6 +53,8 @@ class Schedule(Section):
     gradient_clip: PositiveFloat = 2.0
     weight_decay: PositiveFloat | None = None
     """Decoupled from the gradient (AdamW); by default Adam without any."""
+    tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
 
 
 class Training(Schedule):

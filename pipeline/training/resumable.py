@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import nn
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Training
@@ -33,6 +32,7 @@ LOG_STEPS = 50
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two are kept, the later one first: where that is damaged, the other one serves."""
 BEST = "best-"
+TOWER_RATE = 0.1
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
 """The ranks on dev."""
 
@@ -68,11 +68,16 @@ def learning_rate(schedule: Training, epoch: int) -> float:
     return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
 
 
-def make_optimizer(model: nn.Module, schedule: Training) -> torch.optim.Optimizer:
-    """Adam, or AdamW where weights decay."""
+def make_optimizer(model: MatchingModel, schedule: Training) -> torch.optim.Optimizer:
+    """Adam, or AdamW where weights decay; what is pretrained is a group by itself, with a `share` of the rate."""
+    pretrained = model.pretrained_parameters()
+    apart = {id(parameter) for parameter in pretrained}
+    groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if id(one) not in apart]}]
+    if pretrained:
+        groups.append({"params": pretrained, "share": schedule.tower_rate or TOWER_RATE})
     if schedule.weight_decay is None:
-        return torch.optim.Adam(model.parameters(), lr=schedule.learning_rate)
-    return torch.optim.AdamW(model.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+        return torch.optim.Adam(groups, lr=schedule.learning_rate)
+    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -159,7 +164,7 @@ class Resumable(ABC):
         """
         state, window = self.state, Window()
         for group in self.optimizers[number].param_groups:
-            group["lr"] = learning_rate(self.schedule, state.epoch)
+            group["lr"] = group.get("share", 1.0) * learning_rate(self.schedule, state.epoch)
         if state.step == 0:
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         while state.step < steps:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import build_model, naaf
+from aoq.models import MODELS, VSEpp, build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
@@ -215,12 +215,14 @@ def test_schedules():
 
 def test_weights_decay_where_it_is_asked_for():
     """AdamW without a gradient: w <- w (1 - learning rate * decay); Adam leaves w as it is."""
-    for asked, expected in ((None, 2.0), (0.5, 2.0 * (1 - 1e-2 * 0.5))):
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.constant_(model.weight, 2.0)
-        model.weight.grad = torch.zeros_like(model.weight)
+    for asked, factor in ((None, 1.0), (0.5, 1 - 1e-2 * 0.5)):
+        model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+        before = {name: one.detach().clone() for name, one in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         make_optimizer(model, TRAINING.model_copy(update={"weight_decay": asked})).step()
-        assert model.weight.item() == pytest.approx(expected, abs=1e-7)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), factor * before[name])
 
 
 def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
@@ -230,6 +232,37 @@ def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
         run_training(tmp_path / "cut", training=decaying, kill_at=7)
     resumed, _ = run_training(tmp_path / "cut", training=decaying)
     plain, _ = run_training(tmp_path / "plain")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+
+
+class Towered(VSEpp):
+    """A model whose GRU is taken for a pretrained tower."""
+
+    def pretrained_parameters(self):
+        return [*self.text.parameters()]
+
+
+def test_a_tower_has_a_share_of_the_learning_rate_and_resumes_to_the_bit(run_training, monkeypatch, tmp_path):
+    monkeypatch.setitem(MODELS, "towered", Towered)
+    monkeypatch.setitem(OPTIONS, "towered", OPTIONS["vsepp"])
+    rates, steps = [], []
+    monkeypatch.setattr(
+        torch.optim.Adam,
+        "step",
+        lambda self, step=torch.optim.Adam.step: (
+            rates.append([group["lr"] for group in self.param_groups]),
+            step(self),
+        ),
+    )
+    whole, _ = run_training(tmp_path / "whole", "towered")
+    assert rates[0] == pytest.approx([1e-2, 1e-3])
+    assert rates[-1] == pytest.approx([1e-3, 1e-4])
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", "towered", kill_at=17)
+    resumed, steps = run_training(tmp_path / "cut", "towered")
+    assert steps[0] > 4
+    assert rates[-1] == pytest.approx([1e-3, 1e-4])
+    plain, _ = run_training(tmp_path / "plain", "vsepp")
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
