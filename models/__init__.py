@@ -11,6 +11,7 @@ from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN
 from aoq.models.scan import SCAN
 from aoq.models.sgraf import SAF, SGR
+from aoq.models.vse_infinity import VSEInfinity
 from aoq.models.vsepp import VSEpp
 from aoq.models.vsrn import VSRN
 
@@ -24,6 +25,7 @@ MODELS: dict[str, type[MatchingModel]] = {
     "saf": SAF,
     "naaf": NAAF,
     "imram": IMRAM,
+    "vse_infinity": VSEInfinity,
 }
 
 

@@ -152,6 +152,14 @@ class MatchingModel(nn.Module, ABC):
         """A further loss on matched pairs (VSRN's captioner), already weighted; None for models without one."""
         return None
 
+    def load_pretrained(self) -> None:
+        """Called once on a fresh model that is to be trained: parts that are pretrained take their weights."""
+        return
+
+    def pretrained_parameters(self) -> list[nn.Parameter]:
+        """Parameters that start from somebody's weights, and are trained at a rate of their own."""
+        return []
+
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before the first step of each epoch of a training, counted from 0."""
         return

@@ -27,10 +27,17 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"(reasoning\.\d)\.W\.1\.(.*)", r"\1.norm.\2"),
         (r"img_rnn\.(.*)", r"recurrence.\1"),
         (r"bn\.(.*)", r"norm.\1"),
+        (r"mlp\.layers\.0\.(.*)", r"transform.0.\1"),
+        (r"mlp\.bns\.0\.(.*)", r"transform.1.\1"),
+        (r"mlp\.layers\.1\.(.*)", r"transform.3.\1"),
+        (r"gpool\.gru\.(.*)", r"pool_regions.recurrence.\1"),
+        (r"gpool\.linear\.weight", r"pool_regions.score.weight"),
     ],
     "text": [
         (r"embed\.(?:glove\.)?weight", "text.embedding.weight"),
         (r"(?:cap_)?rnn\.(.*)", r"text.recurrence.\1"),
+        (r"gpool\.gru\.(.*)", r"pool_words.recurrence.\1"),
+        (r"gpool\.linear\.weight", r"pool_words.score.weight"),
     ],
     "captioner": [
         (r"encoder\.vid2hid\.(.*)", r"captioner.project.\1"),
@@ -57,6 +64,8 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
         (r"SAF_module\.bn\.(.*)", r"norm.\1"),
     ],
 }
+UNUSED = re.compile(r"mlp\.bns\.1\.")
+"""Official weights that nothing is computed with: VSE∞'s MLP has a BatchNorm too many."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +111,12 @@ def our_weights(part: State, kind: str) -> dict[str, Tensor]:
 
     1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
     """
-    names = {key: _our_name(key, kind) for key in part}
+    names = {key: _our_name(key, kind) for key in part if not UNUSED.match(key)}
     placeless = [key for key, name in names.items() if name is None]
     if placeless:
         raise ValueError(f"These official {kind} weights have no place in our models: {_listed(placeless)}.")
-    ours = {str(names[key]): value.squeeze(-1) if value.ndim == 3 else value for key, value in part.items()}
+    used = {str(name): part[key] for key, name in names.items()}
+    ours = {name: value.squeeze(-1) if value.ndim == 3 else value for name, value in used.items()}
     for key in list(ours):
         if key.endswith("running_mean"):
             ours.setdefault(key.replace("running_mean", "num_batches_tracked"), torch.tensor(0))

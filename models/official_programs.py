@@ -20,9 +20,16 @@ NORMED = "project.parametrizations.weight.original1"
 """Our name of a weight-normalised projection."""
 IMAGE, TEXT, THIRD = range(3)
 SIGNS: list[tuple[int, str, str, str]] = [
-    (IMAGE, r"cnn\.", "", "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)"),
+    (
+        IMAGE,
+        r"(module\.)?(cnn|backbone)\.",
+        "",
+        "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)",
+    ),
+    (TEXT, r"bert\.", "", "Its text encoder is BERT; of VSE∞, checkpoints with a GRU are read"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
     (IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
+    (IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),
     (IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
     (THIRD, "SGR_module", "sgr", "the similarity encoder has an SGR_module"),
     (THIRD, "SAF_module", "saf", "the similarity encoder has an SAF_module"),
@@ -63,7 +70,8 @@ def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
                 raise ValueError(f"{evidence}; it begins with {sorted(parts[number])[:4]}.")
             return names.split(), evidence
     raise ValueError(
-        "These are not the weights of VSE++, SCAN, BFAN, PFAN, SGR, SAF, NAAF, VSRN or AOQ on precomputed regions; "
+        "These are not the weights of VSE++, SCAN, BFAN, PFAN, SGR, SAF, NAAF, VSRN, AOQ or VSE∞ on precomputed "
+        "regions; "
         f"the parts begin with {[sorted(part)[:4] for part in parts]}."
     )
 
@@ -153,6 +161,8 @@ def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
     }
     if name == "vsrn":
         return options | _vsrn(weights, told)
+    if name == "vse_infinity":
+        return options | _vse_infinity(weights, told)
     options["bidirectional"] = "text.recurrence.weight_ih_l0_reverse" in weights
     if name == "vsepp":
         told.expect(measure="cosine", use_abs=False, no_imgnorm=False)
@@ -186,6 +196,12 @@ def _vsrn(weights: State, told: Told) -> dict[str, object]:
         found["caption_max_length"] = int(told("max_len", 60.0))
         found["caption_dropout"] = told("input_dropout_p", 0.2)
     return found
+
+
+def _vse_infinity(weights: State, told: Told) -> dict[str, object]:
+    """The last word of its vocabulary is <mask>."""
+    told.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
+    return {"vocabulary_size": _size(weights, "text.embedding.weight", 0) - 1, "augment_words": "mask"}
 
 
 def _size(weights: State, key: str, axis: int) -> int:

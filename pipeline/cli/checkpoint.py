@@ -39,9 +39,9 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
 
     OUTPUT is a .safetensors file with the model's weights and options.
 
-    CHECKPOINT is the model_best.pth.tar of VSE++, VSRN, AOQ, SCAN, BFAN, PFAN, SGRAF (SGR or SAF), NAAF or NCR, of
-    any torch and Python version. Nothing in it is executed. NCR's holds two networks, and makes two files, OUTPUT with
-    _a and with _b before the ending.
+    CHECKPOINT is the model_best.pth.tar of VSE++, VSRN, AOQ, SCAN, BFAN, PFAN, SGRAF (SGR or SAF), NAAF, NCR or VSE∞
+    (with a GRU), of any torch and Python version. Nothing in it is executed. NCR's holds two networks, and makes two
+    files, OUTPUT with _a and with _b before the ending.
 
     The weights and the training options in the file tell which model it is, and what to write into an experiment's
     TOML file is shown. A checkpoint with weights missing, or with weights that have no place, is refused.

@@ -78,11 +78,16 @@ class Dataset(Section):
     """Keep the first regions of each image only; detectors write them by falling score."""
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
+    tokeniser: str | None = None
+    """`transformers:NAME_OR_PATH`: captions as the ids of that tokeniser, its special tokens included."""
     vocabulary_splits: Array[str] = ("train", "dev")
     min_count: PositiveInt = 4
 
     @model_validator(mode="after")
-    def _one_source(self) -> Dataset:
+    def _one_of_each(self) -> Dataset:
+        words = [key for key in ("vocabulary", "vocabulary_splits", "min_count") if key in self.model_fields_set]
+        if self.tokeniser is not None and words:
+            raise ValueError(f"`tokeniser` has its own vocabulary; take out {words}")
         if sum(given is not None for given in (self.folder, self.source, self.demo)) != 1:
             raise ValueError(
                 "name one: either `folder` (a precomp folder below the data root), or a section [dataset.source] "

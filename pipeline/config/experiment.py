@@ -66,6 +66,7 @@ class Experiment(Section):
         rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
         given = [key for key in rounds if getattr(self, key) is not None]
         idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
+        self._check_words()
         if self.co_teaching is not None:
             if idle:
                 raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
@@ -77,6 +78,24 @@ class Experiment(Section):
         else:
             self._check_rounds(self.second_round, [key for key in given if key in TABLE_SOURCES])
         return self
+
+    def _check_words(self) -> None:
+        tower, tokeniser = getattr(self.model, "text_tower", None), self.dataset.tokeniser
+        if tower is not None and tower != tokeniser:
+            raise ValueError(
+                f"[model] text_tower = {tower!r} reads the ids of its own tokeniser; set [dataset] tokeniser to it too"
+            )
+        for name in ("first_round", "second_round", "co_teaching"):
+            if tower is None and getattr(getattr(self, name), "tower_rate", None) is not None:
+                raise ValueError(
+                    f"[{name}] tower_rate belongs to a model with a pretrained tower, and [model] {self.model.name} "
+                    "has none; leave it out, or set `text_tower`"
+                )
+        if tokeniser is not None and self.model.attends:
+            raise ValueError(
+                f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
+                "leave it out, or choose a model that compares whole captions"
+            )
 
     def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:

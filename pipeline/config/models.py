@@ -139,7 +139,13 @@ class IMRAM(Fragments):
     temperature: PositiveFloat = 9.0
 
 
+class VSEInfinity(Encoders):
+    size_augmentation: Fraction = 0.2
+    augment_words: Literal["drop", "mask"] = "drop"
+    text_tower: str | None = None
+
+
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
     section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
-}
+} | {"vse_infinity": VSEInfinity}

@@ -51,6 +51,10 @@ class Schedule(Section):
     """The learning rate is multiplied by `decay` after each of these epochs."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     gradient_clip: PositiveFloat = 2.0
+    weight_decay: PositiveFloat | None = None
+    """Decoupled from the gradient (AdamW); by default Adam without any."""
+    tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
 
 
 class Training(Schedule):

@@ -13,10 +13,9 @@ from torch import Tensor
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
+from aoq.pipeline.prepare.pieces import read_words, tokenised
 
 
 def recalls(
@@ -57,11 +56,12 @@ def evaluate(
 ) -> dict[str, float]:
     """Measure `recalls` of a model on one split of a dataset folder.
 
-    `vocabulary` is the file the model was trained with: `vocabulary.json` of its dataset artefact, or an official one.
+    `vocabulary` is what the model was trained with: `vocabulary.json` or the folder `tokeniser` of its dataset
+    artefact, or an official file.
     `max_regions` keeps the first regions of each image, as in training.
     """
     opened = open_split(Path(folder), split)
-    tokens = TokenisedCaptions.build(opened.captions, Vocabulary.load(Path(vocabulary)))
+    tokens = tokenised(opened.captions, read_words(Path(vocabulary)))
     place = torch.device(device)
     matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions), place)
     return evaluate_similarity(matrix, opened.image_of, opened.identity, folds=folds)

@@ -26,6 +26,7 @@ VERSIONS = {"hard_negatives": 2}
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest"}
+LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate"}
 """Options that came later: they have no part in keys while they are not used."""
 
 
@@ -54,6 +55,8 @@ class Recipes:
         vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
         if data.vocabulary is not None:
             vocabulary = {"sha256": self._sha256("[dataset] vocabulary", data.vocabulary)}
+        if data.tokeniser is not None:
+            vocabulary = pretrained(data.tokeniser)
         cut = {} if data.train_images is None else {"train_images": data.train_images}
         ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}
         stages["dataset"] = self.artifact("dataset", ingredients, *stages.values())
@@ -80,7 +83,7 @@ class Recipes:
         An encoder takes the first round's place.
         """
         if experiment.teacher_encoder is not None:
-            embeddings = self.artifact("embeddings", self._encoder(experiment.teacher_encoder), dataset)
+            embeddings = self.artifact("embeddings", pretrained(experiment.teacher_encoder), dataset)
             return {"embeddings": embeddings, "hard_negatives": self._mined(mining, embeddings)}
         if experiment.first_round is not None:
             first_round = self.trained(experiment, experiment.first_round, dataset)
@@ -92,14 +95,6 @@ class Recipes:
             "embeddings": embeddings,
             "hard_negatives": self._mined(mining, embeddings),
         }
-
-    def _encoder(self, name: str) -> dict[str, Any]:
-        """An encoder on a hub by its name; one in a folder by what lies there."""
-        library, _, model = name.partition(":")
-        if not (folder := Path(model)).is_dir():
-            return {"encoder": name}
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}
 
     def _mined(self, mining: Mining, embeddings: Artifact) -> Artifact:
         exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
@@ -115,8 +110,8 @@ class Recipes:
         return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
-        started = {"start_up"} if section.start_up is None else set()  # it came later
-        ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=started)}
+        later = {name for name in LATER_CO_TEACHING if getattr(section, name) is None}
+        ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=later)}
         return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 
     def student(self, experiment: Experiment, *upstream: Artifact) -> Artifact:
@@ -166,6 +161,15 @@ class Recipes:
         return file_sha256(path)
 
 
+def pretrained(name: str) -> dict[str, Any]:
+    """What is on a hub by its name, and what lies in a folder by its files: an encoder, or a tokeniser."""
+    library, _, model = name.partition(":")
+    if not (folder := Path(model)).is_dir():
+        return {"encoder": name}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}
+
+
 def control_training(training: Training) -> Training:
     """The same schedule and constraints with the online loss in place of the offline one.
 
@@ -199,7 +203,10 @@ def values(section: BaseModel) -> dict[str, Any]:
 
 
 def _model(experiment: Experiment) -> dict[str, Any]:
-    return {"model": values(experiment.model), "max_regions": experiment.dataset.max_regions}
+    model = values(experiment.model)
+    if (tower := model.get("text_tower")) is not None:
+        model["text_tower"] = pretrained(tower)
+    return {"model": model, "max_regions": experiment.dataset.max_regions}
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:

@@ -25,12 +25,16 @@ from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import Verify, planned_file, take_in
 from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.keys import pretrained
 from aoq.pipeline.planning.opening import open_checked, take_in_files
+from aoq.pipeline.prepare.pieces import Pieces, read_words, tokenised
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request, source_fingerprint
 from aoq.pipeline.progress import show_progress
 
 MOST_PROBLEMS = 5
+VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
+"""What the dataset stage keeps of the words: a file, or a folder of a tokeniser."""
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
 
@@ -72,9 +76,9 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
-    vocabulary.save(build.directory / "vocabulary.json")
+    vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
-        TokenisedCaptions.build(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
+        tokenised(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
         trained_on = digest([trained_on, config.train_images])
@@ -95,9 +99,12 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     }
 
 
-def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary:
-    """The file that is named, or the words of the splits that are; `known` ones are open."""
+def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces:
+    """The tokeniser or file that is named, or the words of the splits that are; `known` ones are open."""
     config = chain.experiment.dataset
+    if config.tokeniser is not None:
+        check_pretrained(chain)
+        return Pieces.open(config.tokeniser)
     if config.vocabulary is not None:
         return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
     chosen = [known.get(name) or open_checked(chain, name) for name in config.vocabulary_splits]
@@ -132,13 +139,21 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
 
 def open_named_pairs(chain: Chain, name: str, verify: Verify = "sampled") -> PairData:
     """Any split of the folder, tokenised with the chain's own vocabulary."""
-    return tokenised(chain, open_checked(chain, name, verify))
+    return as_pairs(chain, open_checked(chain, name, verify))
 
 
-def tokenised(chain: Chain, split: Split) -> PairData:
+def as_pairs(chain: Chain, split: Split) -> PairData:
     """The split as the chain's models read it."""
-    vocabulary = Vocabulary.load(chain["dataset"].opened() / "vocabulary.json")
-    return PairData(split, TokenisedCaptions.build(split.captions, vocabulary), chain.experiment.dataset.max_regions)
+    config = chain.experiment.dataset
+    words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else PIECES))
+    return PairData(split, tokenised(split.captions, words), config.max_regions)
+
+
+def check_pretrained(chain: Chain) -> None:
+    """Raise if the tokeniser, which is the text tower's too, is no longer what keys were made of."""
+    name = chain.experiment.dataset.tokeniser
+    if name is not None and pretrained(name) != chain["dataset"].ingredients["vocabulary"]:
+        raise ValueError(f"{name} was changed after the run was planned; run again.")
 
 
 def fingerprint(chain: Chain) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,8 +22,10 @@ from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, 
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
+from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.produce.data import (
     check_inputs,
+    check_pretrained,
     model_options,
     open_pairs,
     open_true_train_split,
@@ -118,13 +120,19 @@ def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -
 
 
 def _model(given: Mapping[str, Any]) -> MatchingModel:
-    return build_model(given["description"]["name"], **given["description"]["options"])
+    name, options = given["description"]["name"], given["description"]["options"]
+    tower = options.get("text_tower") or ""
+    with loading(tower, tower.partition(":")[2]) if tower else nullcontext():
+        model = build_model(name, **options)
+        model.load_pretrained()
+    return model
 
 
 @contextmanager
 def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator[tuple[Validate, dict[str, Any]]]:
     """What all trainings share: validation on dev (by the models' mean), and what a trainer is given by name."""
     device, name = engine.torch_device(), chain.experiment.model.name
+    check_pretrained(chain)
     torch.manual_seed(chain.experiment.seed)  # the one place: initial weights and dropout follow from it
     train_pairs, dev_pairs = (open_pairs(chain, role, engine.verify) for role in ("train", "dev"))
     for pairs in (train_pairs, dev_pairs):

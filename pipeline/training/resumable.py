@@ -32,6 +32,7 @@ LOG_STEPS = 50
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two are kept, the later one first: where that is damaged, the other one serves."""
 BEST = "best-"
+TOWER_RATE = 0.1
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
 """The ranks on dev."""
 
@@ -67,6 +68,18 @@ def learning_rate(schedule: Training, epoch: int) -> float:
     return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
 
 
+def make_optimizer(model: MatchingModel, schedule: Training) -> torch.optim.Optimizer:
+    """Adam, or AdamW where weights decay; what is pretrained is a group by itself, with a `share` of the rate."""
+    pretrained = model.pretrained_parameters()
+    apart = {id(parameter) for parameter in pretrained}
+    groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if id(one) not in apart]}]
+    if pretrained:
+        groups.append({"params": pretrained, "share": schedule.tower_rate or TOWER_RATE})
+    if schedule.weight_decay is None:
+        return torch.optim.Adam(groups, lr=schedule.learning_rate)
+    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resumable(ABC):
     """Models with their place in a schedule; a subclass says what an epoch is and what else it keeps.
@@ -87,10 +100,7 @@ class Resumable(ABC):
     """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.optimizers = [
-            torch.optim.Adam(model.to(self.run.device).parameters(), lr=self.schedule.learning_rate)
-            for model in self.models
-        ]
+        self.optimizers = [make_optimizer(model.to(self.run.device), self.schedule) for model in self.models]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
@@ -154,7 +164,7 @@ class Resumable(ABC):
         """
         state, window = self.state, Window()
         for group in self.optimizers[number].param_groups:
-            group["lr"] = learning_rate(self.schedule, state.epoch)
+            group["lr"] = group.get("share", 1.0) * learning_rate(self.schedule, state.epoch)
         if state.step == 0:
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         while state.step < steps:

@@ -184,7 +184,7 @@ def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: floa
     """Backward, clip, step; the gradient's norm before it was clipped."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    (group,) = optimizer.param_groups
-    norm = torch.nn.utils.clip_grad_norm_(group["params"], gradient_clip)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm

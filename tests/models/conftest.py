@@ -51,6 +51,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"mode": "full", "steps": 1},
         {"mode": "full", "steps": 3},
     ],
+    "vse_infinity": [{}, {"augment_words": "mask"}],
 }
 CASES = [(name, options) for name in MODELS for options in OPTIONS.get(name, [{}])]
 # Of statistics and thresholds; anything else lies in [-0.5, 0.5].

@@ -26,6 +26,7 @@ MODELS = {
     "ckpt_naaf_glove": "naaf",
     "ckpt_ncr": "sgr",
     "ckpt_ncr_zip": "sgr",
+    "ckpt_vse_infinity": "vse_infinity",
 }
 SCORES = {
     "scan": "out/scores/{cross_attn}/{raw_feature_norm}/{agg_func}",
@@ -126,11 +127,13 @@ def test_checkpoints_become_models_with_their_weights(checkpoint):
 def test_checkpoints_restore_their_options(checkpoint):
     name, networks, opt, _ = checkpoint
     for read in networks:
+        opt = {**opt, "vocab_size": opt["vocab_size"] - (name == "vse_infinity")}  # <mask> is its last word
         told = {key: opt[theirs] for key, theirs in OFFICIAL_NAMES.items() if key in read.options and theirs in opt}
         if not any(key.startswith("captioner.") for key in read.weights):
             told.pop("caption_max_length", None)
         assert {key: read.options[key] for key in told} == told
-        assert read.options["normalise_images"] is not opt["no_imgnorm"]
+        if "normalise_images" in read.options:
+            assert read.options["normalise_images"] is not opt["no_imgnorm"]
         if "bi_gru" in opt:
             assert read.options["bidirectional"] is opt["bi_gru"]
             assert read.options["weight_norm"] is (opt["precomp_enc_type"] == "weight_norm")
@@ -262,6 +265,10 @@ def test_parts_that_are_no_model_of_ours(golden):
     options = OWN_OPTIONS["scan"]
     with pytest.raises(ValueError, match=r"a CNN on photographs.*precomputed"):
         from_official([{"cnn.module.conv1.weight": torch.rand(1)} | image, text], OWN_OPTIONS["vsepp"])
+    with pytest.raises(ValueError, match=r"a CNN on photographs"):
+        from_official([{"module.backbone.top.weight": torch.rand(1)} | image, text], {})
+    with pytest.raises(ValueError, match="text encoder is BERT"):
+        from_official([image, {"bert.embeddings.word_embeddings.weight": torch.rand(2, 2)}], {})
     with pytest.raises(ValueError, match="several GRU layers"):
         from_official([image, text | {"rnn.weight_ih_l1": torch.rand(12, 4)}], options)
     with pytest.raises(ValueError, match="not the weights of VSE"):
@@ -279,7 +286,7 @@ def without(part, name):
     return {key: value for key, value in part.items() if name not in key}
 
 
-@pytest.mark.parametrize("name", ["vsrn_f30k", "sgraf_sgr", "pfan", "naaf_glove"])
+@pytest.mark.parametrize("name", ["vsrn_f30k", "sgraf_sgr", "pfan", "naaf_glove", "vse_infinity"])
 def test_missing_and_extra_weights_are_named(golden, name):
     image, text, *third = official_parts(golden(name))
     from_official([image, text, *third], {})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import build_model, naaf
+from aoq.models import MODELS, VSEpp, build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
@@ -21,7 +21,7 @@ from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ran
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, epoch_loss
-from aoq.pipeline.training.resumable import Run, learning_rate
+from aoq.pipeline.training.resumable import Run, learning_rate, make_optimizer
 
 TRAINING = Training(
     loss=AdaptiveLoss(name="adapoffquin"),
@@ -39,6 +39,7 @@ OPTIONS = {
     "bfan": {"embedding_size": 8, "word_size": 5},
     "saf": {"embedding_size": 8, "word_size": 5, "similarity_size": 4, "regions": 4},
     "naaf": {"embedding_size": 8, "word_size": 5, "alpha_schedule": "adaptive"},
+    "vse_infinity": {"embedding_size": 8, "word_size": 5},
 }
 
 
@@ -198,9 +199,10 @@ def test_the_best_weights_are_kept_and_load(run_training, pairs, tmp_path):
     assert metrics == result["metrics"]
 
 
-def test_training_learns(run_training, tmp_path):
+@pytest.mark.parametrize("name", ["vsepp", "vse_infinity"])
+def test_training_learns(run_training, tmp_path, name):
     longer = TRAINING.model_copy(update={"epochs": 15, "decay_epochs": ()})
-    result, _ = run_training(tmp_path, training=longer)
+    result, _ = run_training(tmp_path, name, training=longer)
     assert result["metrics"]["rsum"] > result["dev_rsum_by_epoch"][0] + 30
 
 
@@ -209,6 +211,59 @@ def test_schedules():
     assert epoch_loss(TRAINING, 0).margin == 0.2
     stepped = TRAINING.model_copy(update={"decay_epochs": (1, 3)})
     assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
+
+
+def test_weights_decay_where_it_is_asked_for():
+    """AdamW without a gradient: w <- w (1 - learning rate * decay); Adam leaves w as it is."""
+    for asked, factor in ((None, 1.0), (0.5, 1 - 1e-2 * 0.5)):
+        model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+        before = {name: one.detach().clone() for name, one in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        make_optimizer(model, TRAINING.model_copy(update={"weight_decay": asked})).step()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), factor * before[name])
+
+
+def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
+    decaying = TRAINING.model_copy(update={"weight_decay": 0.1})
+    whole, _ = run_training(tmp_path / "whole", training=decaying)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", training=decaying, kill_at=7)
+    resumed, _ = run_training(tmp_path / "cut", training=decaying)
+    plain, _ = run_training(tmp_path / "plain")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+
+
+class Towered(VSEpp):
+    """A model whose GRU is taken for a pretrained tower."""
+
+    def pretrained_parameters(self):
+        return [*self.text.parameters()]
+
+
+def test_a_tower_has_a_share_of_the_learning_rate_and_resumes_to_the_bit(run_training, monkeypatch, tmp_path):
+    monkeypatch.setitem(MODELS, "towered", Towered)
+    monkeypatch.setitem(OPTIONS, "towered", OPTIONS["vsepp"])
+    rates, steps = [], []
+    monkeypatch.setattr(
+        torch.optim.Adam,
+        "step",
+        lambda self, step=torch.optim.Adam.step: (
+            rates.append([group["lr"] for group in self.param_groups]),
+            step(self),
+        ),
+    )
+    whole, _ = run_training(tmp_path / "whole", "towered")
+    assert rates[0] == pytest.approx([1e-2, 1e-3])
+    assert rates[-1] == pytest.approx([1e-3, 1e-4])
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", "towered", kill_at=17)
+    resumed, steps = run_training(tmp_path / "cut", "towered")
+    assert steps[0] > 4
+    assert rates[-1] == pytest.approx([1e-3, 1e-4])
+    plain, _ = run_training(tmp_path / "plain", "vsepp")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
 def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):

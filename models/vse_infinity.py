@@ -1,0 +1,114 @@
+"""VSE∞: Learning the Best Pooling Strategy for Visual Semantic Embedding (Chen et al., CVPR 2021)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
+from aoq.models.gpo import GPO, SizeAugmentation, ranks
+from aoq.models.normalise import l2_normalise
+from aoq.models.regions import Fragments, Mask, Projection, group_by_group
+from aoq.models.text import TextEncoder
+from aoq.models.towers.transformer_text import TransformerText
+
+MASKED, REPLACED = 0.5, 0.6
+"""With `augment_words = "mask"`: the share of the chosen words that become <mask>, and with those that become any."""
+
+
+class VSEInfinity(EmbeddingModel):
+    """image = l2(GPO_r(W v_r + MLP(v_r))), caption = l2(GPO_w(state of a bidirectional GRU at w)), each its own GPO.
+
+    In training each region and each word is left out with probability `size_augmentation`, before it is encoded. The
+    released code does so with regions; of the words chosen so, it leaves out 40 %, replaces 50 % by <mask> and 10 % by
+    any word: `augment_words = "mask"`. The word <mask> is the model's own, after those of the vocabulary.
+
+    `text_tower`, "transformers:NAME_OR_PATH", stands in place of the GRU: the paper's BERT. Captions are then ids of
+    its own tokeniser, whose first and last ids are never left out.
+
+    What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
+    the embedding. Its statistics are of real regions, those of the code of zero padding too.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_size: int,
+        vocabulary_size: int,
+        embedding_size: int = 1024,
+        word_size: int = 300,
+        size_augmentation: float = 0.2,
+        augment_words: Literal["drop", "mask"] = "drop",
+        text_tower: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.augment = SizeAugmentation(size_augmentation)
+        self.mask_word = vocabulary_size if augment_words == "mask" else None
+        self.project = Projection(feature_size, embedding_size)
+        self.transform = nn.Sequential(
+            nn.Linear(feature_size, embedding_size // 2),
+            nn.BatchNorm1d(embedding_size // 2),
+            nn.ReLU(),
+            nn.Linear(embedding_size // 2, embedding_size),
+        )
+        self.text: TextEncoder | TransformerText
+        if text_tower is not None:
+            if self.mask_word is not None:
+                raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
+            self.text = TransformerText(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+        else:
+            self.text = TextEncoder(
+                vocabulary_size + (self.mask_word is not None),
+                word_size=word_size,
+                embedding_size=embedding_size,
+                bidirectional=True,
+            )
+        self.pool_regions, self.pool_words = GPO(), GPO()
+
+    def encode_images(self, images: Images) -> Code:
+        mask = images.mask
+        if self.training:
+            every = torch.ones(images.features.shape[:2], dtype=torch.bool, device=images.features.device)
+            mask = self.augment(every if mask is None else mask)
+        regions = group_by_group(self._regions, images.groups, images.features, mask)
+        return Code(l2_normalise(self.pool_regions(regions, mask)))
+
+    def encode_captions(self, captions: Captions) -> Code:
+        if self.training:
+            captions = self._augmented(captions)
+        return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
+
+    def load_pretrained(self) -> None:
+        if isinstance(self.text, TransformerText):
+            self.text.load_pretrained()
+
+    def pretrained_parameters(self) -> list[nn.Parameter]:
+        return [*self.text.network.parameters()] if isinstance(self.text, TransformerText) else []
+
+    def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
+        """W v + MLP(v) of the real regions, and zero elsewhere."""
+        rows = features.flatten(0, 1) if mask is None else features[mask]
+        rows = self.project(rows) + self.transform(rows)
+        if mask is None:
+            return rows.view(*features.shape[:2], -1)
+        return rows.new_zeros(*mask.shape, rows.shape[1]).index_put((mask,), rows)
+
+    def _augmented(self, captions: Captions) -> Captions:
+        """The captions without the words that are left out. Lengths are on the CPU, so what is drawn is too."""
+        words = captions.words
+        real = ranks(words.shape[1], captions.lengths.cpu())
+        kept = self.augment(real)
+        if isinstance(self.text, TransformerText):  # the first and last ids are the tokeniser's own
+            kept |= real & ~ranks(words.shape[1], captions.lengths.cpu() - 1)
+            kept[:, 0] = True
+        if self.mask_word is not None:
+            chosen, draws = real & ~kept, torch.rand(real.shape)
+            others = torch.randint(self.mask_word, real.shape).masked_fill(draws < MASKED, self.mask_word)
+            replaced = chosen & (draws < REPLACED)
+            words = torch.where(replaced.to(words.device), others.to(words), words)
+            kept |= replaced
+        order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
+        return Captions(words.gather(1, order.to(words.device)), kept.sum(1))

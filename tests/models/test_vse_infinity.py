@@ -1,0 +1,130 @@
+"""VSE∞ against its definition, one item at a time, and what size augmentation leaves of regions and words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from aoq.models import build_model
+from aoq.models.base import Captions, Images
+
+VOCABULARY = 30
+
+
+@pytest.fixture
+def model():
+    return model_with()
+
+
+def model_with(**options):
+    torch.manual_seed(1)
+    model = build_model(
+        "vse_infinity", feature_size=5, vocabulary_size=VOCABULARY, embedding_size=8, word_size=6, **options
+    )
+    for parameter in model.parameters():
+        parameter.data.uniform_(-0.6, 0.6)
+    norm = model.transform[1]
+    norm.running_mean.uniform_(-0.5, 0.5)
+    norm.running_var.uniform_(0.5, 1.5)
+    return model
+
+
+def defined_image(model, regions):
+    """l2(GPO(W v + b + V relu(norm(U v + c)) + d)), region by region."""
+    first, norm, _, last = model.transform
+    projected = []
+    for v in regions:
+        inside = first.weight @ v + first.bias
+        scaled = (inside - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+        projected.append(model.project.weight @ v + model.project.bias + last.weight @ scaled.clamp(min=0) + last.bias)
+    pooled = model.pool_regions(torch.stack(projected).unsqueeze(0), None)[0]
+    return pooled / pooled.norm()
+
+
+def defined_caption(model, words):
+    """l2(GPO(mean of both directions' states)), without padding."""
+    states = torch.nn.GRU.forward(model.text.recurrence, model.text.embedding(words).unsqueeze(0))[0][0]
+    pooled = model.pool_words((states.chunk(2, dim=1)[0] + states.chunk(2, dim=1)[1]).unsqueeze(0) / 2, None)[0]
+    return pooled / pooled.norm()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_similarity_is_its_definition(model, world, masked):
+    images, captions = world(masked=masked)
+    found = model.eval().similarity(model.encode_images(images), model.encode_captions(captions))
+    masks = torch.ones(5, 6, dtype=torch.bool) if images.mask is None else images.mask
+    for i, mask in enumerate(masks):
+        image = defined_image(model, images.features[i, mask])
+        for c, length in enumerate(captions.lengths.tolist()):
+            caption = defined_caption(model, captions.words[c, :length])
+            assert_close(found[i, c], image @ caption, atol=1e-5, rtol=1e-5)
+
+
+def test_in_training_a_share_of_the_regions_is_left_out(model, world):
+    """As if they were masked; the statistics of BatchNorm do not see them either."""
+    images, _ = world(images=40)
+    torch.manual_seed(7)
+    kept = torch.rand(40, 6) >= 0.2
+    assert 0.1 < float((~kept).float().mean()) < 0.3
+    plain = model_with(size_augmentation=0.0).train()
+    expected = plain.encode_images(Images(images.features, kept))
+    torch.manual_seed(7)
+    assert_close(model.train().encode_images(images).vectors, expected.vectors)
+    assert_close(list(model.buffers()), list(plain.buffers()))
+
+
+def test_in_training_a_share_of_the_words_is_left_out(model, world):
+    _, captions = world(lengths=(4, 1, 7, 2, 4) * 8)
+    torch.manual_seed(7)
+    kept = torch.rand(40, 7) >= 0.2
+    vectors = []
+    for words, length, stays in zip(captions.words, captions.lengths.tolist(), kept, strict=True):
+        left = [word for word, stay in zip(words[:length], stays[:length], strict=True) if stay] or list(words[:length])
+        vectors.append(defined_caption(model, torch.stack(left)))
+    torch.manual_seed(7)
+    assert_close(model.train().encode_captions(captions).vectors, torch.stack(vectors), atol=1e-5, rtol=1e-5)
+
+
+def test_as_in_the_released_code_words_are_masked_replaced_or_left_out(monkeypatch):
+    model, seen = model_with(augment_words="mask"), []
+    assert model.text.embedding.num_embeddings == VOCABULARY + 1
+    monkeypatch.setattr(model.text, "states", lambda captions: seen.append(captions) or (torch.zeros(1, 1, 8), None))
+    torch.manual_seed(0)
+    before = Captions(torch.full((3000, 20), 5), torch.full((3000,), 20))
+    model.train().encode_captions(before)
+    (after,) = seen
+    real = torch.arange(20) < after.lengths.unsqueeze(1)
+    words, count = after.words[real], 3000 * 20
+    shares = {
+        "left out": 1 - len(words) / count,
+        "masked": float((words == VOCABULARY).sum()) / count,
+        "replaced": float(((words != 5) & (words != VOCABULARY)).sum()) / count,
+    }
+    assert shares == pytest.approx({"left out": 0.08, "masked": 0.1, "replaced": 0.02 * 29 / 30}, abs=0.005)
+    assert len(words.unique()) == VOCABULARY + 1
+    assert (before.words == 5).all()
+    model.eval().encode_captions(before)
+    assert seen[1] is before
+
+
+def test_words_keep_their_order(monkeypatch):
+    model, seen = model_with(), []
+    monkeypatch.setattr(model.text, "states", lambda captions: seen.append(captions) or (torch.zeros(1, 1, 8), None))
+    model.train().encode_captions(Captions(torch.arange(1, 21).expand(50, -1), torch.full((50,), 20)))
+    for words, length in zip(seen[0].words, seen[0].lengths.tolist(), strict=True):
+        assert words[:length].diff().gt(0).all()
+        assert length <= 20
+    assert seen[0].lengths.float().mean() < 18
+
+
+def test_what_is_drawn_follows_from_the_seed(model, world):
+    pairs = world()
+    drawn = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        drawn.append(
+            torch.cat([model.train().encode_images(pairs[0]).vectors, model.encode_captions(pairs[1]).vectors])
+        )
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])

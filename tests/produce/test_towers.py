@@ -1,0 +1,236 @@
+"""Pretrained tokenisers and text towers, on a tiny BERT that is saved in a folder."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from aoq.models import build_model
+from aoq.models.base import Captions, Images
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.prepare.pieces import Pieces
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce.data import open_named_pairs, open_pairs
+from aoq.pipeline.training.checkpoint import load_model
+from aoq.pipeline.training.resumable import make_optimizer
+
+ENGINE = Engine("cpu", threads=1)
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+TEXT = """
+dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
+model = {{name = "{model}", embedding_size = 16{more}}}
+{teacher}
+second_round = {{{second_round}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    root = tmp_path_factory.mktemp("bert")
+    write_demo_world(root / "world", images=40, dev_images=12, seed=0)
+    words = {word for line in (root / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
+    names = [*SPECIAL, *sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})]
+    cutter = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    cutter.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    cutter.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokeniser = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=cutter,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=40,
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.BertModel(
+        transformers.BertConfig(vocab_size=len(names), max_position_embeddings=48, **sizes)
+    ).eval()
+    model.save_pretrained(root / "bert")
+    tokeniser.save_pretrained(root / "bert")
+    return model, tokeniser, root / "bert"
+
+
+@pytest.fixture
+def tower(bert):
+    return f"transformers:{bert[2]}"
+
+
+def build(tower, vocabulary_size, **options):
+    return build_model(
+        "vse_infinity", feature_size=5, vocabulary_size=vocabulary_size, embedding_size=8, text_tower=tower, **options
+    )
+
+
+def test_captions_become_the_tokenisers_ids(bert, tower, tmp_path):
+    pieces, captions = Pieces.open(tower), ["a small dog", "two red cubes", "dog " * 100]
+    made = pieces.tokenised(captions)
+    for caption, start, stop in zip(captions, made.offsets, made.offsets[1:], strict=False):
+        assert made.words[start:stop].tolist() == bert[1](caption, truncation=True)["input_ids"]
+    assert made.lengths[2] == 40
+    pieces.save(tmp_path / "kept")
+    again = Pieces.load(tmp_path / "kept").tokenised(captions)
+    assert np.array_equal(again.words, made.words)
+    assert len(pieces) == len(bert[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("open_clip:x", "there is no tokeniser 'open_clip:x'; known is transformers:NAME_OR_PATH"),
+        ("transformers:", "there is no tokeniser"),
+        ("transformers:/no/where", r"transformers:/no/where cannot be loaded \(.*\); check the name"),
+    ],
+)
+def test_unknown_tokenisers_are_one_sentence(bert, name, message):
+    with pytest.raises(ValueError, match=message):
+        Pieces.open(name)
+
+
+def test_a_caption_without_a_word_is_named(tower):
+    with pytest.raises(ValueError, match=r"caption 2 \(' '\) became the ids \[2, 3\]; there must be one or more"):
+        Pieces.open(tower).tokenised(["a dog", " "])
+
+
+def test_a_towers_states_are_berts_without_padding(bert, tower):
+    """Caption by caption, with the pretrained weights, whatever stands beyond its length."""
+    model, tokeniser, _ = bert
+    ours = build(tower, len(tokeniser)).eval()
+    ours.load_pretrained()
+    made = Pieces.open(tower).tokenised(["a small dog", "two", "a dog and a small red cube"])
+    words, lengths = (torch.from_numpy(part) for part in made.gather(np.arange(3)))
+    noise = torch.where(torch.arange(words.shape[1]) < lengths.unsqueeze(1), words, 7)
+    states, mask = ours.text.states(Captions(torch.nn.functional.pad(noise, (0, 3), value=5), lengths))
+    assert torch.equal(mask.sum(1), lengths)
+    for row, (ids, length) in enumerate(zip(words, lengths.tolist(), strict=True)):
+        alone = model(input_ids=ids[:length].unsqueeze(0)).last_hidden_state[0]
+        assert_close(states[row, :length], ours.text.project(alone), atol=1e-5, rtol=1e-5)
+        assert not states[row, length:].any()
+
+
+def test_size_augmentation_keeps_the_special_tokens(tower, bert, monkeypatch):
+    model, seen = build(tower, len(bert[1])), []
+    monkeypatch.setattr(model.text, "states", lambda captions: seen.append(captions) or (torch.zeros(1, 1, 8), None))
+    words = torch.tensor([2, 9, 8, 7, 6, 5, 3, 0]).expand(200, -1)
+    model.train().encode_captions(Captions(words, torch.full((200,), 7)))
+    kept = [row[:length].tolist() for row, length in zip(seen[0].words, seen[0].lengths.tolist(), strict=True)]
+    assert {(ids[0], ids[-1]) for ids in kept} == {(2, 3)}
+    assert 5.5 < np.mean([len(ids) for ids in kept]) < 6.5
+
+
+def test_a_tower_is_trained_at_a_rate_of_its_own(tower, bert):
+    from tests.training.test_loop import TRAINING
+
+    model = build(tower, len(bert[1]))
+    for asked, share in ((None, 0.1), (0.5, 0.5)):
+        others, tower_group = make_optimizer(model, TRAINING.model_copy(update={"tower_rate": asked})).param_groups
+        assert tower_group["share"] == share
+        assert {id(one) for one in tower_group["params"]} == {id(one) for one in model.text.network.parameters()}
+        assert len(others["params"]) + len(tower_group["params"]) == len([*model.parameters()])
+
+
+def test_gradients_reach_every_parameter_of_a_tower(tower, bert):
+    model = build(tower, len(bert[1])).eval()
+    words = torch.tensor([[2, 9, 8, 3], [2, 5, 3, 0], [2, 7, 3, 0]])
+    images = model.encode_images(Images(torch.rand(3, 4, 5)))
+    captions = model.encode_captions(Captions(words, torch.tensor([4, 3, 3])))
+    (model.similarity(images, captions) * torch.arange(1.0, 4.0)).sum().backward()
+    without = [name for name, one in model.named_parameters() if one.grad is None]
+    assert without == []
+
+
+def test_mistakes_are_one_sentence(tower, bert):
+    with pytest.raises(ValueError, match=r'augment_words = "mask" needs a word of its own'):
+        build(tower, 9, augment_words="mask")
+    with pytest.raises(ValueError, match=r"knows \d+ ids, and the captions' tokeniser has 9999"):
+        build(tower, 9999)
+    with pytest.raises(ValueError, match="there is no text tower 'bert'"):
+        build("bert", 9)
+
+
+def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
+    text = TEXT.replace("{tower}", tower)
+    chain = make(
+        "tower",
+        "mining",
+        "second_round",
+        "evaluation",
+        model="vse_infinity",
+        text=text,
+        more=f', text_tower = "{tower}"',
+    )
+    dataset = chain["dataset"].manifest()
+    assert dataset["vocabulary_size"] == len(bert[1])
+    train, dev = (open_pairs(chain, role) for role in ("train", "dev"))
+    assert isinstance(train.tokens, TokenisedCaptions)
+    assert train.tokens.words[: train.tokens.offsets[1]].tolist() == bert[1](train.split.captions[0])["input_ids"]
+    assert np.array_equal(open_named_pairs(chain, "dev").tokens.words, dev.tokens.words)
+    trained = load_model(chain["first_round"].path / "model.safetensors")
+    pretrained = bert[0].state_dict()
+    moved = {
+        name: float((one - pretrained[name]).abs().max()) for name, one in trained.text.network.state_dict().items()
+    }
+    assert 0 < max(moved.values()) < 0.01  # a tenth of the learning rate, from the pretrained weights
+    measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
+    assert measured["rsum"] == pytest.approx(chain["first_round"].manifest()["metrics"]["rsum"])
+
+
+def test_any_pooled_model_takes_a_tokenisers_ids(make, bert, tower):
+    chain = make("pieces", "mining", text=TEXT.replace("{tower}", tower), more="")
+    model = load_model(chain["first_round"].path / "model.safetensors")
+    assert model.text.embedding.num_embeddings == len(bert[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        ("vse_infinity", ', text_tower = "transformers:other"', r"text_tower = 'transformers:other' reads the ids of"),
+        ("scan", "", r"\[dataset\] tokeniser cuts words into pieces, and \[model\] scan attends"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, tower, model, more, message):
+    with pytest.raises(ValueError, match=message):
+        make("wrong", text=TEXT.replace("{tower}", tower), model=model, more=more, teacher='teacher = "demo_vsepp"')
+
+
+def test_keys_follow_the_tokenisers_files(make, bert, tower, tmp_path):
+    def keys(folder):
+        name = f"transformers:{folder}"
+        chain = make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+    moved = shutil.copytree(bert[2], tmp_path / "moved")
+    before = keys(bert[2])
+    assert keys(moved) == before
+    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    after = keys(moved)
+    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+
+
+def test_a_tower_that_changed_after_the_plan_is_noticed(make, bert, tmp_path):
+    moved = shutil.copytree(bert[2], tmp_path / "moved")
+    name = f"transformers:{moved}"
+    chain = make("late", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    for stage in ("dataset", "first_round"):
+        with pytest.raises(ValueError, match="was changed after the run was planned"), chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, ENGINE)
+
+
+def test_a_tower_rate_without_a_tower_is_refused(make, bert):
+    with pytest.raises(ValueError, match=r"\[second_round\] tower_rate belongs to a model with a pretrained tower"):
+        make("rated", second_round='epochs = 1, tower_rate = 0.5, loss.name = "offtri"')
