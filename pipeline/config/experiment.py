@@ -109,10 +109,10 @@ class Experiment(Section):
             raise ValueError(
                 f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
             )
-        if self.first_round is not None and self.first_round.loss.draws_offline:
+        if self.first_round is not None and self.first_round.loss.needs_table:
             raise ValueError(
                 f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
-                "choose one that draws none, 'sum' or 'online'"
+                "choose one that needs none, such as 'sum', 'online' or 'infonce'"
             )
         if self.refresh is not None and not student.loss.draws_offline:
             raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")

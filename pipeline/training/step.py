@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int32, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.pipeline.config.losses import Loss
@@ -63,11 +63,15 @@ class Batch:
         return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
 
 
-def make_objective(loss: Loss, pace: Pace | None = None) -> Objective:
-    """The loss with its numbers; `pace` is given what the online negatives alone would cost."""
+def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:
+    """The loss with its numbers, those that are `learnt` as they stand at each step; `pace` is given what the online
+    negatives alone would cost."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
-    numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
-    objective = Objective(partial(kind.function, **numbers), loss.mask_positives, kind.offline)
+
+    def with_numbers(pairs: Similarities) -> LossValue:
+        return kind.function(pairs, **loss.numbers | ({} if learnt is None else learnt()))
+
+    objective = Objective(with_numbers, loss.mask_positives, kind.offline)
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet

@@ -318,8 +318,11 @@ def test_every_loss_has_a_section_with_its_numbers():
     assert losses.SECTIONS.keys() <= LOSSES.keys()
     for name, section in losses.SECTIONS.items():
         kind = LOSSES[name]
-        numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
-        assert section.model_fields.keys() - {"name", "mask_positives", "companions"} == numbers, name
+        parameters = [one for one in inspect.signature(kind.function).parameters.values() if one.name != "pairs"]
+        numbers, shared = section(name=name).numbers, {"name", "mask_positives", "companions"}
+        assert numbers.keys() == {parameter.name for parameter in parameters}, name
+        assert section.model_fields.keys() - shared == numbers.keys() | section.learning, name
+        assert all(one.default in (one.empty, numbers[one.name]) for one in parameters), name
         assert section.draws_offline == (kind.offline != "none")
 
 
