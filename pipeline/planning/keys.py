@@ -25,7 +25,7 @@ VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise"}
-LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest"}
+LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
 LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate"}
 """Options that came later: they have no part in keys while they are not used."""
 

@@ -20,6 +20,7 @@ from aoq.pipeline.losses import plateau
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.collapse import CollapseDetector
+from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
@@ -60,6 +61,8 @@ class Trainer(Resumable):
     """One model in the epochs of a round."""
 
     sampler: Sampler | None
+    guide: Guide | None = None
+    """Leaves in-batch negatives out, where a table is drawn from."""
     state: RoundState = field(default_factory=RoundState)
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
@@ -162,10 +165,14 @@ class Trainer(Resumable):
         batch = read_batch(self.pairs, draw).to(self.run.device)
         if training.constraints is not None:
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
+        if self.guide is not None:
+            objective = replace(objective, guided=self.guide.matches(draw.groups[0]))
         figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
         if self.pace is not None:
             figures["hardness"] = self.pace.share
         size = len(batch.image_rows)
+        if objective.guided is not None:
+            figures["guided_share"] = (int(objective.guided.sum()) - size) / max(1, size * (size - 1))
         if "plateau" not in figures:
             soft = None if draw.match_probability is None else torch.from_numpy(draw.match_probability)
             figures["plateau"] = plateau(objective.loss, size, soft)

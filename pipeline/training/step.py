@@ -39,6 +39,8 @@ class Objective:
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
     """Makes the online negatives as hard as the model can bear."""
+    guided: Bool[Tensor, "batch batch"] | None = None
+    """The pairs of this batch that are no negatives to a guide."""
     observes: bool = True
     """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
@@ -120,6 +122,8 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     captions = model.encode_captions(batch.captions)
     matrix = model.similarity(images[:size], captions[:size])
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
+    if objective.guided is not None:
+        is_positive = is_positive | objective.guided.to(is_positive.device)
     offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))

@@ -159,6 +159,42 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
     assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
 
 
+NCE = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", hardness_weight = 2.0}'
+
+
+@pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
+def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
+    own = 'first_round = {epochs = 2, batch_size = 16, loss.name = "infonce"}\nmining = {h_captions = 9, h_images = 4}'
+    more = NCE.replace("LOSS", loss)
+    teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
+    student = make(
+        "scan", "dataset", "control", "second_round", model="scan", teacher=taught_by("own"), second_round=more
+    )
+    for chain in (teacher, student):
+        control, found = (chain[stage].manifest() for stage in ("control", "second_round"))
+        assert len(found["learnt_by_epoch"]) == len(control["learnt_by_epoch"]) == 2
+        assert found["learnt_by_epoch"] != control["learnt_by_epoch"]
+        assert len(found["offline_harder_by_epoch"]) == 2
+        assert "offline_harder_by_epoch" not in control
+        assert chain["control"].ingredients["training"]["loss"]["name"] == "infonce"
+    assert teacher["first_round"] != teacher["control"]  # of another hardness_weight
+    read_weights(teacher["second_round"].path / "model.safetensors")
+
+
+@pytest.mark.parametrize("companions", ["", ', companions = "anchors"'])
+def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
+    """Of a margin that all pairs exceed nothing of a batch is left, and none is left out where none does."""
+    shares = {}
+    for margin in (-2.0, 0.0, 2.0):
+        rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'
+        chain = make("own", "mining", "second_round", second_round=rounds, more=f"sampling.guide_margin = {margin}")
+        lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
+        shares[margin] = [line["guided_share"] for line in lines if "loss" in line]
+    assert set(shares[-2.0]) == {0.0}
+    assert set(shares[2.0]) == {1.0}
+    assert all(0 < share < 1 for share in shares[0.0])
+
+
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"vsepp", "vsrn", "scan"}))
 def test_every_model_can_be_a_student(make, taught_by, name):
     make("own", "mining")
