@@ -23,7 +23,7 @@ from torch import Tensor
 from aoq.pipeline.losses.aoq import adaptive_weight
 from aoq.pipeline.losses.figures import levelled, offline_figures
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.temperature import Number
 
 
@@ -73,7 +73,20 @@ def adap_info_nce(
         adaptive = adaptive_columns(negatives.similarity, alpha=alpha, beta=beta)
         return adaptive.log() + hardness_weight * negatives.similarity
 
-    return _contrast(pairs, temperature, weigh)
+    value = _contrast(pairs, temperature, weigh)
+    return LossValue(value.total, value.figures | _weight_figures(pairs, alpha=alpha, beta=beta))
+
+
+@torch.no_grad()
+def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
+    """The mean adaptive weight of in-batch negatives, and how many of them have no part; 0 where there are none."""
+    weights = [
+        adaptive_columns(similarity, alpha=alpha, beta=beta)[:, :-1][~log_weight[:, :-1].isinf()]
+        for similarity, log_weight in negatives_by_direction(pairs)
+    ]
+    online = torch.cat(weights)
+    shown = {"weight_mean": online.mean(), "weight_zero_share": (online == 0).float().mean()}
+    return {name: figure.nan_to_num() for name, figure in shown.items()}
 
 
 def adaptive_columns(
@@ -92,24 +105,24 @@ def adaptive_columns(
 
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
-    """The negatives of images, then those of captions.
+    """The negatives of images, then those of captions."""
+    directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
+    online = [
+        Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
+        for similarity, is_positive in directions
+    ]
+    if pairs.offline is None:
+        return online
+    both = zip(online, _offline_columns(pairs.offline), strict=True)
+    return [Negatives(*(torch.cat(parts, dim=1) for parts in zip(*one, strict=True))) for one in both]
 
-    An offline negative that may match the anchor after all, with probability p, weighs 1 - p.
-    """
-    found = []
-    for number, (matrix, is_positive) in enumerate(
-        [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
-    ):
-        log_weight = torch.zeros_like(matrix).masked_fill(is_positive, -torch.inf)
-        if pairs.offline is not None:
-            drawn = (pairs.offline.image_to_caption, pairs.offline.caption_to_image)[number][:, None]
-            probability = pairs.offline.match_probability
-            left = torch.ones_like(drawn) if probability is None else 1 - probability[number][:, None].to(drawn.dtype)
-            matrix = torch.cat([matrix, drawn], dim=1)
-            offline_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
-            log_weight = torch.cat([log_weight, offline_weight], dim=1)
-        found.append(Negatives(matrix, log_weight))
-    return found
+
+def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
+    """S(i, t_off), then S(i_off, t); one that may match its anchor after all, with probability p, weighs 1 - p."""
+    drawn, probability = torch.stack([offline.image_to_caption, offline.caption_to_image]), offline.match_probability
+    left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
+    log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
+    return [Negatives(*column) for column in zip(drawn[:, :, None], log_weight[:, :, None], strict=True)]
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:
@@ -121,7 +134,7 @@ def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossVal
     if pairs.offline is not None:
         figures["offline_share"] = shares
     figures["temperature"] = torch.as_tensor(temperature).detach()
-    return LossValue(total, {"online": total.detach(), **figures})
+    return LossValue(total, figures)
 
 
 def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:

@@ -80,12 +80,20 @@ def test_equals_its_definition(seed, drawn, hardness, adaptive):
         torch.testing.assert_close(fast[1].grad, slow[1].grad)
 
 
-def test_some_adaptive_weights_take_columns_out():
-    """Else the comparison above would not say that they do."""
+def test_figures_say_what_adaptive_weights_are():
+    """Some take their column out, else the comparison above would not say that they do."""
     matrix, lists = numbers(0)
-    with torch.no_grad():
-        weights = BETA - (lists[0][:, None] - matrix) / ALPHA
-    assert 0 < (weights <= 0).sum() < SIZE * SIZE
+    weights = [
+        max(0.0, BETA - (lists[direction, a].item() - similarity[a, b].item()) / ALPHA)
+        for direction, similarity in enumerate((matrix, matrix.T))
+        for a in range(SIZE)
+        for b in range(SIZE)
+        if ROWS[a] != ROWS[b]
+    ]
+    figures = adap_info_nce(batch(matrix, lists), alpha=ALPHA, beta=BETA).figures
+    assert figures["weight_mean"].item() == pytest.approx(sum(weights) / len(weights))
+    assert figures["weight_zero_share"].item() == pytest.approx(weights.count(0.0) / len(weights))
+    assert 0 < weights.count(0.0) < len(weights)
 
 
 @pytest.mark.parametrize("match", [0.25, 1.0])
