@@ -150,7 +150,7 @@ class Experiment(Section):
                 '[screen] suspected = "soft_margin" knows of offline negatives alone, and with companions = "anchors" '
                 'most pairs of a triple are others; choose "drop" or "downweight"'
             )
-        if not getattr(loss, "margin_offline", 0.0):
+        if not loss.softens:
             raise ValueError(
                 '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set loss.margin_offline, to 0.2 '
                 'for example, or choose "drop" or "downweight"'

@@ -45,6 +45,11 @@ class LossSection(NamedSection):
         return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))
 
     @property
+    def softens(self) -> str:
+        """What becomes softer of an offline negative that may match with probability p; empty if nothing does."""
+        return "offline margins are m2 (1 - p)" if getattr(self, "margin_offline", 0.0) else ""
+
+    @property
     def makes_triples(self) -> bool:
         """Whether companions are anchors."""
         return getattr(self, "companions", None) is not None
@@ -111,6 +116,10 @@ class LogitLoss(WithCompanions):
     temperature: PositiveFloat = 0.07
     learn_temperature: bool = True
     """Learn it with the model, from there on; otherwise it stays."""
+
+    @property
+    def softens(self) -> str:
+        return "offline negatives weigh 1 - p"
 
     @property
     def learnt(self) -> dict[str, float]:

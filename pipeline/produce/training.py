@@ -180,7 +180,8 @@ def _sampler(chain: Chain, split: Split) -> Sampler:
             gaps=gaps,
         )
         if (probability := lists[direction].match_probability) is not None:
-            logger.info("%s: offline margins are m2 (1 - p), with p %.3f on average", direction, probability.mean())
+            softer = chain.experiment.student.loss.softens
+            logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())
     return Sampler(
         lists["i2t"],
         lists["t2i"],

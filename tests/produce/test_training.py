@@ -99,11 +99,20 @@ alike_owners = 0.2
 match_prior = 0.05
 suspected = "{suspected}"
 """
+SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
 SOFT = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", margin_offline = 0.2}'
 
 
-@pytest.mark.parametrize("suspected", ["drop", "downweight", "soft_margin"])
-def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected):
+@pytest.mark.parametrize(
+    ("suspected", "rounds", "softer"),
+    [
+        ("drop", SOFT, ""),
+        ("downweight", SOFT, ""),
+        ("soft_margin", SOFT, "offline margins are m2 (1 - p)"),
+        ("soft_margin", SHORT.replace("LOSS", "infonce"), "offline negatives weigh 1 - p"),
+    ],
+)
+def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected, rounds, softer):
     """The judge knows the world's truth about the first five captions listed for each image."""
     caplog.set_level("INFO")
     chain = make("own", "mining")
@@ -117,7 +126,7 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspecte
             for image, caption in pairs
         )
     )
-    chain = make("own", "screen", "second_round", second_round=SOFT, more=JUDGED.format(suspected=suspected))
+    chain = make("own", "screen", "second_round", second_round=rounds, more=JUDGED.format(suspected=suspected))
     view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["directions"]["i2t"]["judged"] == len(pairs)
     for image, caption in pairs:
@@ -127,7 +136,8 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspecte
     notes = chain["second_round"].manifest()
     assert chain["second_round"].ingredients["suspected"] == suspected
     soft = notes.get("offline_match_probability_by_epoch")
-    assert (soft is not None) == ("offline margins are m2 (1 - p)" in caplog.text) == (suspected == "soft_margin")
+    assert (soft is not None) == (", with p 0." in caplog.text) == (suspected == "soft_margin")
+    assert softer in caplog.text
     if soft is not None:
         assert 0.01 < soft[0] < 0.5
 
