@@ -18,11 +18,16 @@ from aoq.pipeline.losses.aoq import online_quin as online_quin
 from aoq.pipeline.losses.aoq import only_offline as only_offline
 from aoq.pipeline.losses.aoq import squared_off_quin as squared_off_quin
 from aoq.pipeline.losses.companions import with_companions as with_companions
+from aoq.pipeline.losses.guide import guided_matches as guided_matches
+from aoq.pipeline.losses.info_nce import adap_info_nce as adap_info_nce
+from aoq.pipeline.losses.info_nce import info_nce as info_nce
 from aoq.pipeline.losses.pace import Pace as Pace
+from aoq.pipeline.losses.sigmoid import sigmoid_loss as sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue as LossValue
 from aoq.pipeline.losses.similarities import OfflineSimilarities as OfflineSimilarities
 from aoq.pipeline.losses.similarities import Similarities as Similarities
 from aoq.pipeline.losses.similarities import positive_pairs as positive_pairs
+from aoq.pipeline.losses.temperature import LearntTemperature as LearntTemperature
 from aoq.pipeline.losses.triplet import online_triplet as online_triplet
 from aoq.pipeline.losses.triplet import sum_triplet as sum_triplet
 from aoq.pipeline.mining.hard_negatives import hard_negatives as hard_negatives

@@ -83,7 +83,7 @@ class Screen(ArtifactTask):
 
 @requires(Dataset)
 class Control(ArtifactTask):
-    """The second round's student and schedule on the online loss: what round two must beat."""
+    """The second round's student and schedule without offline negatives: what round two must beat."""
 
     stage = "control"
     resources = TRAINING
@@ -101,6 +101,8 @@ class SecondRound(ArtifactTask):
             yield self.of(HardNegatives)
             if "screen" in self.chain.stages:
                 yield self.of(Screen)
+            if self.chain.experiment.sampling.guide_margin is not None:
+                yield self.of(Embeddings)
             start = self.chain.experiment.student.start
             if start == "control":
                 yield self.of(Control)

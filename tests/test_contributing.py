@@ -45,13 +45,13 @@ def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch):
 
 
 def test_the_loss_falls_as_pairs_come_apart(monkeypatch):
-    infonce = added("pipeline/losses/infonce.py", monkeypatch).infonce
-    monkeypatch.setitem(LOSSES, "infonce", LossKind(infonce, "none"))
-    assert LossSection.kind("infonce")(name="infonce").temperature == 0.05
+    logistic = added("pipeline/losses/logistic.py", monkeypatch).logistic
+    monkeypatch.setitem(LOSSES, "logistic", LossKind(logistic, "none"))
+    assert LossSection.kind("logistic")(name="logistic").steepness == 10.0
     alike, apart = (
-        infonce(aoq.Similarities(matrix, torch.eye(4).bool())).total for matrix in (torch.zeros(4, 4), torch.eye(4))
+        logistic(aoq.Similarities(matrix, torch.eye(4).bool())).total for matrix in (torch.zeros(4, 4), torch.eye(4))
     )
-    assert float(alike) == pytest.approx(8 * np.log(4), rel=1e-5)
+    assert float(alike) == pytest.approx(8 * np.log(2), rel=1e-5)
     assert apart < alike
 
 

@@ -109,10 +109,10 @@ class Experiment(Section):
             raise ValueError(
                 f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
             )
-        if self.first_round is not None and self.first_round.loss.draws_offline:
+        if self.first_round is not None and self.first_round.loss.needs_table:
             raise ValueError(
                 f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
-                "choose one that draws none, 'sum' or 'online'"
+                "choose one that needs none, such as 'sum', 'online' or 'infonce'"
             )
         if self.refresh is not None and not student.loss.draws_offline:
             raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")
@@ -150,7 +150,7 @@ class Experiment(Section):
                 '[screen] suspected = "soft_margin" knows of offline negatives alone, and with companions = "anchors" '
                 'most pairs of a triple are others; choose "drop" or "downweight"'
             )
-        if not getattr(loss, "margin_offline", 0.0):
+        if not loss.softens:
             raise ValueError(
                 '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set loss.margin_offline, to 0.2 '
                 'for example, or choose "drop" or "downweight"'

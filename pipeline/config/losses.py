@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import PositiveFloat, SerializeAsAny, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, model_validator
 
 from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, registered
 
@@ -21,13 +21,33 @@ class LossSection(NamedSection):
     """The numbers of a loss: written out here, or for any other of `aoq.pipeline.losses.LOSSES` its keywords."""
 
     draws_offline: ClassVar[bool] = True
-    """Whether it needs offline negatives, and so a table."""
+    """Whether it takes offline negatives, where there is a table."""
+    stands_alone: ClassVar[bool] = False
+    """Whether it is a loss without offline negatives too: a first round's, and its own control's."""
+    takes_pace: ClassVar[bool] = True
+    """Whether `start_up` says how hard its online negatives are."""
+    learning: ClassVar[frozenset[str]] = frozenset()
+    """The options that say how its numbers are learnt, and are none of its function's."""
     mask_positives: bool = True
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The keywords of the loss's function, as a training begins with them."""
+        return self.model_dump(exclude={"name", "mask_positives", "companions", *self.learning})
+
+    @property
+    def needs_table(self) -> bool:
+        return self.draws_offline and (self.makes_triples or not self.stands_alone)
 
     @property
     def online_margin(self) -> float:
         """The margin of online negatives, or what it is by default where the loss has none."""
         return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))
+
+    @property
+    def softens(self) -> str:
+        """What becomes softer of an offline negative that may match with probability p; empty if nothing does."""
+        return "offline margins are m2 (1 - p)" if getattr(self, "margin_offline", 0.0) else ""
 
     @property
     def makes_triples(self) -> bool:
@@ -87,6 +107,55 @@ class AdaptiveLoss(OfflineLoss):
     beta: PositiveFloat = 1.5
 
 
+class LogitLoss(WithCompanions):
+    """A loss on logits, which are similarities over a temperature: all negatives count, the harder the more."""
+
+    stands_alone = True
+    takes_pace = False
+    learning = frozenset({"learn_temperature"})
+    temperature: PositiveFloat = 0.07
+    learn_temperature: bool = True
+    """Learn it with the model, from there on; otherwise it stays."""
+
+    @property
+    def softens(self) -> str:
+        return "offline negatives weigh 1 - p"
+
+    @property
+    def learnt(self) -> dict[str, float]:
+        """What is learnt, where it begins, and its bound."""
+        return self.model_dump(include={"temperature", "bias", "max_scale"})
+
+
+class InfoNCELoss(LogitLoss):
+    learning = frozenset({"learn_temperature", "max_scale"})
+    max_scale: PositiveFloat = 100.0
+    """CLIP's bound: 1 / temperature is learnt up to this."""
+    hardness_weight: NonNegativeFloat = 0.0
+    """LLaVE's alpha: a negative of similarity s weighs e^(alpha s). The paper's is 9; 0 weighs all alike."""
+
+    @model_validator(mode="after")
+    def _begins_within_its_bound(self) -> InfoNCELoss:
+        if self.learn_temperature and self.temperature * self.max_scale < 1:
+            raise ValueError(
+                f"temperature = {self.temperature} scales by more than max_scale = {self.max_scale}; raise one of "
+                "them, or set learn_temperature = false"
+            )
+        return self
+
+
+class AdaptiveInfoNCELoss(InfoNCELoss):
+    stands_alone = False
+    alpha: PositiveFloat = 0.3
+    beta: PositiveFloat = 1.5
+
+
+class SigmoidLoss(LogitLoss):
+    temperature: PositiveFloat = 0.1
+    """Learnt together with the bias."""
+    bias: float = -10.0
+
+
 Loss = SerializeAsAny[LossSection]
 SECTIONS: dict[str, type[LossSection]] = {
     "sum": OnlineLoss,
@@ -98,6 +167,9 @@ SECTIONS: dict[str, type[LossSection]] = {
     "onlinequin": TwoMargins,
     "adapposquin": AdaptiveLoss,
     "squaredoffquin": OfflineLoss,
+    "infonce": InfoNCELoss,
+    "adapinfonce": AdaptiveInfoNCELoss,
+    "sigmoid": SigmoidLoss,
 }
 WarmUp = Literal["sum", "online"]
 
@@ -105,3 +177,13 @@ WarmUp = Literal["sum", "online"]
 def online_version(loss: LossSection, name: WarmUp = "online") -> OnlineLoss:
     """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
     return OnlineLoss(name=name, margin=loss.online_margin, mask_positives=loss.mask_positives)
+
+
+def control_version(loss: LossSection) -> LossSection:
+    """What a control trains on in place of `loss`: itself without offline negatives, or the online loss."""
+    if not isinstance(loss, LogitLoss):
+        return online_version(loss)
+    if isinstance(loss, AdaptiveInfoNCELoss):  # without offline negatives nothing adapts
+        shared = {option: getattr(loss, option) for option in InfoNCELoss.model_fields}
+        return InfoNCELoss.model_validate({**shared, "name": "infonce", "companions": None})
+    return loss.model_copy(update={"companions": None})

@@ -33,6 +33,10 @@ class Sampling(Section):
     """The part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
     one stays."""
 
+    guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
+    (`aoq.pipeline.losses.guide`)."""
+
     @model_validator(mode="after")
     def _fits(self) -> Sampling:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:

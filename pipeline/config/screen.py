@@ -18,7 +18,7 @@ class Screen(Section):
 
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules make them suspected false negatives, and
     `suspected` says what becomes of those in training: not drawn (`drop`), drawn the less the more they are suspected
-    (`downweight`), drawn with a smaller offline margin (`soft_margin`), or drawn like any other (`keep`).
+    (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
     """
 
     range_min: PositiveInt | None = None

@@ -66,9 +66,15 @@ class Training(Schedule):
     """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
     start_up: StartUp | None = None
     """`auto`: online negatives are as hard as the model can bear (`aoq.pipeline.losses.pace`). By default they are
-    the batch's hardest from the first step on, on which a training from scratch may collapse."""
+    the batch's hardest from the first step on, on which a training from scratch may collapse. Losses on logits, such
+    as `infonce`, have no use for it."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides ranking pairs."""
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether `start_up` is set, and the loss heeds it."""
+        return self.start_up is not None and self.loss.takes_pace
 
     @model_validator(mode="after")
     def _loss_fits(self) -> Training:

@@ -20,6 +20,8 @@ from aoq.pipeline.losses.aoq import (
     squared_off_quin,
 )
 from aoq.pipeline.losses.companions import with_companions
+from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
+from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
@@ -45,6 +47,9 @@ LOSSES: dict[str, LossKind] = {
     "onlinequin": LossKind(online_quin, "anchors"),
     "adapposquin": LossKind(adap_pos_quin, "quintuplet"),
     "squaredoffquin": LossKind(squared_off_quin, "quintuplet"),
+    "infonce": LossKind(info_nce, "anchors"),
+    "adapinfonce": LossKind(adap_info_nce, "anchors"),
+    "sigmoid": LossKind(sigmoid_loss, "anchors"),
 }
 
 

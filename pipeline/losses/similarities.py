@@ -29,7 +29,7 @@ class OfflineSimilarities:
     companion_pair: Float[Tensor, " batch"] | None = None
     """S(i_own, t_own), of the quintuplet losses"""
     match_probability: Float[Tensor, "2 batch"] | None = None
-    """Of soft margins: that i and t_off match (row 0), and that i_off and t do (row 1)"""
+    """Of soft margins or weights: that i and t_off match (row 0), and that i_off and t do (row 1)"""
 
 
 @dataclass(frozen=True)

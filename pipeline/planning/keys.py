@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.losses import online_version
+from aoq.pipeline.config.losses import OnlineLoss, control_version
 from aoq.pipeline.config.screen import FILES, Screen
 from aoq.pipeline.config.tables import Mining
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
@@ -25,7 +25,7 @@ VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise"}
-LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest"}
+LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
 LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate"}
 """Options that came later: they have no part in keys while they are not used."""
 
@@ -171,15 +171,15 @@ def pretrained(name: str) -> dict[str, Any]:
 
 
 def control_training(training: Training) -> Training:
-    """The same schedule and constraints with the online loss in place of the offline one.
+    """The same schedule and constraints without offline negatives: on the online loss, or on the loss itself.
 
     Warm-up epochs that are online anyway are no longer told apart, so that equal trainings have equal keys.
     """
-    warmup = list(training.warmup)
-    while warmup and warmup[-1] == "online":
+    warmup, loss = list(training.warmup), control_version(training.loss)
+    while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
         warmup.pop()
     shared = {name: getattr(training, name) for name in Training.model_fields}
-    return Training.model_validate({**shared, "loss": online_version(training.loss), "warmup": tuple(warmup)})
+    return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup)})
 
 
 def student_training(student: SecondRound) -> SecondRound:
@@ -189,7 +189,8 @@ def student_training(student: SecondRound) -> SecondRound:
 
 def schedule(training: Training) -> dict[str, Any]:
     """The round's options; those that came later are None, and have no part in keys, while they are not used."""
-    return training.model_dump(mode="json", exclude_none=True)
+    unheeded = set() if training.is_paced else {"start_up"}
+    return training.model_dump(mode="json", exclude_none=True, exclude=unheeded)
 
 
 def _world(demo: DemoWorld) -> dict[str, Any]:

@@ -176,6 +176,11 @@ def _table(recipes: Recipes, chain: Chain) -> Artifact:
     check_same_data(experiment.name, chain, owner)
     drawn = Depths(sampling.h_captions or there.captions, sampling.h_images or there.images)
     drawn.check_within(there, "[sampling]", "the table keeps")
+    if sampling.guide_margin is not None and "embeddings" not in owner.stages:
+        raise ValueError(
+            "[sampling] guide_margin asks for the teacher's vectors, and the table of "
+            f"{experiment.teacher or experiment.name} comes from none; leave it out."
+        )
     if screen is None:
         return owner["hard_negatives"]
     if screen.needs_vectors and "embeddings" not in owner.stages:

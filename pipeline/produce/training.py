@@ -15,7 +15,7 @@ from aoq.pipeline.artifact import Build
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
@@ -36,6 +36,7 @@ from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.drawable import GapWeights, drawable
+from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.loop import Trainer
 from aoq.pipeline.training.resumable import Run, Validate
 from aoq.pipeline.training.sampler import WHOLE, Sampler
@@ -103,7 +104,8 @@ def _train(chain: Chain, training: Training, build: Build, engine: Engine, *, on
                 model.load_state_dict(read_weights(path)[1])
             except RuntimeError as error:
                 raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
-        build.notes |= Trainer(models=[model], schedule=training, sampler=sampler, **given).train(validate)
+        guide = _guide(chain) if on_table else None
+        build.notes |= Trainer(models=[model], schedule=training, sampler=sampler, guide=guide, **given).train(validate)
 
 
 def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
@@ -149,6 +151,12 @@ def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator
         yield validate, {"description": description, "pairs": train_pairs, "seed": chain.experiment.seed, "run": run}
 
 
+def _guide(chain: Chain) -> Guide | None:
+    """The teacher, if [sampling] asks it about the batches."""
+    margin = chain.experiment.sampling.guide_margin
+    return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
+
+
 def _sampler(chain: Chain, split: Split) -> Sampler:
     """Draws from the table as [sampling] narrows it and [screen] sees it."""
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
@@ -172,7 +180,8 @@ def _sampler(chain: Chain, split: Split) -> Sampler:
             gaps=gaps,
         )
         if (probability := lists[direction].match_probability) is not None:
-            logger.info("%s: offline margins are m2 (1 - p), with p %.3f on average", direction, probability.mean())
+            softer = chain.experiment.student.loss.softens
+            logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())
     return Sampler(
         lists["i2t"],
         lists["t2i"],

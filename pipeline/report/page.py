@@ -28,6 +28,7 @@ COURSE = {
     "derived": "derived term",
     "weight_mean": "mean adaptive weight",
     "hardness": "hardness of online negatives",
+    "temperature": "temperature",
     "offline_harder_share": "offline negatives harder than the batch's hardest",
     "collision_rate": "corresponding draws",
     "positive_gap": "positives above the batch's mean",

@@ -29,8 +29,13 @@ class CollapseDetector:
     """On the plateau, so far."""
     warned: bool = False
 
-    def observe(self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int) -> bool:
-        """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed."""
+    def observe(
+        self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int, can_pace: bool = True
+    ) -> bool:
+        """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed.
+
+        `can_pace` says whether a start-up would help.
+        """
         if not on_plateau(loss, plateau, gap=gap):
             self.steps, self.warned = 0, False
             return False
@@ -39,11 +44,11 @@ class CollapseDetector:
             self.warned = True
             logger.warning(
                 "the %s loss has sat at %.1f for %d steps: the plateau of a model that finds all pairs equally similar "
-                '(%.1f). Try `start_up = "auto"`: online negatives as hard as the model can bear; or a lower '
-                "learning rate.",
+                "(%.1f). Try %sa lower learning rate.",
                 loss_name,
                 loss,
                 self.steps,
                 plateau,
+                '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else "",
             )
         return self.steps >= PATIENCE

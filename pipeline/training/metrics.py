@@ -67,6 +67,7 @@ class Line(TypedDict):
     derived: NotRequired[float | None]
     weight_mean: NotRequired[float | None]
     hardness: NotRequired[float | None]
+    temperature: NotRequired[float | None]
     offline_harder_share: NotRequired[float | None]
     collision_rate: NotRequired[float | None]
     positive_gap: NotRequired[float | None]

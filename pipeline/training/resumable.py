@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import nn
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Training
@@ -68,13 +69,20 @@ def learning_rate(schedule: Training, epoch: int) -> float:
     return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
 
 
-def make_optimizer(model: MatchingModel, schedule: Training) -> torch.optim.Optimizer:
-    """Adam, or AdamW where weights decay; what is pretrained is a group by itself, with a `share` of the rate."""
+def make_optimizer(
+    model: MatchingModel, schedule: Training, besides: Iterable[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """Adam, or AdamW where weights decay; what is pretrained is a group by itself, with a `share` of the rate.
+
+    What is learnt `besides`, as a temperature, does not decay.
+    """
     pretrained = model.pretrained_parameters()
     apart = {id(parameter) for parameter in pretrained}
     groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if id(one) not in apart]}]
     if pretrained:
         groups.append({"params": pretrained, "share": schedule.tower_rate or TOWER_RATE})
+    if others := [*besides]:
+        groups.append({"params": others, "weight_decay": 0.0})
     if schedule.weight_decay is None:
         return torch.optim.Adam(groups, lr=schedule.learning_rate)
     return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
@@ -100,7 +108,9 @@ class Resumable(ABC):
     """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.optimizers = [make_optimizer(model.to(self.run.device), self.schedule) for model in self.models]
+        self.optimizers = [
+            make_optimizer(model.to(self.run.device), self.schedule, self.learnt_besides()) for model in self.models
+        ]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
@@ -120,6 +130,10 @@ class Resumable(ABC):
 
     @abstractmethod
     def restore(self, kept: Mapping[str, Any]) -> None: ...
+
+    def learnt_besides(self) -> Iterable[nn.Parameter]:
+        """What is learnt with a model and is no part of it."""
+        return ()
 
     @property
     def can_be_best(self) -> bool:

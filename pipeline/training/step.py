@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int32, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.pipeline.config.losses import Loss
@@ -39,6 +39,8 @@ class Objective:
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
     """Makes the online negatives as hard as the model can bear."""
+    guided: Bool[Tensor, "batch batch"] | None = None
+    """The pairs of this batch that are no negatives to a guide."""
     observes: bool = True
     """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
@@ -63,11 +65,15 @@ class Batch:
         return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
 
 
-def make_objective(loss: Loss, pace: Pace | None = None) -> Objective:
-    """The loss with its numbers; `pace` is given what the online negatives alone would cost."""
+def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:
+    """The loss with its numbers, those that are `learnt` as they stand at each step; `pace` is given what the online
+    negatives alone would cost."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
-    numbers = loss.model_dump(exclude={"name", "mask_positives", "companions"})
-    objective = Objective(partial(kind.function, **numbers), loss.mask_positives, kind.offline)
+
+    def with_numbers(pairs: Similarities) -> LossValue:
+        return kind.function(pairs, **loss.numbers | ({} if learnt is None else learnt()))
+
+    objective = Objective(with_numbers, loss.mask_positives, kind.offline)
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
@@ -116,6 +122,8 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     captions = model.encode_captions(batch.captions)
     matrix = model.similarity(images[:size], captions[:size])
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
+    if objective.guided is not None:
+        is_positive = is_positive | objective.guided.to(is_positive.device)
     offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))

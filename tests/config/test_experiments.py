@@ -111,6 +111,22 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
         ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
         ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
+        (
+            'loss.name = "online"',
+            'loss.name = "adapinfonce"',
+            "'adapinfonce' draws from a table, and there is no table yet; choose .* or 'infonce'",
+        ),
+        ('loss.name = "online"', 'loss = {name = "infonce", companions = "anchors"}', "there is no table yet"),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "infonce", temperature = 0.005}',
+            r"temperature = 0.005 scales by more than max_scale = 100.0; raise one of them, or set learn_temperature",
+        ),
+        (
+            'loss.name = "adapoffquin"',
+            'loss = {name = "sigmoid", hardness_weight = 9.0}',
+            r"unknown keys \['hardness_weight'\]; allowed keys are \['bias', 'companions', 'learn_temp",
+        ),
         ('name = "vsepp"', 'name = "scan"', "name a `teacher`"),
         ("[dataset.demo]\nimages = 100", "[dataset]", "name one: either `folder`"),
         ("[model]", "[model", "not a TOML file"),
@@ -318,8 +334,11 @@ def test_every_loss_has_a_section_with_its_numbers():
     assert losses.SECTIONS.keys() <= LOSSES.keys()
     for name, section in losses.SECTIONS.items():
         kind = LOSSES[name]
-        numbers = set(inspect.signature(kind.function).parameters) - {"pairs"}
-        assert section.model_fields.keys() - {"name", "mask_positives", "companions"} == numbers, name
+        parameters = [one for one in inspect.signature(kind.function).parameters.values() if one.name != "pairs"]
+        numbers, shared = section(name=name).numbers, {"name", "mask_positives", "companions"}
+        assert numbers.keys() == {parameter.name for parameter in parameters}, name
+        assert section.model_fields.keys() - shared == numbers.keys() | section.learning, name
+        assert all(one.default in (one.empty, numbers[one.name]) for one in parameters), name
         assert section.draws_offline == (kind.offline != "none")
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.companions import turn_triples, with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
@@ -143,7 +144,10 @@ def test_triples_are_paced_by_negatives_of_other_triples():
     assert level != bearable_level(ONLINE, pairs, margin=MARGIN)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in LOSSES.items() if name not in ("sum", "onlyoffline")])
+PACED = [name for name in LOSSES if name not in ("sum", "onlyoffline") and LossSection.kind(name).takes_pace]
+
+
+@pytest.mark.parametrize("name", PACED)
 def test_every_loss_hears_of_the_hardness(name):
     rng = np.random.default_rng(1)
     matrix = torch.from_numpy(rng.uniform(0, 0.4, (9, 9)))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tasks
 from aoq.pipeline.planning.planner import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
@@ -50,6 +51,7 @@ def test_keys_are_pinned():
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
+        ("sampling.guide_margin=0.0", {"second_round", "evaluation"}),
         ('sampling={strategy="weighted", gap=0.1, sharpness=50.0}', {"second_round", "evaluation"}),
         ('second_round.loss.companions="anchors"', {"second_round", "evaluation"}),
         ('second_round.start="teacher"', {"second_round", "evaluation"}),
@@ -147,6 +149,15 @@ def test_co_teaching_needs_the_dataset_only(tmp_path):
     assert {stage for stage in made if made[stage] != other[stage]} == {"control", "second_round", "evaluation"}
 
 
+def test_a_guide_needs_the_teachers_vectors():
+    roots = {"data_root": "/nowhere", "artifact_root": "/nowhere"}
+    for override, asks in (("", False), ("sampling.guide_margin=0.0", True)):
+        needed = {
+            type(task).__name__ for task in tasks.SecondRound(experiment=TINY, override=override, **roots).requires()
+        }
+        assert ("Embeddings" in needed) == asks
+
+
 def test_noise_is_another_dataset_and_none_is_none():
     clean, noisy = keys(), keys("dataset.noise.ratio=0.2")
     assert {stage for stage in clean if clean[stage] == noisy[stage]} == {"world"}
@@ -187,8 +198,35 @@ def test_a_student_starts_from_weights_that_fit(tmp_path):
     fused.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9')
     with pytest.raises(ValueError, match="by an encoder or of other tables, and not by a first round"):
         keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
+    with pytest.raises(ValueError, match=r"guide_margin asks for the teacher's vectors, .* comes from none; leave it"):
+        keys(f'sampling.guide_margin=0.1, teacher="{fused}"', str(scan))
     with pytest.raises(ValueError, match="with 'online' leave it out"):
         keys('second_round.start="control", second_round.loss.name="online"')
+
+
+def test_the_control_of_a_loss_on_logits_is_that_loss_without_a_table():
+    nce, adaptive = (keys(f'second_round.loss.name="{name}"') for name in ("infonce", "adapinfonce"))
+    assert nce["control"] == adaptive["control"] != keys()["control"]
+    assert nce["second_round"] != adaptive["second_round"]
+    triples = keys('second_round.loss={name="infonce", companions="anchors"}')
+    assert (triples["control"] == nce["control"], triples["second_round"] == nce["second_round"]) == (True, False)
+    for number in ("temperature=0.1", "learn_temperature=false", "max_scale=50.0", "hardness_weight=9.0"):
+        other = keys(f'second_round.loss={{name="infonce", {number}}}')
+        assert {stage for stage in nce if nce[stage] != other[stage]} == {"control", "second_round", "evaluation"}
+    made = chain_of('second_round.loss={name="adapinfonce", temperature=0.1}')
+    loss = made["control"].ingredients["training"]["loss"]
+    assert (loss["name"], loss["temperature"], "alpha" in loss) == ("infonce", 0.1, False)
+
+
+def test_a_start_up_that_is_not_heeded_has_no_part_in_keys():
+    plain = 'second_round={epochs=3, loss={name="LOSS"}}, first_round={epochs=3, loss={name="infonce"}}'
+    for loss, heeded in (("sigmoid", False), ("offtri", True)):
+        chosen = plain.replace("LOSS", loss)
+        started = chosen.replace("epochs=3", 'start_up="auto", epochs=3')
+        changed = {"control", "second_round", "evaluation"} if heeded else set()
+        assert {stage for stage, key in keys(chosen).items() if keys(started)[stage] != key} == changed
+    same = plain.replace("LOSS", "infonce").replace("epochs=3,", "epochs=3, batch_size=16,")
+    assert keys(same)["control"] == keys(same)["first_round"]
 
 
 def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():

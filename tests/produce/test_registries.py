@@ -67,7 +67,7 @@ class Narrow(SCAN):
         super().__init__(temperature_lse=temperature_lse, **options)
 
 
-def infonce(pairs: Similarities, *, temperature: float = 0.1) -> LossValue:
+def half_nce(pairs: Similarities, *, temperature: float = 0.1) -> LossValue:
     logits = pairs.matrix / temperature
     return LossValue(F.cross_entropy(logits, torch.arange(len(logits)), reduction="sum"), {})
 
@@ -82,7 +82,7 @@ def mined_hinge(pairs: Similarities, *, margin_online: float, power: int, side: 
 def registered(monkeypatch):
     monkeypatch.setitem(MODELS, "toy", Toy)
     monkeypatch.setitem(MODELS, "narrow", Narrow)
-    monkeypatch.setitem(LOSSES, "infonce", LossKind(infonce, "none"))
+    monkeypatch.setitem(LOSSES, "halfnce", LossKind(half_nce, "none"))
     monkeypatch.setitem(LOSSES, "minedhinge", LossKind(mined_hinge, "anchors"))
 
 
@@ -122,10 +122,10 @@ def test_a_registered_loss_trains_on_the_table(make):
 
 
 def test_a_registered_loss_that_needs_no_table_trains_both_rounds(make):
-    own = 'first_round = {epochs = 1, batch_size = 16, loss.name = "infonce"}\nmining = {h_captions = 9, h_images = 4}'
-    short = 'epochs = 1, batch_size = 16, loss = {name = "infonce", temperature = 0.05}'
+    own = 'first_round = {epochs = 1, batch_size = 16, loss.name = "halfnce"}\nmining = {h_captions = 9, h_images = 4}'
+    short = 'epochs = 1, batch_size = 16, loss = {name = "halfnce", temperature = 0.05}'
     chain = make("nce", "mining", "control", "second_round", model=VSEPP, text=TEXT, teacher=own, second_round=short)
-    assert trained_with(chain["first_round"]) == trained_with(chain["second_round"]) == {"infonce"}
+    assert trained_with(chain["first_round"]) == trained_with(chain["second_round"]) == {"halfnce"}
     assert trained_with(chain["control"]) == {"online"}
     assert chain["second_round"] not in (chain["control"], chain["first_round"])
 
@@ -143,7 +143,7 @@ def test_sections_follow_the_constructor():
     with pytest.raises(ValueError, match=r"\[model\] toy does not say how long its vectors are"):
         _ = toy(name="toy", size=8).dimensions
     assert LossSection.kind("minedhinge").draws_offline
-    assert not LossSection.kind("infonce").draws_offline
+    assert not LossSection.kind("halfnce").draws_offline
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_sections_follow_the_constructor():
         (
             VSEPP,
             'epochs = 1, loss.name = "nce"',
-            "second_round.loss: there is no loss 'nce'; known are 'sum', 'online', .*'infonce', 'minedhinge'",
+            "second_round.loss: there is no loss 'nce'; known are 'sum', 'online', .*'halfnce', 'minedhinge'",
         ),
     ],
 )
@@ -190,4 +190,4 @@ def test_mistakes_are_named(make, model, loss, message):
 
 def test_sections_that_are_written_out_are_those_of_the_registries():
     assert models.SECTIONS.keys() <= MODELS.keys() - {"toy", "narrow"}
-    assert losses.SECTIONS.keys() <= LOSSES.keys() - {"infonce", "minedhinge"}
+    assert losses.SECTIONS.keys() <= LOSSES.keys() - {"halfnce", "minedhinge"}

@@ -99,11 +99,20 @@ alike_owners = 0.2
 match_prior = 0.05
 suspected = "{suspected}"
 """
+SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
 SOFT = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", margin_offline = 0.2}'
 
 
-@pytest.mark.parametrize("suspected", ["drop", "downweight", "soft_margin"])
-def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected):
+@pytest.mark.parametrize(
+    ("suspected", "rounds", "softer"),
+    [
+        ("drop", SOFT, ""),
+        ("downweight", SOFT, ""),
+        ("soft_margin", SOFT, "offline margins are m2 (1 - p)"),
+        ("soft_margin", SHORT.replace("LOSS", "infonce"), "offline negatives weigh 1 - p"),
+    ],
+)
+def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected, rounds, softer):
     """The judge knows the world's truth about the first five captions listed for each image."""
     caplog.set_level("INFO")
     chain = make("own", "mining")
@@ -117,7 +126,7 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspecte
             for image, caption in pairs
         )
     )
-    chain = make("own", "screen", "second_round", second_round=SOFT, more=JUDGED.format(suspected=suspected))
+    chain = make("own", "screen", "second_round", second_round=rounds, more=JUDGED.format(suspected=suspected))
     view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["directions"]["i2t"]["judged"] == len(pairs)
     for image, caption in pairs:
@@ -127,7 +136,8 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspecte
     notes = chain["second_round"].manifest()
     assert chain["second_round"].ingredients["suspected"] == suspected
     soft = notes.get("offline_match_probability_by_epoch")
-    assert (soft is not None) == ("offline margins are m2 (1 - p)" in caplog.text) == (suspected == "soft_margin")
+    assert (soft is not None) == (", with p 0." in caplog.text) == (suspected == "soft_margin")
+    assert softer in caplog.text
     if soft is not None:
         assert 0.01 < soft[0] < 0.5
 
@@ -157,6 +167,42 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
     assert chain[stage] in chain["second_round"].upstream
     lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
     assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
+
+
+NCE = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", hardness_weight = 2.0}'
+
+
+@pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
+def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
+    own = 'first_round = {epochs = 2, batch_size = 16, loss.name = "infonce"}\nmining = {h_captions = 9, h_images = 4}'
+    more = NCE.replace("LOSS", loss)
+    teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
+    student = make(
+        "scan", "dataset", "control", "second_round", model="scan", teacher=taught_by("own"), second_round=more
+    )
+    for chain in (teacher, student):
+        control, found = (chain[stage].manifest() for stage in ("control", "second_round"))
+        assert len(found["learnt_by_epoch"]) == len(control["learnt_by_epoch"]) == 2
+        assert found["learnt_by_epoch"] != control["learnt_by_epoch"]
+        assert len(found["offline_harder_by_epoch"]) == 2
+        assert "offline_harder_by_epoch" not in control
+        assert chain["control"].ingredients["training"]["loss"]["name"] == "infonce"
+    assert teacher["first_round"] != teacher["control"]  # of another hardness_weight
+    read_weights(teacher["second_round"].path / "model.safetensors")
+
+
+@pytest.mark.parametrize("companions", ["", ', companions = "anchors"'])
+def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
+    """Of a margin that all pairs exceed nothing of a batch is left, and none is left out where none does."""
+    shares = {}
+    for margin in (-2.0, 0.0, 2.0):
+        rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'
+        chain = make("own", "mining", "second_round", second_round=rounds, more=f"sampling.guide_margin = {margin}")
+        lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
+        shares[margin] = [line["guided_share"] for line in lines if "loss" in line]
+    assert set(shares[-2.0]) == {0.0}
+    assert set(shares[2.0]) == {1.0}
+    assert all(0 < share < 1 for share in shares[0.0])
 
 
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"vsepp", "vsrn", "scan"}))

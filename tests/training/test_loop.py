@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 from contextlib import suppress
@@ -14,13 +15,13 @@ import pytest
 import torch
 
 from aoq.models import MODELS, VSEpp, build_model, naaf
-from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
+from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ranks
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
-from aoq.pipeline.training.loop import Trainer, epoch_loss
+from aoq.pipeline.training.loop import Trainer, epoch_loss, learnt_numbers
 from aoq.pipeline.training.resumable import Run, learning_rate, make_optimizer
 
 TRAINING = Training(
@@ -415,3 +416,95 @@ def test_a_training_killed_between_any_two_changes_of_its_files_ends_the_same(ru
                 break
     assert killed > 5
     check_the_same(cut, tmp_path / "whole", resumed, whole)
+
+
+def logits_training(name, **numbers):
+    """Both the loss's own numbers and a warm-up that has none of them."""
+    loss = LossSection.kind(name)(name=name, **numbers)
+    return TRAINING.model_copy(update={"loss": loss, "warmup": ("sum",)})
+
+
+@pytest.mark.parametrize("model", ["vsepp", "scan"])
+@pytest.mark.parametrize("loss", ["infonce", "adapinfonce", "sigmoid"])
+def test_what_a_loss_learns_is_resumed_to_the_bit(run_training, tmp_path, model, loss):
+    training = logits_training(loss)
+    whole, _ = run_training(tmp_path / "whole", model, training=training)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", model, training=training, kill_at=14)
+    resumed, steps = run_training(tmp_path / "cut", model, training=training)
+    assert steps[0] > 4  # it did not start over
+    assert resumed["learnt_by_epoch"] == whole["learnt_by_epoch"]
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert timeless(tmp_path / "cut") == timeless(tmp_path / "whole")
+    first, *_, last = whole["learnt_by_epoch"]
+    begins = {name: getattr(training.loss, name) for name in first}
+    assert first == pytest.approx(begins)  # the warm-up learns none of it
+    assert all(last[name] != pytest.approx(begins[name], rel=1e-3) for name in begins)
+    assert ("bias" in last) == (loss == "sigmoid")
+    logged = [line["temperature"] for line in lines(tmp_path / "whole") if line.get("loss_name") == loss]
+    assert min(logged) < max(logged)
+    assert logged[-1] == pytest.approx(last["temperature"], rel=0.05)
+
+
+def test_what_a_loss_learns_does_not_decay():
+    training = logits_training("sigmoid").model_copy(update={"weight_decay": 0.1})
+    learnt, model = learnt_numbers(training.loss), build_model("vsepp", feature_size=6, vocabulary_size=24)
+    weights, besides = make_optimizer(model, training, learnt.parameters()).param_groups
+    assert (weights["weight_decay"], besides["weight_decay"]) == (0.1, 0.0)
+    assert besides["params"] == list(learnt.parameters())
+
+
+def test_the_published_weights_are_the_models_alone(run_training, tmp_path):
+    run_training(tmp_path, training=logits_training("infonce"))
+    load_model(tmp_path / "model.safetensors")  # refuses what has no place in the model
+
+
+def test_numbers_that_stay_are_not_learnt(run_training, tmp_path):
+    notes, _ = run_training(tmp_path, training=logits_training("infonce", learn_temperature=False, temperature=0.2))
+    assert "learnt_by_epoch" not in notes
+    assert {line["temperature"] for line in lines(tmp_path) if line.get("loss_name") == "infonce"} == {0.2}
+
+
+def test_a_temperature_stops_at_its_bound(run_training, tmp_path):
+    steep = {"learning_rate": 0.5, "epochs": 6, "decay_epochs": ()}
+    training = logits_training("infonce", max_scale=20.0).model_copy(update=steep)
+    notes, _ = run_training(tmp_path, training=training)
+    assert min(epoch["temperature"] for epoch in notes["learnt_by_epoch"]) >= 0.05 - 1e-6
+
+
+@pytest.mark.parametrize("loss", ["infonce", "sigmoid"])
+def test_without_a_table_the_batch_is_all_there_is(run_training, tmp_path, loss, caplog):
+    """`start_up` has no part in it, and says so; the plateau is that of the batch's own columns."""
+    caplog.set_level(logging.INFO)
+    alone = logits_training(loss).model_copy(update={"warmup": ()})
+    plain, _ = run_training(tmp_path / "plain", training=alone, sampler=None)
+    started = alone.model_copy(update={"start_up": "auto"})
+    paced, _ = run_training(tmp_path / "paced", training=started, sampler=None)
+    assert paced["final_weights_sha256"] == plain["final_weights_sha256"]
+    assert "hardness_by_epoch" not in paced
+    assert caplog.text.count(f"start_up has no part in a training with loss '{loss}'") == 1
+    drawn, _ = run_training(tmp_path / "drawn", training=alone)
+    assert drawn["final_weights_sha256"] != plain["final_weights_sha256"]
+    assert ("offline_harder_by_epoch" in drawn, "offline_harder_by_epoch" in plain) == (True, False)
+    if loss == "infonce":
+        by_step = [line["plateau"] for line in lines(tmp_path / "plain") if "plateau" in line]
+        assert all(2 * 8 * math.log(6) < plateau <= 2 * 10 * math.log(10) for plateau in by_step)  # few share an image
+
+
+@pytest.mark.parametrize("loss", ["infonce", "adapinfonce", "sigmoid"])
+def test_companions_are_anchors_of_losses_on_logits_too(run_training, tmp_path, loss):
+    training = logits_training(loss, companions="anchors")
+    notes, _ = run_training(tmp_path, training=training)
+    plain, _ = run_training(tmp_path / "plain", training=logits_training(loss))
+    assert notes["steps"] == plain["steps"]
+    assert notes["final_weights_sha256"] != plain["final_weights_sha256"]
+    with pytest.raises(ValueError, match=f"'{loss}' draws from a negative table, and there is none"):
+        run_training(tmp_path / "none", training=training, sampler=None)
+
+
+def test_a_collapse_of_a_loss_on_logits_is_said_without_a_start_up(run_training, tmp_path, monkeypatch, caplog):
+    for name, value in (("NEAR", 1e9), ("GAP", 1e9), ("PATIENCE", 9)):
+        monkeypatch.setattr(collapse, name, value)
+    run_training(tmp_path, training=logits_training("infonce").model_copy(update={"warmup": ()}))
+    assert "the infonce loss has sat at" in caplog.text
+    assert "Try a lower learning rate." in caplog.text

@@ -1,0 +1,28 @@
+"""False negatives of a batch, as a guide sees them: GISTEmbed (Solatorio 2024, arXiv 2402.16829)."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0) -> Bool[Tensor, "batch batch"]:
+    """Mark the pairs of a batch that are no negatives to a guide, from its scores (image rows, caption columns).
+
+        g(i, j) > min(g(i, i), g(j, j)) - margin
+
+    GISTEmbed leaves out an anchor's negative that its guide scores above the anchor's own pair. A pair is a negative of
+    its image and of its caption, or of neither: it is left out where it exceeds either's. A higher `margin` leaves out
+    more. The matched pairs on the diagonal are marked too. Combine it with the true pairs:
+    `is_positive | guided_matches(scores)`.
+
+    >>> import torch
+    >>> guided_matches(torch.tensor([[0.9, 0.3, 0.1], [0.2, 0.4, 0.5], [0.0, 0.1, 0.6]])).int()
+    tensor([[1, 0, 0],
+            [0, 1, 1],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+    own = scores.diagonal()
+    matches = (scores > own[:, None] - margin) | (scores > own[None, :] - margin)
+    matches.fill_diagonal_(True)
+    return matches

@@ -1,0 +1,149 @@
+"""InfoNCE in both directions, with offline negatives as further columns, and weights on its negatives.
+
+An anchor is compared with its positive p, its negatives of the batch, and its offline negative where one was drawn:
+
+    L = sum over anchors of  -log( e^(p / tau) / (e^(p / tau) + sum over negatives j of w_j e^(s_j / tau)) )
+
+Images are anchors, then captions: van den Oord et al. 2018, eq. (4), in the two directions of CLIP (Radford et al.
+2021, figure 3). It is a sum like the other losses, where CLIP halves and averages. Positives beside the diagonal are no
+columns. A weight w_j is added to the logit as log w_j, so that 0 takes a column out; weights have no gradient. Pairs
+derived from the offline negatives share no anchor with their pair and have no part in it; with companions as anchors
+all of a triple are anchors, each with its own offline negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aoq.pipeline.losses.aoq import adaptive_weight
+from aoq.pipeline.losses.figures import levelled, offline_figures
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.temperature import Number
+
+
+class Negatives(NamedTuple):
+    """One direction's negatives, a row an anchor: those of the batch, then the offline one where there is a table."""
+
+    similarity: Float[Tensor, "batch columns"]
+    log_weight: Float[Tensor, "batch columns"]
+    """-inf for what is no negative"""
+
+
+Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
+"""What is added to the log-weights of a direction's negatives."""
+
+
+def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0) -> LossValue:
+    """InfoNCE on the negatives of the batch and the offline ones; where there is no table, on those of the batch.
+
+    `hardness_weight` is LLaVE's alpha (Lan et al. 2025, hardness-weighted contrastive learning), by which harder
+    negatives weigh more; the paper's is 9, and 0 weighs all alike:
+
+        w_j = e^(alpha s_j)
+
+    >>> matrix = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    >>> info_nce(Similarities(matrix, torch.eye(2).bool()), temperature=0.1).total  # 4 log 2
+    tensor(2.7726)
+    """
+    return _contrast(pairs, temperature, lambda negatives: hardness_weight * negatives.similarity)
+
+
+def adap_info_nce(
+    pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0, alpha: float, beta: float
+) -> LossValue:
+    """InfoNCE whose in-batch negatives have the adaptive weights of AOQ eq. (5), offline negatives the weight 1.
+
+        w_j = [beta - (s_offline - s_j) / alpha]_+
+
+    An in-batch negative as close to the anchor as its offline one weighs `beta`, and one that is alpha * beta further
+    has no part. Eq. (6) differentiates through the weights; here they have no gradient, since in a softmax a harder
+    offline negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative
+    there is nothing to compare, and all weigh 1. LLaVE's weights multiply these.
+    """
+    if pairs.offline is None:
+        return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
+
+    def weigh(negatives: Negatives) -> Float[Tensor, "batch columns"]:
+        adaptive = adaptive_columns(negatives.similarity, alpha=alpha, beta=beta)
+        return adaptive.log() + hardness_weight * negatives.similarity
+
+    value = _contrast(pairs, temperature, weigh)
+    return LossValue(value.total, value.figures | _weight_figures(pairs, alpha=alpha, beta=beta))
+
+
+@torch.no_grad()
+def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
+    """The mean adaptive weight of in-batch negatives, and how many of them have no part; 0 where there are none."""
+    weights = [
+        adaptive_columns(similarity, alpha=alpha, beta=beta)[:, :-1][~log_weight[:, :-1].isinf()]
+        for similarity, log_weight in negatives_by_direction(pairs)
+    ]
+    online = torch.cat(weights)
+    shown = {"weight_mean": online.mean(), "weight_zero_share": (online == 0).float().mean()}
+    return {name: figure.nan_to_num() for name, figure in shown.items()}
+
+
+def adaptive_columns(
+    similarity: Float[Tensor, "batch columns"], *, alpha: float, beta: float
+) -> Float[Tensor, "batch columns"]:
+    """The adaptive weight of every in-batch negative beside the last column, the offline one, which weighs 1.
+
+    >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), alpha=0.3, beta=1.5)
+    tensor([[1.5000, 0.5000, 0.0000, 1.0000]])
+    """
+    online, offline = similarity[:, :-1], similarity[:, -1:]
+    flat = offline.expand_as(online).flatten(), online.flatten()
+    weights = adaptive_weight(*flat, alpha=alpha, beta=beta).clamp(min=0).view_as(online)
+    weights = weights.masked_fill(offline < NO_NEGATIVE / 2, 1.0)
+    return torch.cat([weights, torch.ones_like(offline)], dim=1)
+
+
+def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
+    """The negatives of images, then those of captions."""
+    directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
+    online = [
+        Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
+        for similarity, is_positive in directions
+    ]
+    if pairs.offline is None:
+        return online
+    both = zip(online, _offline_columns(pairs.offline), strict=True)
+    return [Negatives(*(torch.cat(parts, dim=1) for parts in zip(*one, strict=True))) for one in both]
+
+
+def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
+    """S(i, t_off), then S(i_off, t); one that may match its anchor after all, with probability p, weighs 1 - p."""
+    drawn, probability = torch.stack([offline.image_to_caption, offline.caption_to_image]), offline.match_probability
+    left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
+    log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
+    return [Negatives(*column) for column in zip(drawn[:, :, None], log_weight[:, :, None], strict=True)]
+
+
+def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:
+    """The loss of both directions. The figure `plateau` is what a collapsed model would lose on this batch, and
+    `offline_share` the fraction of the softmax over negatives that the offline ones have."""
+    total, shares = _add_up(pairs, temperature, weigh)
+    with torch.no_grad():
+        figures = {"plateau": _add_up(levelled(pairs), temperature, weigh)[0], **offline_figures(pairs)}
+    if pairs.offline is not None:
+        figures["offline_share"] = shares
+    figures["temperature"] = torch.as_tensor(temperature).detach()
+    return LossValue(total, figures)
+
+
+def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The sum over anchors, and the mean share of the last column among the negatives (0 in a row without any)."""
+    total, shares = pairs.matrix.new_zeros(()), []
+    own = (pairs.positive / temperature)[:, None]
+    for negatives in negatives_by_direction(pairs):
+        weights = negatives.log_weight + weigh(Negatives(*(part.detach() for part in negatives)))
+        logits = negatives.similarity / temperature + weights
+        total = total + (torch.cat([own, logits], dim=1).logsumexp(dim=1) - own[:, 0]).sum()
+        shares.append(logits.detach().softmax(dim=1)[:, -1].nan_to_num())
+    return total, torch.stack(shares).mean()
