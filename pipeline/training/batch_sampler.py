@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, Int64
@@ -18,8 +18,10 @@ from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.drawable import Drawable, drawable
-from aoq.pipeline.training.sampler import WHOLE, Sampler
+from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
 
+OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
+"""What each way of `companions` draws."""
 _epoch_order = lru_cache(maxsize=4)(epoch_order)  # every step asks for it
 
 
@@ -34,7 +36,8 @@ class BatchSampler:
 
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs; the others
-    come up as negatives and companions. By default each pair is an anchor once an epoch.
+    come up as negatives and companions. With `companions="omit"` N = 2 B: anchors and offline negatives alone, for
+    losses without derived pairs. By default each pair is an anchor once an epoch.
 
     A `DataLoader(dataset, batch_sampler=sampler)` asks `dataset[row]` for each (image, caption) of a batch;
     `DataLoader(dataset, sampler=sampler, batch_size=None)` asks `dataset[batch]` for the whole (N, 2) array.
@@ -46,7 +49,7 @@ class BatchSampler:
 
     The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
     (captions,), the image row of each caption; `is_positive` says which rows of a batch match. In one set a pair is an
-    anchor in both orders. What is drawn as a negative needs a positive itself, for companions.
+    anchor in both orders. What is drawn as a negative needs a positive itself, unless companions are omitted.
 
     Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
     `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
@@ -72,8 +75,8 @@ class BatchSampler:
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
     ) -> None:
-        if companions not in (None, "anchors"):
-            raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
+        if companions not in OFFLINE:
+            raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
         screened = table if isinstance(table, ScreenedTable) else None
         if screened is not None and screened.suspected == "soft_margin":
             raise ValueError(
@@ -81,7 +84,7 @@ class BatchSampler:
                 '"drop", "downweight" or "keep".'
             )
         table = table.table if isinstance(table, ScreenedTable) else table
-        fewest = 2 if companions is None else 6
+        fewest = 6 if companions == "anchors" else 2
         if batch_size < fewest:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
         if not 0 <= rank < world_size:
@@ -101,15 +104,23 @@ class BatchSampler:
         )
         one_set = table.is_one_set
         self._sampler = Sampler(
-            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=one_set
+            i2t,
+            t2i,
+            positives,
+            strategy=strategy,
+            resample=resample,
+            windows=windows,
+            one_set=one_set,
+            companions=companions != "omit",
         )
         self._pairs = len(self._sampler.pairs)
-        _require_companions(self._sampler.pairs, i2t, t2i)
-        self._offline: Literal["quintuplet", "triples"] = "quintuplet" if companions is None else "triples"
+        if companions != "omit":
+            _require_companions(self._sampler.pairs, i2t, t2i)
+        self._offline = OFFLINE[companions]
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
         full, rest = divmod(self._pairs, self._drawn)
-        fewest = world_size * (2 if companions is None or world_size == 1 else 3)
+        fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
         self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
@@ -138,7 +149,7 @@ class BatchSampler:
         rows, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
         groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
         pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
-        blocks = pairs.reshape(3, -1, 2)
+        blocks = pairs.reshape(2 if self._offline == "anchors" else 3, -1, 2)
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 
@@ -174,12 +185,16 @@ class BatchSampler:
 
 
 def offline_similarities(
-    images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], image_rows: Int[Tensor, " rows"] | None = None
+    images: Float[Tensor, "rows D"],
+    captions: Float[Tensor, "rows D"],
+    image_rows: Int[Tensor, " rows"] | None = None,
+    *,
+    companions: bool = True,
 ) -> OfflineSimilarities:
     """Compute the offline similarities of a batch whose embeddings stand in three groups: anchors, offline, companions.
 
-    With the batch's `image_rows` derived pairs that are true pairs are no negatives. They are rare: the sampler draws
-    anew where an anchor's two negatives correspond.
+    Without `companions` there are two groups, and no derived pairs. With the batch's `image_rows` derived pairs that
+    are true pairs are no negatives. They are rare: the sampler draws anew where an anchor's two negatives correspond.
 
     >>> import torch
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
@@ -188,20 +203,22 @@ def offline_similarities(
     >>> offline.image_to_caption, offline.caption_to_image, offline.offline_pair, offline.companion_pair
     (tensor([0.6000]), tensor([0.]), tensor([0.8000]), tensor([0.8000]))
     """
-    if len(images) % 3 or len(images) != len(captions):
+    names = ["anchors", "offline", *(["companions"] if companions else [])]
+    if len(images) % len(names) or len(images) != len(captions):
         raise ValueError(
-            f"{len(images)} images and {len(captions)} captions are not three groups of pairs: anchors, offline, "
-            "companions."
+            f"{len(images)} images and {len(captions)} captions are not {len(names)} groups of pairs: "
+            f"{', '.join(names)}."
         )
-    size = len(images) // 3
-    anchor_images, offline_images, own_images = images.split(size)
-    anchor_captions, offline_captions, own_captions = captions.split(size)
-    derived = [(offline_images * offline_captions).sum(dim=1), (own_images * own_captions).sum(dim=1)]
-    if image_rows is not None:
+    size = len(images) // len(names)
+    anchor_images, *other_images = images.split(size)
+    anchor_captions, *other_captions = captions.split(size)
+    pairs = zip(other_images, other_captions, strict=True)
+    derived = [(image * caption).sum(dim=1) for image, caption in pairs] if companions else []
+    if image_rows is not None and companions:
         corresponding = image_rows[size : 2 * size] == image_rows[2 * size :]
         derived = [similarity.masked_fill(corresponding, NO_NEGATIVE) for similarity in derived]
     return OfflineSimilarities(
-        (anchor_images * offline_captions).sum(dim=1), (offline_images * anchor_captions).sum(dim=1), *derived
+        (anchor_images * other_captions[0]).sum(dim=1), (other_images[0] * anchor_captions).sum(dim=1), *derived
     )
 
 
@@ -233,5 +250,5 @@ def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:
             alone = np.flatnonzero(is_alone)
             raise ValueError(
                 f"{len(alone)} {noun} have no {whose}, the first is {alone[0]}: as offline negatives they have no "
-                "companion; mine the table without them, or give them a weight of 0."
+                'companion; mine the table without them, give them a weight of 0, or set companions="omit".'
             )

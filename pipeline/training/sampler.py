@@ -91,6 +91,8 @@ class Sampler:
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. What is
     drawn for are rows of `pairs`, by caption and then by image: of captions with one image each, rows of captions.
+
+    Without `companions` a draw is anchors and offline negatives alone, which then need no positive of their own.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Sampler:
         windows: Sequence[Sequence[float]] = WHOLE,
         identity: Int32[np.ndarray, " images"] | None = None,
         one_set: bool = False,
+        companions: bool = True,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         if positives.ndim == 1 and (captions != len(positives) or positives.max() >= images):
@@ -127,7 +130,8 @@ class Sampler:
         true = own if identity is None else positive_pairs_of(positives, identity)
         self._true = np.unique(pair_keys(true[:, 0], true[:, 1], captions))
         self._strategy = registered("strategy", strategy, STRATEGIES, STRATEGIES)
-        self._resample, self._windows = resample, windows
+        self._companions, self._windows = companions, windows
+        self._resample = resample and companions  # for the sake of derived pairs, of which companions are one
 
     def are_pairs(
         self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
@@ -162,6 +166,8 @@ class Sampler:
         """The groups at given places: `ranks` in the lists, `choice` in [0, 1) among an offline negative's own."""
         anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
         offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
+        if not self._companions:
+            return [anchors, offline]
         own_images = _one_of(self._images_of, offline.captions, choice)
         return [anchors, offline, Group(own_images, _one_of(self._captions_of, offline.images, choice))]
 
@@ -178,8 +184,8 @@ class Sampler:
 
     def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
         """Where a derived pair is a true one: of one image, of copies of one photograph, or of one of several."""
-        _, offline, companions = groups
-        return self.are_pairs(*offline) | self.are_pairs(*companions)
+        _, *derived = groups
+        return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
 
     def draw_for(
         self, offline: Offline, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int

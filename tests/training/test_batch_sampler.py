@@ -283,7 +283,7 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives():
     offline = offline_similarities(images, captions, torch.tensor([0, 1, 5, 6, 5, 7]))
     assert (offline.offline_pair == NO_NEGATIVE).tolist() == [True, False]
     assert (offline.companion_pair == NO_NEGATIVE).tolist() == [True, False]
-    with pytest.raises(ValueError, match="4 images and 4 captions are not three groups of pairs"):
+    with pytest.raises(ValueError, match="4 images and 4 captions are not 3 groups of pairs"):
         offline_similarities(images[:4], captions[:4])
 
 
@@ -307,7 +307,7 @@ def test_pairs_are_needed_and_a_caption_of_no_image_is_no_offline_negative(table
     with pytest.raises(ValueError, match="the table does not say which pairs are true; give image_of"):
         BatchSampler(replace(table, positives=None), batch_size=10)
     alone = replace(table, positives=np.delete(pairs, 4, axis=0))
-    with pytest.raises(ValueError, match=r"1 captions have no image, the first is 4: .* or give them a weight of 0"):
+    with pytest.raises(ValueError, match=r"1 captions have no image, the first is 4: .* a weight of 0, or set"):
         BatchSampler(alone, batch_size=10)
     sampler = BatchSampler(alone, batch_size=10, i2t_weights=(table.i2t.negative_ids != 4).astype(float))
     assert not any((batch[:, 1] == 4).any() for batch in sampler)
@@ -353,6 +353,39 @@ def test_many_to_many_pairs_are_drawn_by_the_definition(seed, one_set):
             derived = {(group.images[n], group.captions[n]) for group in (offline, companions)}
             assert corresponding == bool(derived & (pairs | itself))
     assert collisions < drawn
+
+
+def test_documents_of_nobody_are_drawn_where_companions_are_omitted():
+    """Queries with a document each, among many documents that are nobody's."""
+    rng = np.random.default_rng(0)
+    pairs = np.stack([np.arange(6), np.arange(0, 12, 2)], axis=1)
+    table = hard_negatives(queries=rng.normal(size=(6, 4)), documents=rng.normal(size=(30, 4)), positives=pairs, h=3)
+    with pytest.raises(ValueError, match=r'24 captions have no image, the first is 1: .* or set companions="omit"'):
+        BatchSampler(table, batch_size=3)
+    anchors, drawn = [], set()
+    for world_size in (1, 3):
+        for rank in range(world_size):
+            share = {"batch_size": 6 // world_size, "rank": rank, "world_size": world_size}
+            for batch in BatchSampler(table, companions="omit", **share):
+                own, offline = np.split(batch, 2)
+                anchors += own.tolist()
+                drawn |= {*offline[:, 1].tolist()}
+                for (i, t), (i_off, t_off) in zip(own.tolist(), offline.tolist(), strict=True):
+                    assert t_off in table.i2t.negative_ids[i]
+                    assert i_off in table.t2i.negative_ids[t]
+    assert sorted(anchors) == sorted([*pairs.tolist(), *pairs.tolist()])
+    assert drawn - {*pairs[:, 1].tolist()}
+
+
+def test_two_groups_have_no_derived_pairs():
+    images, captions = torch.randn(6, 4), torch.randn(6, 4)
+    found = offline_similarities(images, captions, companions=False)
+    torch.testing.assert_close(found.image_to_caption, (images[:3] * captions[3:]).sum(1))
+    torch.testing.assert_close(found.caption_to_image, (images[3:] * captions[:3]).sum(1))
+    assert found.offline_pair is None
+    assert found.companion_pair is None
+    with pytest.raises(ValueError, match="5 images and 5 captions are not 2 groups of pairs: anchors, offline"):
+        offline_similarities(images[:5], captions[:5], companions=False)
 
 
 def test_what_a_screen_flags_is_not_drawn(table):
