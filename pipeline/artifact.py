@@ -7,45 +7,21 @@ before anything runs and `exists` is one stat. The work directory `.<key>.work` 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import platform
-import resource
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from aoq.pipeline.digests import canonical_json, digest, file_sha256, known_sha256
-from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs, collected, take_in
-from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest, seal
-from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, writing_in
-
-INPUTS = ".inputs.json"
-"""In a work directory: the content of what was read so far."""
-UNITS = "shards"
-"""In a work directory: finished units of a stage's work, needed until the manifest is written."""
-PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole content or the old file, whatever happens meanwhile."""
-    with scratch_beside(path, wait=True) as folder:
-        temporary = folder / path.name
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+from aoq.pipeline.build import INPUTS, UNITS, Build
+from aoq.pipeline.digests import digest, file_sha256, known_sha256
+from aoq.pipeline.inputs import ChangedInputError, collected, take_in
+from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
+from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, sync_directory, writing_in
 
 
 @dataclass(frozen=True)
@@ -137,19 +113,24 @@ class Artifact:
                     build.recall_inputs()
                     with collected(build.inputs):
                         yield build
-                    build.write_manifest(self)
+                    build.inputs.check_again()
+                    build.write_manifest(self._described())
                 except ChangedInputError:
                     build.clear()  # it may rest on the other bytes
                     self.work.rmdir()
                     raise
                 self._publish()
 
+    def _described(self) -> dict[str, Any]:
+        upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in self.upstream}
+        return {"stage": self.stage, "key": self.key, "recipe": self.recipe, "upstream_manifests": upstream}
+
     def _publish(self) -> None:
         (self.work / INPUTS).unlink(missing_ok=True)
         if (units := self.work / UNITS).exists():
             shutil.rmtree(units)
         os.rename(self.work, self.path)
-        _sync_directory(self.path.parent)
+        sync_directory(self.path.parent)
 
     @contextmanager
     def _readable_os_errors(self) -> Iterator[None]:
@@ -200,108 +181,3 @@ class Artifact:
         there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
         strays = sorted(there - {*self.manifest()["files"], MANIFEST})
         return [f"{self.path / name} is not in the manifest; delete that file" for name in strays]
-
-
-@dataclass
-class Build:
-    """A work directory being filled, and what the manifest will say besides the files' hashes."""
-
-    directory: Path
-    notes: dict[str, Any] = field(default_factory=dict)
-    tool_version: str = field(default_factory=lambda: _versions().get("aoq", "unknown"))
-    inputs: Inputs = field(init=False)
-    _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    _clock: float = field(default_factory=time.monotonic)
-    """The other clock may be set while it runs."""
-
-    def __post_init__(self) -> None:
-        self.inputs = Inputs(self._keep_inputs)
-
-    def recall_inputs(self) -> None:
-        """What an interrupted run read must be what this one reads."""
-        if (file := self.directory / INPUTS).exists():
-            try:
-                self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
-            except ValueError as error:
-                raise ChangedInputError(f"{error} The interrupted work is deleted; run again.") from None
-
-    def _keep_inputs(self, content: Mapping[str, str]) -> None:
-        write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
-
-    def write_manifest(self, artifact: Artifact) -> None:
-        """Write what the result is and what it was computed from.
-
-        Raises:
-            ChangedInputError: for an input that is no longer as it was when it was opened.
-        """
-        self.inputs.check_again()
-        upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in artifact.upstream}
-        manifest = {
-            "stage": artifact.stage,
-            "key": artifact.key,
-            "recipe": artifact.recipe,
-            "upstream_manifests": upstream,
-            "inputs": self.inputs.content,
-            "files": {
-                name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-                for name, path in self._files().items()
-            },
-            "started": f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
-            "finished": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
-            "seconds": round(time.monotonic() - self._clock, 3),
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            "host": platform.node(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "packages": _versions(),
-            "git": _git_commit(),
-            **self.notes,
-        }
-        content = json.dumps(manifest | {"seal": seal(manifest)}, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(self.directory / MANIFEST, content.encode())
-        _sync_directory(self.directory)
-
-    def is_finished(self) -> bool:
-        """Whether the manifest is written, and the files are those that it names."""
-        try:
-            said, files = read_manifest(self.directory)["files"], self._files()
-        except (ValueError, OSError):
-            return False
-        return said.keys() == files.keys() and all(known_sha256(files[name]) == said[name]["sha256"] for name in said)
-
-    def _files(self) -> dict[str, Path]:
-        """What is published beside the manifest."""
-        found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
-        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
-
-    def clear(self) -> None:
-        """Forget what an interrupted run left, and last what it read: a kill meanwhile leaves nothing to go on with."""
-        self.inputs.begun_on.clear()
-        for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def _git_commit() -> str | None:
-    """The commit of the source tree, with `+` where the tree differs from it; None outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    with suppress(OSError, subprocess.SubprocessError):
-        if (root / ".git").exists():  # else it is installed, maybe below somebody's own repository
-            return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip() or None
-    return None

@@ -16,9 +16,9 @@ from jaxtyping import Float, Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.models.base import Code, EmbeddingModel, MatchingModel, concatenate
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.reading import open_array, read_json
+from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 

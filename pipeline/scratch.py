@@ -144,3 +144,22 @@ def _remove(folder: Path) -> None:
     (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole content or the old file, whatever happens meanwhile."""
+    with scratch_beside(path, wait=True) as folder:
+        temporary = folder / path.name
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

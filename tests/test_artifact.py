@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from aoq.pipeline.artifact import INPUTS, UNITS, Artifact, write_atomically
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import INPUTS, UNITS
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.manifest import MANIFEST
-from aoq.pipeline.scratch import LOCK
+from aoq.pipeline.scratch import LOCK, write_atomically
 
 
 def artifact(root, **ingredients):
@@ -55,7 +56,7 @@ def test_a_build_is_published_whole_with_its_manifest(tmp_path):
 def test_a_clock_set_back_changes_no_duration(tmp_path, monkeypatch):
     made = artifact(tmp_path)
     with made.building():
-        monkeypatch.setattr("aoq.pipeline.artifact.datetime", Yesterday)
+        monkeypatch.setattr("aoq.pipeline.build.datetime", Yesterday)
     manifest = made.manifest()
     assert manifest["finished"] < manifest["started"]
     assert 0 <= manifest["seconds"] < 60

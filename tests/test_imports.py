@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 ROWS = [
     [
         "aoq.pipeline.artifact",
+        "aoq.pipeline.build",
         "aoq.pipeline.columns",
         "aoq.pipeline.digests",
         "aoq.pipeline.inputs",

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from aoq.pipeline import digests
-from aoq.pipeline.artifact import INPUTS, Artifact
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import INPUTS
 from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.manifest import content_of, seal

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.scratch import writing_in
+from aoq.pipeline.scratch import write_atomically, writing_in
 from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.matches import read_matches
 

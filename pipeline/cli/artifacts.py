@@ -12,7 +12,8 @@ import click
 from filelock import FileLock, Timeout
 from rich.table import Column, Table
 
-from aoq.pipeline.artifact import Artifact, Build
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build
 from aoq.pipeline.cli.options import experiment_chain
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.config.load import names_in

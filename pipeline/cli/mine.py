@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.cli.options import PATH, mining_options, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.scratch import scratch_beside, write_atomically
 from aoq.pipeline.search.remote import fetch_given, is_address
 from aoq.pipeline.search.vector_files import READERS, Given
 from aoq.pipeline.search.vectors import check_vectors

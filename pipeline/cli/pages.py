@@ -7,13 +7,13 @@ from shlex import quote
 
 import click
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.cli.options import roots, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.scratch import write_atomically
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 

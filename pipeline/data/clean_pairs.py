@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float32
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import read_parquet
+from aoq.pipeline.scratch import write_atomically
 
 CLEAN_PAIRS = "clean_pairs.parquet"
 """Beside the weights of networks that were co-taught."""

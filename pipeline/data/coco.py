@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.reading import read_json
+from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.reading import reading
+from aoq.pipeline.scratch import write_atomically
 
 DEV_RANKS = "dev_ranks.parquet"
 SCHEMA = pa.schema({"direction": "string", "query": "int32", "rank": "int32"})

@@ -26,13 +26,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import TypedDict
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.orphans import die_with_parent
 from aoq.pipeline.prepare.extractors.extractor import Extractor
 from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
 from aoq.pipeline.prepare.images import decode, thumbnail
 from aoq.pipeline.prepare.sources.listing import Images
 from aoq.pipeline.reading import read_json
+from aoq.pipeline.scratch import write_atomically
 
 BLOCK = 512
 """Images that a kill may lose, about."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
@@ -29,6 +28,7 @@ from aoq.pipeline.prepare.sources.recognise import open_source
 from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
 from aoq.pipeline.prepare.writing import Counts, write_images, write_split
 from aoq.pipeline.progress import Report
+from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 

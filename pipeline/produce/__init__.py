@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.build import Build
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce.comparisons import produce_report, produce_study
 from aoq.pipeline.produce.data import produce_dataset, produce_prepared, produce_world

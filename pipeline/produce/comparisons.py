@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.build import Build
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, open_similarity

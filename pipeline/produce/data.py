@@ -12,7 +12,7 @@ import numpy as np
 
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import UNITS, Build
+from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world

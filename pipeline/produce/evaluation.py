@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.build import Build
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.phrases import annotation_path, find_phrases

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.models.base import EmbeddingModel
-from aoq.pipeline.artifact import UNITS, Build
+from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.config.screen import FILES
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs

@@ -11,7 +11,7 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import Build
+from aoq.pipeline.build import Build
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split

@@ -18,9 +18,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.tables.files import MANIFEST, REMEDY, count_rows, directions_of, read_manifest
 from aoq.pipeline.tables.rows import rows_by_id
 

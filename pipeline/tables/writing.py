@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.artifact import write_atomically
-from aoq.pipeline.scratch import publish, scratch_beside
+from aoq.pipeline.scratch import publish, scratch_beside, write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives

@@ -17,12 +17,12 @@ from typing_extensions import NotRequired, TypedDict
 
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.config.load import validated
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.scratch import write_atomically
 
 CHECKSUM_BYTES = sha256().digest_size
 

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt32
 from typing_extensions import NotRequired, TypedDict
 
-from aoq.pipeline.artifact import write_atomically
 from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import MANIFEST, directions_of, require_numbers, said_of, table_hashes
 from aoq.pipeline.tables.screens.rules import bit

@@ -1,0 +1,117 @@
+"""The work directory of an artefact that is being made, and what its manifest will say."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from aoq.pipeline.digests import canonical_json, file_sha256, known_sha256
+from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs
+from aoq.pipeline.manifest import MANIFEST, read_manifest, seal
+from aoq.pipeline.reading import read_json
+from aoq.pipeline.scratch import sync_directory, write_atomically
+
+INPUTS = ".inputs.json"
+"""In a work directory: the content of what was read so far."""
+UNITS = "shards"
+"""In a work directory: finished units of a stage's work, needed until the manifest is written."""
+PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
+
+
+@dataclass
+class Build:
+    """A work directory being filled, and what the manifest will say besides the files' hashes."""
+
+    directory: Path
+    notes: dict[str, Any] = field(default_factory=dict)
+    tool_version: str = field(default_factory=lambda: _versions().get("aoq", "unknown"))
+    inputs: Inputs = field(init=False)
+    _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    _clock: float = field(default_factory=time.monotonic)
+    """The other clock may be set while it runs."""
+
+    def __post_init__(self) -> None:
+        self.inputs = Inputs(self._keep_inputs)
+
+    def recall_inputs(self) -> None:
+        """What an interrupted run read must be what this one reads."""
+        if (file := self.directory / INPUTS).exists():
+            try:
+                self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
+            except ValueError as error:
+                raise ChangedInputError(f"{error} The interrupted work is deleted; run again.") from None
+
+    def _keep_inputs(self, content: Mapping[str, str]) -> None:
+        write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
+
+    def write_manifest(self, made: Mapping[str, Any]) -> None:
+        """Write what is `made`, what it was computed from, and its files."""
+        manifest = {
+            **made,
+            "inputs": self.inputs.content,
+            "files": {
+                name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+                for name, path in self._files().items()
+            },
+            "started": f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
+            "finished": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+            "seconds": round(time.monotonic() - self._clock, 3),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "host": platform.node(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "packages": _versions(),
+            "git": _git_commit(),
+            **self.notes,
+        }
+        content = json.dumps(manifest | {"seal": seal(manifest)}, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(self.directory / MANIFEST, content.encode())
+        sync_directory(self.directory)
+
+    def is_finished(self) -> bool:
+        """Whether the manifest is written, and the files are those that it names."""
+        try:
+            said, files = read_manifest(self.directory)["files"], self._files()
+        except (ValueError, OSError):
+            return False
+        return said.keys() == files.keys() and all(known_sha256(files[name]) == said[name]["sha256"] for name in said)
+
+    def _files(self) -> dict[str, Path]:
+        """What is published beside the manifest."""
+        found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
+        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
+
+    def clear(self) -> None:
+        """Forget what an interrupted run left, and last what it read: a kill meanwhile leaves nothing to go on with."""
+        self.inputs.begun_on.clear()
+        for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _git_commit() -> str | None:
+    """The commit of the source tree, with `+` where the tree differs from it; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        if (root / ".git").exists():  # else it is installed, maybe below somebody's own repository
+            return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip() or None
+    return None
