@@ -110,7 +110,7 @@ def screen_table(
     judged = None
     if judgements is not None:
         judgements = Path(judgements) if isinstance(judgements, str) else judgements
-        judged = read_judgements(judgements, *sizes, grades=screen.judged_grades)
+        judged = read_judgements(judgements, *sizes, grades=screen.judged_grades, one_set=table.is_one_set)
     known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
     return ScreenedTable(table, judge(table, screen, known), screen.suspected)
 
