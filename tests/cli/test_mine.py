@@ -333,6 +333,16 @@ def test_ids_are_those_of_the_manifest(files, named):
             read(files / "table")
 
 
+def test_ids_of_a_saved_data_set_are_a_column_of_it(run, files):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"key": [f"i{row}" for row in range(IMAGES)]}).save_to_disk("saved")
+    found = run("--per-image", EACH, "--image-ids", "saved")
+    assert "saved names no column of ids; those of texts or whole numbers are ['key']: saved::NAME" in found.stderr
+    assert run("--per-image", EACH, "--image-ids", "saved::key").exit_code == 0
+    assert read_table(files / "table").ids["images"][1] == "i1"
+
+
 def say_ids(table, side, ids):
     """Let the manifest say that these are the ids of a side."""
     manifest = json.loads((table / "manifest.json").read_text())
