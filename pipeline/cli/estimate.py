@@ -133,8 +133,12 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
 def _show(found: Estimate, steps: Mapping[str, int]) -> None:
     shape = found.shape
     rows = Table(box=None, pad_edge=False, show_header=False)
-    rows.add_row("vectors", "{images:,} images, {captions:,} captions, {dimensions} dimensions".format(**shape))
-    rows.add_row("lists", "{h_captions} captions an image, {h_images} images a caption".format(**shape))
+    if shape["h_images"]:
+        rows.add_row("vectors", "{images:,} images, {captions:,} captions, {dimensions} dimensions".format(**shape))
+        rows.add_row("lists", "{h_captions} captions an image, {h_images} images a caption".format(**shape))
+    else:
+        rows.add_row("vectors", "{images:,} of one set, {dimensions} dimensions".format(**shape))
+        rows.add_row("lists", "{h_captions} others for each".format(**shape))
     rows.add_row("search", f"{found.search}: {found.why}")
     if found.operations is not None:
         rows.add_row("operations", f"{found.operations:.3g}")

@@ -170,6 +170,7 @@ def import_table(
     The lists become a negative table, the folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's
     official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in place
     of i2t. In runs and in --pairs rows go by their numbers, unless --image-ids (or --data) or --caption-ids give ids.
+    --image-ids and --caption-ids are kept beside the lists; exports name rows by them.
 
     Own positives are taken out. With --vectors scores are exact and the order is ours; without them, scores are those
     of the run, and lists of the official code have none.
@@ -181,6 +182,7 @@ def import_table(
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
+    from aoq.pipeline.tables.ids import write_ids
     from aoq.pipeline.tables.writing import made_whole
 
     files = find_files(source)
@@ -216,6 +218,8 @@ def import_table(
             provenance={**named, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
             output=made,
         )
+        given_ids = {"images": ids if image_ids else None, "captions": other_ids}
+        write_ids(made, {side: names for side, names in given_ids.items() if names is not None})
     for direction, found in manifest["directions"].items():
         own, empty = found["own_positives_left_out"], found["anchors_without_negatives"]
         said = f"{found['anchors']} lists of {found['h']}, {SCORES[found['scores']]}"

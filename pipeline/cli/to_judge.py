@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.cli.options import COUNT, PATH, image_ids, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.data.files import read_lines
@@ -29,13 +31,14 @@ def to_judge(
     data: Path | None,
     split: str,
     texts: Path | None,
-    image_ids: Path | None,
+    image_ids: str | None,
 ) -> None:
     """Write pairs for a judge to fill in.
 
     Pairs of the negative table in the folder TABLE, each once, go to the new file OUTPUT (.csv, .tsv, .jsonl or
     .parquet): image_id and caption_id, rows of the data, and similarity, the teacher's score; with --data, or --texts
-    and --image-ids, image and caption as well. Add a column probability, from 0 to 1, that they match, and then:
+    and --image-ids, image and caption as well, and without these the ids that are kept beside the table. Both rows of a
+    pair of one set go by --texts, or by ids. Add a column probability, from 0 to 1, that they match, and then:
 
     \b
     aoq screen TABLE VIEW --judgements OUTPUT
@@ -50,16 +53,23 @@ def to_judge(
     if data is not None and (texts or image_ids):
         raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
     check_format(output)
-    captions, ids = (None if file is None else read_lines(file) for file in (texts, image_ids))
+    captions: Sequence[str] | None = None if texts is None else read_lines(texts)
+    ids: Sequence[str] | None = None if image_ids is None else read_ids(image_ids)
+    read = read_table(table)
+    if read.is_one_set and (data is not None or (texts and image_ids)):
+        raise click.UsageError("the table is of one set, whose rows go by --texts or by --image-ids; give one of these")
     if data is not None:
         opened = open_split(data, split)
         captions, ids = opened.captions, opened.ids
-    read = read_table(table)
     for what, given, count in (("captions", captions, len(read.t2i)), ("image ids", ids, len(read.i2t))):
         if given is not None and len(given) != count:
             raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; give one each.")
     with made_whole(output) as made:
         seen = None if view is None else read_view(view, read.manifest)
         pairs = pairs_to_judge(read, top=top, view=seen)
-        write_pairs(made, pairs, image_ids=ids, texts=captions)
+        if read.is_one_set:
+            images = captions = captions or ids or read.ids.get("images")
+        else:
+            images, captions = ids or read.ids.get("images"), captions or read.ids.get("captions")
+        write_pairs(made, pairs, images=images, captions=captions)
     echo(f"{output}: {len(pairs)} pairs")

@@ -116,10 +116,10 @@ def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str,
         elif problem["type"] != "too_short" or not any(
             other != place and other[: len(place)] == place for other, _ in problems
         ):  # a list with a wrong item is called too short besides: only the valid ones count
-            written = ".".join(place) or "the file"
+            written = f"{'.'.join(place)}: " if place else ""  # what concerns several sections names them itself
             given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             said = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # as TOML does
-            sentences.append(f"{written}: {said}{given}")
+            sentences.append(f"{written}{said}{given}")
     for place, keys in unknown.items():
         section = f"[{'.'.join(place)}]" if place else "the top level"
         sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place, content)}")

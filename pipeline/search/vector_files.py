@@ -37,7 +37,8 @@ class Given(NamedTuple):
         name, _, part = given.partition("::")
         path = Path(name)
         if (path / SPLITS).is_file():
-            raise ValueError(f"{path} holds a data set's splits; name one: {path / 'train'}::COLUMN.")
+            splits = sorted(saved.parent.name for saved in path.glob(f"*/{SAVED}"))
+            raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
         if not (path / SAVED).is_file():
             if path.suffix not in READERS or path.is_dir():
                 known = ", ".join(READERS)
@@ -72,9 +73,9 @@ class Given(NamedTuple):
         table = _Arrow(_shards(self.path)) if self.is_saved else COLUMNED[self.path.suffix](self.path)
         names = [field.name for field in table.schema if _holds_ids(field.type)]
         if self.part not in names:
+            given = f"{self.path}::{self.part}" if self.part else str(self.path)
             raise ValueError(
-                f"{self.path}::{self.part} names no column of ids; those of texts or whole numbers are {names}: "
-                f"{self.path}::NAME."
+                f"{given} names no column of ids; those of texts or whole numbers are {names}: {self.path}::NAME."
             )
         ids = [value for column in table.column(self.part) for value in column.to_pylist()]
         if None in ids:

@@ -67,11 +67,22 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
 def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
     """The ids of the sides that have them; refused where they are not those of the manifest."""
     found = {}
-    for side, said in manifest.get("ids", {}).items():
-        file, schema = id_columns(manifest)[side]
+    columns, hashes = id_columns(manifest), manifest.get("ids", {})
+    if unknown := hashes.keys() - columns.keys():
+        raise ValueError(
+            f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {REMEDY}."
+        )
+    for side, said in hashes.items():
+        file, schema = columns[side]
         names = cast(list[str], read_parquet(table / file, schema, remedy=REMEDY)[schema.names[0]].to_pylist())
         if _sha256(names) != said:
             raise ValueError(f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {REMEDY}.")
+        count, different = count_rows(table, manifest)[side], len({*names})
+        if not len(names) == different == count:
+            raise ValueError(
+                f"{table / file} has {len(names)} ids, {different} of them different, and the table has {count} rows, "
+                f"each with an id of its own; {REMEDY}."
+            )
         found[side] = names
     return found
 

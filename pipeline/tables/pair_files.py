@@ -184,7 +184,7 @@ def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"
     if side.ids is not None:
         found = rows_by_id(side.ids, side.noun)
         rows = np.array([found.get(str(name), -1) for name in column], dtype=np.int64)
-        there = f"which is none of the {len(found)} ids of {side.noun}s"
+        there = f"which is none of the {len(found)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:
         if wrong := [name for name in column if isinstance(name, str) and not _is_row(name)]:
             raise ValueError(

@@ -35,6 +35,13 @@ def test_it_says_what_mining_vectors_takes_and_leaves_nothing(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["captions.npy", "images.npy"]
 
 
+def test_one_set_has_no_captions(run):
+    result = run("images.npy", "--unpaired", "--h-captions", 6, "--normalise")
+    shown = " ".join(result.stdout.split())
+    assert "vectors 20 of one set, 7 dimensions lists 6 others for each" in shown
+    assert "caption" not in shown
+
+
 def test_programs_get_every_part(run):
     said = json.loads(run(*VECTORS, "--json", "--search", "faiss-flat", "--memory-mb", 300).stdout)
     assert said["shape"] == {

@@ -169,6 +169,7 @@ def test_runs_there_and_back_are_the_same_lists(run, files, pairing):
     for direction in DIRECTIONS:
         np.testing.assert_array_equal(back[direction].negative_ids, table[direction].negative_ids)
         np.testing.assert_array_equal(back[direction].scores, table[direction].scores)
+    assert back.ids == {"images": (files / "ids.txt").read_text().splitlines()}
     assert audit(files / "back") == []
     refused = run("export", "back", "out", "--format", "pylate", "--direction", "t2i", *TEXTS)
     assert "back was imported without scores of positives" in refused.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.tables.audit import audit
@@ -329,6 +331,46 @@ def test_ids_are_those_of_the_manifest(files, named):
     for read in (read_table, audit):
         with pytest.raises(ValueError, match=r"images\.parquet does not hold the ids whose sha256"):
             read(files / "table")
+
+
+def test_ids_of_a_saved_data_set_are_a_column_of_it(run, files):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_dict({"key": [f"i{row}" for row in range(IMAGES)]}).save_to_disk("saved")
+    found = run("--per-image", EACH, "--image-ids", "saved")
+    assert "saved names no column of ids; those of texts or whole numbers are ['key']: saved::NAME" in found.stderr
+    assert run("--per-image", EACH, "--image-ids", "saved::key").exit_code == 0
+    assert read_table(files / "table").ids["images"][1] == "i1"
+
+
+def say_ids(table, side, ids):
+    """Let the manifest say that these are the ids of a side."""
+    manifest = json.loads((table / "manifest.json").read_text())
+    manifest.setdefault("ids", {})[side] = sha256(canonical_json(ids).encode()).hexdigest()
+    (table / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "b"], rf"images\.parquet has 2 ids, 2 of them different, and the table has {IMAGES} rows"),
+        (["a"] * IMAGES, rf"images\.parquet has {IMAGES} ids, 1 of them different"),
+    ],
+)
+def test_ids_that_are_not_one_a_row_are_refused_whatever_the_manifest_says(files, named, ids, message):
+    pq.write_table(pa.table({"image_id": ids}), files / "table" / "images.parquet")
+    say_ids(files / "table", "images", ids)
+    for read in (read_table, audit):
+        with pytest.raises(ValueError, match=message):
+            read(files / "table")
+
+
+def test_one_set_has_no_ids_of_captions(aoq, files, named):
+    mined = aoq("mine", "images.feather::vector", "one", "--unpaired", "--h-captions", 3, root=None)
+    assert mined.exit_code == 0, mined.stderr
+    say_ids(files / "one", "captions", ["a"])
+    with pytest.raises(ValueError, match=r"has ids of \['captions'\], and the table's sides are \['images'\]"):
+        read_table(files / "one")
 
 
 def test_ids_that_repeat_are_refused_before_anything_is_mined(run, files):

@@ -119,9 +119,9 @@ def test_of_a_view_only_suspects_that_nobody_has_judged(aoq, folder, tmp_path):
 def test_many_pairs_are_written_some_at_a_time(folder, tmp_path, monkeypatch, suffix):
     table = read_table(folder)
     pairs, texts = pairs_to_judge(table, top=3), [f"caption {row}" for row in range(len(table.t2i))]
-    write_pairs(tmp_path / f"whole{suffix}", pairs, texts=texts)
+    write_pairs(tmp_path / f"whole{suffix}", pairs, captions=texts)
     monkeypatch.setattr("aoq.pipeline.tables.screens.to_judge.ROWS", 7)
-    write_pairs(tmp_path / f"parts{suffix}", pairs, texts=texts)
+    write_pairs(tmp_path / f"parts{suffix}", pairs, captions=texts)
     assert read(tmp_path / f"whole{suffix}") == read(parts := tmp_path / f"parts{suffix}")
     assert len(read(parts)) == len(pairs) > 7
 
@@ -136,6 +136,49 @@ def test_a_pair_without_a_score_has_none(aoq, folder, tmp_path):
     rows = read(tmp_path / "pairs.jsonl")
     assert len(rows) == 6
     assert {row["similarity"] for row in rows} == {None}
+
+
+def mine(aoq, folder, *sides, ids):
+    """A table of random vectors, this many a side, with these ids kept."""
+    vectors, rng = [], np.random.default_rng(0)
+    for name, count in zip(("images", "captions"), sides, strict=False):
+        np.save(folder / f"{name}.npy", rng.normal(size=(count, 4)).astype(np.float32))
+        (folder / f"{name}.txt").write_text("".join(f"{name[0]}{row}\n" for row in range(count)))
+        vectors.append(folder / f"{name}.npy")
+    given = [one for side in ids for one in (f"--{side}-ids", folder / f"{side}s.txt")]
+    depths = ("--h-captions", 2, "--h-images", 2)[: 2 * len(sides)]
+    mined = aoq("mine", *vectors, folder / "table", "--unpaired", "--normalise", *depths, *given, root=None)
+    assert mined.exit_code == 0, mined.stderr
+    return folder / "table"
+
+
+def asked(aoq, table, *options):
+    """The pairs by row, and what they are called."""
+    file = table.parent / f"pairs{len(options)}.jsonl"
+    shown = aoq("to-judge", table, file, *options, root=None)
+    assert shown.exit_code == 0, shown.stderr
+    return [(pair(row), row.get("image"), row.get("caption")) for row in read(file)]
+
+
+def test_rows_go_by_the_ids_beside_the_table_unless_others_are_given(aoq, tmp_path):
+    table = mine(aoq, tmp_path, 4, 3, ids=["image", "caption"])
+    for (image, caption), *names in asked(aoq, table):
+        assert names == [f"i{image}", f"c{caption}"]
+    pq.write_table(pa.table({"name": [f"other{row}" for row in range(4)]}), tmp_path / "names.parquet")
+    for (image, caption), *names in asked(aoq, table, "--image-ids", f"{tmp_path / 'names.parquet'}::name"):
+        assert names == [f"other{image}", f"c{caption}"]
+
+
+def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(aoq, tmp_path):
+    table = mine(aoq, tmp_path, 5, ids=["image"])
+    for (first, second), *names in asked(aoq, table):
+        assert names == [f"i{first}", f"i{second}"]
+    (tmp_path / "texts.txt").write_text("".join(f"text {row}\n" for row in range(5)))
+    for (first, second), *names in asked(aoq, table, "--texts", tmp_path / "texts.txt"):
+        assert names == [f"text {first}", f"text {second}"]
+    both = ("--texts", tmp_path / "texts.txt", "--image-ids", tmp_path / "images.txt")
+    assert "give one of these" in aoq("to-judge", table, tmp_path / "no.csv", *both, root=None).stderr
+    assert not (tmp_path / "no.csv").exists()
 
 
 @pytest.mark.parametrize(

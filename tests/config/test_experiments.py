@@ -252,6 +252,11 @@ def test_a_wrong_co_teaching_is_refused(load, override, message):
         load(CO_TAUGHT, override)
 
 
+def test_what_concerns_several_sections_is_said_of_the_file_once(load):
+    with pytest.raises(ValueError, match=r"^\S+\.toml: \[refresh\] makes tables, and loss 'online' uses none"):
+        load(override='refresh.rounds=1, second_round.loss.name="online"')
+
+
 def test_two_sources_of_the_table_are_refused(load):
     with pytest.raises(ValueError, match=r"exactly one of .* got \['teacher', 'first_round'\]"):
         load('teacher = "demo"\n' + TEXT)

@@ -106,3 +106,13 @@ def test_a_judge_is_asked_of_each_pair_once_and_heard_in_either_order(table):
     for row in range(ROWS):
         for place, other in enumerate(ids[row].tolist()):
             assert bool(flags[row, place] & bit("judgements")) == bool({(row, other), (other, row)} & judged)
+
+
+def test_either_order_of_a_pair_is_one_judgement(table):
+    first, second = 4, int(table.i2t.negative_ids[4, 0])
+    rows = {"image_id": [first, second], "caption_id": [second, first]}
+    with pytest.raises(ValueError, match="are judged twice"):
+        table.screen(judgements=pa.table({**rows, "probability": [1.0, 0.0]}))
+    assert table.screen(judgements=pa.table({**rows, "probability": [0.7, 0.7]})).suspicion("i2t")[4, 0] == np.float32(
+        0.7
+    )

@@ -86,7 +86,12 @@ def test_a_vector_is_the_image_of_each_caption(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "known", "message"),
     [
-        ("a.csv", "query_id,document_id\nq1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is none of the 7 ids"),
+        (
+            "a.csv",
+            "query_id,document_id\nq1,00\nx,01\n",
+            NAMED,
+            "pair 1 names image 'x', which is none of the 7 ids of images; pairs of rows go",
+        ),
         (
             "a.csv",
             "query_id,document_id\n1,2\n1,12\n",

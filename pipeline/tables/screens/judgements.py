@@ -40,11 +40,14 @@ class Judgements:
         return np.where(ordered[places] == keys, self.probabilities[places], np.float32(np.nan))
 
 
-def read_judgements(given: Path | pa.Table, images: int, captions: int, *, grades: Grades | None = None) -> Judgements:
+def read_judgements(
+    given: Path | pa.Table, images: int, captions: int, *, grades: Grades | None = None, one_set: bool = False
+) -> Judgements:
     """The judgements of a file, or of an Arrow table of the same columns; a pair without a value is not judged.
 
     The columns are caption_id and image_id, rows of the data, and probability; with `grades` (lowest, highest) it is
-    grade, p = (grade - lowest) / (highest - lowest).
+    grade, p = (grade - lowest) / (highest - lowest). Of one set either order is the same pair, and the lower row comes
+    first.
 
     Raises:
         ValueError: for rows that the data have not, values out of range, and a pair with two values.
@@ -58,6 +61,8 @@ def read_judgements(given: Path | pa.Table, images: int, captions: int, *, grade
             raise ValueError(
                 f"{name}: pair {outside[0]} has {side} {rows[outside[0]]}, and there are {side}s 0 to {count - 1}."
             )
+    if one_set:
+        image_rows, caption_rows = np.minimum(image_rows, caption_rows), np.maximum(image_rows, caption_rows)
     lowest, highest = (0.0, 1.0) if grades is None else grades
     if len(outside := np.flatnonzero(~((values >= lowest) & (values <= highest)))):
         first = outside[0]

@@ -30,6 +30,7 @@ class Knowledge:
     pair_probabilities: Float32[np.ndarray, " captions"] | None = None
     """That the caption and the image it is paired with belong together."""
     judgements: Judgements | None = None
+    """Of one set with the lower row first."""
 
 
 KNOWN = {
@@ -77,10 +78,8 @@ class Context:
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
         """That each pair matches, to the judge; NaN where it was not asked."""
         assert self.known.judgements is not None  # check_knowledge has looked
-        judgements, captions = self.known.judgements, len(self.table.t2i)
-        found = judgements.of(self.keys(entries), captions)
-        if not self.table.is_one_set:
-            return found
-        return np.where(
-            np.isnan(found), judgements.of(pair_keys(entries.captions, entries.images, captions), captions), found
-        )
+        images, captions = entries.images, entries.captions
+        if self.table.is_one_set:  # either order is the same pair
+            images, captions = np.minimum(images, captions), np.maximum(images, captions)
+        rows = len(self.table.t2i)
+        return self.known.judgements.of(pair_keys(images, captions, rows), rows)

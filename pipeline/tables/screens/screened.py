@@ -93,7 +93,7 @@ def screen_table(
     try:
         screen = Screen(**{rule: value for rule, value in given.items() if value is not None})
     except ValidationError as error:
-        raise ValueError(explain(Screen, error).removeprefix("the file: ")) from None
+        raise ValueError(explain(Screen, error)) from None
     sizes = len(table.i2t), len(table.t2i)
     if texts is not None and len(texts) != sizes[1]:
         raise ValueError(f"{len(texts)} texts are given, and the table is of {sizes[1]} captions; give one each.")
@@ -110,7 +110,7 @@ def screen_table(
     judged = None
     if judgements is not None:
         judgements = Path(judgements) if isinstance(judgements, str) else judgements
-        judged = read_judgements(judgements, *sizes, grades=screen.judged_grades)
+        judged = read_judgements(judgements, *sizes, grades=screen.judged_grades, one_set=table.is_one_set)
     known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
     return ScreenedTable(table, judge(table, screen, known), screen.suspected)
 

@@ -59,10 +59,10 @@ def _suspected(judged: Judged) -> Bool[np.ndarray, "anchors h"]:
 
 
 def write_pairs(
-    path: Path, pairs: pa.Table, *, image_ids: Sequence[str] | None = None, texts: Sequence[str] | None = None
+    path: Path, pairs: pa.Table, *, images: Sequence[str] | None = None, captions: Sequence[str] | None = None
 ) -> None:
-    """Write the pairs in the format that the path ends in, with the ids of images and the captions where given."""
-    WRITERS[path.suffix](path, _named(pairs, image_ids, texts))
+    """Write the pairs in the format that the path ends in, with the ids or texts of either side where given."""
+    WRITERS[path.suffix](path, _named(pairs, images, captions))
 
 
 def check_format(path: Path) -> None:
@@ -71,10 +71,10 @@ def check_format(path: Path) -> None:
         raise ValueError(f"{path} should be a file that ends in one of {', '.join(WRITERS)}.")
 
 
-def _named(pairs: pa.Table, image_ids: Sequence[str] | None, texts: Sequence[str] | None) -> Iterator[pa.Table]:
+def _named(pairs: pa.Table, images: Sequence[str] | None, captions: Sequence[str] | None) -> Iterator[pa.Table]:
     for start in range(0, len(pairs), ROWS):
         part = pairs.slice(start, ROWS)
-        for name, column, values in (("image", "image_id", image_ids), ("caption", "caption_id", texts)):
+        for name, column, values in (("image", "image_id", images), ("caption", "caption_id", captions)):
             if values is not None:
                 rows = part[column].to_pylist()
                 part = part.append_column(name, pa.array([values[row] for row in rows], pa.string()))
