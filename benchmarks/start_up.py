@@ -5,9 +5,10 @@
 
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
 It has collapsed if at its end the loss lies on the plateau and positives do not stand out
-(`aoq.pipeline.training.collapse`). Where the dev rsum is below three times that of chance, the same is trained on the
-sum over all negatives, which never collapses: with less than four fifths of its rsum the training counts as collapsed
-too. Finished trainings are artefacts and count again when the script is started again.
+(`aoq.pipeline.training.collapse`), and at the end of four times as many steps still. Where the dev rsum is below three
+times that of chance, the same is trained on the sum over all negatives, which never collapses: with less than four
+fifths of its rsum the training counts as collapsed too. Finished trainings are artefacts and count again when the
+script is started again.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ ARMS = {
     "hardest": 'loss.name = "online"',
     "sum": 'loss.name = "sum"',
 }
+LONGER = 4
 LEAST = 0.8
 """Of the rsum that the sum over all negatives reaches, where both are near chance."""
 DEV_IMAGES = 200
@@ -95,7 +97,7 @@ class Trial:
     noise: float
     rate: float
 
-    def experiment(self, arm: str) -> str:
+    def experiment(self, arm: str, longer: int = 1) -> str:
         steps = IMAGES[self.world] * CAPTIONS_AN_IMAGE / self.batch
         return EXPERIMENT.format(
             seed=self.number,
@@ -104,7 +106,7 @@ class Trial:
             noise=self.noise,
             model=self.model,
             options=MODELS[self.model],
-            epochs=max(1, math.ceil(STEPS[self.batch] / steps)),
+            epochs=longer * max(1, math.ceil(STEPS[self.batch] / steps)),
             batch=self.batch,
             rate=self.rate,
             arm=ARMS[arm],
@@ -172,8 +174,11 @@ def _cut_dev(source: Path, folder: Path) -> None:
 
 def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bool:
     found = _train(one, arm, folder, roots)
-    collapsed, said = found.is_flat, str(found)
-    if not collapsed and found.rsum < 3 * found.chance:
+    collapsed, said = False, str(found)
+    if found.is_flat:
+        later = _train(one, arm, folder, roots, longer=LONGER)
+        collapsed, said = later.is_flat, f"{found}, on the plateau; {LONGER} times as long: {later}"
+    elif found.rsum < 3 * found.chance:
         beside = _train(one, "sum", folder, roots)
         collapsed, said = found.rsum < LEAST * beside.rsum, f"{found}, on the sum {beside.rsum:.1f}"
     click.echo(f"{one}: {said}{', COLLAPSED' if collapsed else ''}")
@@ -195,9 +200,9 @@ class Ended:
         return f"rsum {self.rsum:.1f}, {self.hardness}, positive gap {self.gap:.2f}"
 
 
-def _train(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> Ended:
-    path = folder / f"trial{one.number}_{arm}.toml"
-    path.write_text(one.experiment(arm))
+def _train(one: Trial, arm: str, folder: Path, roots: dict[str, Path], *, longer: int = 1) -> Ended:
+    path = folder / f"trial{one.number}_{arm}_{longer}.toml"
+    path.write_text(one.experiment(arm, longer))
     luigi = str(Path(sys.executable).parent / "luigi")
     options = [part for name, root in roots.items() for part in (f"--{name.replace('_', '-')}", str(root))]
     command = [luigi, "--module", "tasks", "SecondRound", "--experiment", str(path), "--engine-threads", "1", *options]
