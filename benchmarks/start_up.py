@@ -41,6 +41,7 @@ ARMS = {
     "sum": 'loss.name = "sum"',
 }
 LONGER = 4
+"""How many times as many steps a training on the plateau is given."""
 LEAST = 0.8
 """Of the rsum that the sum over all negatives reaches, where both are near chance."""
 DEV_IMAGES = 200

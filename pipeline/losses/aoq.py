@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from aoq.pipeline.losses.figures import offline_figures
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Margin, hinge, squared_hinge
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.soft_margin import soft_margins
@@ -120,18 +119,15 @@ def add_up(
         offline_term = offline_term + penalty(positive, negative, margin=margin).sum()
     for negative in derived:
         derived_term = derived_term + penalty(positive, negative, margin=margin_offline).sum()
-    both, hardest = torch.stack(weights).detach(), replace(pairs, hardness=math.inf).online
+    both = torch.stack(weights).detach()
     figures = {
         "online": online_term.detach(),
         "offline": offline_term.detach(),
         "derived": derived_term.detach(),
         "weight_mean": both.mean(),
         "weight_negative_share": (both < 0).float().mean(),
-        "offline_above_positive_share": (torch.stack(offline) > positive).float().mean(),
-        "offline_harder_share": (torch.stack(offline) > torch.stack(hardest)).float().mean(),
+        **offline_figures(pairs),
     }
-    if (probability := _offline(pairs).match_probability) is not None:
-        figures["offline_match_probability"] = probability.mean()
     return LossValue(online_term + offline_term + derived_term, figures)
 
 

@@ -18,7 +18,6 @@ def levelled(pairs: Similarities) -> Similarities:
     What is no negative stays none. Derived pairs are left out.
     """
     mean = pairs.matrix.detach().mean()
-
     offline = pairs.offline
     if offline is not None:
         drawn = (offline.image_to_caption, offline.caption_to_image)

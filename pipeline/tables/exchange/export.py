@@ -74,8 +74,7 @@ def export_table(
     """Write the lists of one direction, or of both where the format has both, and a README to the new folder `output`.
 
     Of one set the lists of either direction are the same, and each item's are written once. `vectors`, what the table
-    was mined from, give the scores of positives that the table does not keep. What `view`
-    flags is left out.
+    was mined from, give the scores of positives that the table does not keep. What `view` flags is left out.
     """
     form, manifest = find_format(name), read_manifest(table)
     mined = directions_of(manifest)
