@@ -26,7 +26,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32, Integer
 
 from aoq.pipeline.data import files
-from aoq.pipeline.search.problem import Direction, Positives, own_captions, positive_pairs_of
+from aoq.pipeline.search.positives import Positives, own_captions, positive_pairs_of
+from aoq.pipeline.search.problem import Direction
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.search.problem import positive_pairs_of
+from aoq.pipeline.search.positives import positive_pairs_of
 
 K = (1, 5, 10)
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer
 from numba import njit
 
-from aoq.pipeline.search.problem import Side, offsets_of
+from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 

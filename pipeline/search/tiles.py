@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 from numba import njit
 
-from aoq.pipeline.search.problem import offsets_of
+from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.proposals import Proposals
 from aoq.pipeline.search.threads import in_parallel
 

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Int64
 from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, both_ways
+from aoq.pipeline.search.positives import both_ways
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.files import (
     CERTIFICATES,
     MANIFEST,

@@ -8,7 +8,8 @@ from hashlib import sha256
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, Integer
 
-from aoq.pipeline.search.problem import Direction, Positives
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import Direction
 
 Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""

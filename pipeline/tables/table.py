@@ -15,7 +15,8 @@ import pyarrow as pa
 from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.problem import Direction, Positives
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import (
     content_sha256,
     directions_of,

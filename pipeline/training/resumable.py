@@ -26,6 +26,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
 from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ LOG_STEPS = 50
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two are kept, the later one first: where that is damaged, the other one serves."""
 BEST = "best-"
-TOWER_RATE = 0.1
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
 """The ranks on dev."""
 
@@ -63,29 +63,6 @@ class State:
     metrics_position: int = 0
     metrics_sha256: str = ""
     history: list[dict[str, float]] = field(default_factory=list)
-
-
-def learning_rate(schedule: Training, epoch: int) -> float:
-    return schedule.learning_rate * schedule.decay ** sum(epoch >= after for after in schedule.decay_epochs)
-
-
-def make_optimizer(
-    model: MatchingModel, schedule: Training, besides: Iterable[nn.Parameter] = ()
-) -> torch.optim.Optimizer:
-    """Adam, or AdamW where weights decay; what is pretrained is a group by itself, with a `share` of the rate.
-
-    What is learnt `besides`, as a temperature, does not decay.
-    """
-    pretrained = model.pretrained_parameters()
-    apart = {id(parameter) for parameter in pretrained}
-    groups: list[dict[str, Any]] = [{"params": [one for one in model.parameters() if id(one) not in apart]}]
-    if pretrained:
-        groups.append({"params": pretrained, "share": schedule.tower_rate or TOWER_RATE})
-    if others := [*besides]:
-        groups.append({"params": others, "weight_decay": 0.0})
-    if schedule.weight_decay is None:
-        return torch.optim.Adam(groups, lr=schedule.learning_rate)
-    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

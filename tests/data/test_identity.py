@@ -15,7 +15,7 @@ from aoq.pipeline.evaluation.retrieval import evaluate_similarity, folded_ranks,
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import positive_pairs_of
+from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.tables.inspection import AnchorList, inspect_list
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable

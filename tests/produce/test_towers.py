@@ -20,7 +20,7 @@ from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.data import open_named_pairs, open_pairs
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.resumable import make_optimizer
+from aoq.pipeline.training.optimizer import make_optimizer
 
 ENGINE = Engine("cpu", threads=1)
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

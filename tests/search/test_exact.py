@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.search.exact import exact_heads, lowest_positives
-from aoq.pipeline.search.problem import Positives, Problem, Side
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import Problem, Side
 
 
 def slow_negatives(anchors, candidates, own, h):

@@ -23,7 +23,8 @@ from aoq.pipeline.training.co_teaching import loop
 from aoq.pipeline.training.co_teaching.division import Batches, clean_probabilities, even_batches, selected_clean
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.co_teaching.step import Network
-from aoq.pipeline.training.resumable import Run, learning_rate
+from aoq.pipeline.training.optimizer import learning_rate
+from aoq.pipeline.training.resumable import Run
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}

@@ -22,7 +22,8 @@ from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ran
 from aoq.pipeline.training import collapse, resumable
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, epoch_loss, learnt_numbers
-from aoq.pipeline.training.resumable import Run, learning_rate, make_optimizer
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.resumable import Run
 
 TRAINING = Training(
     loss=AdaptiveLoss(name="adapoffquin"),

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, Positives, blocks, offsets_of, pairs_of
+from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.bare_lists import measure_run, open_official, read_run
 from aoq.pipeline.tables.files import ContentHash, list_writer

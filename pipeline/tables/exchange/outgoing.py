@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import Direction, Positives
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 
 ROWS = 256

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Int32, Int64
 
-from aoq.pipeline.search.problem import offsets_of
+from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.tables.exchange.outgoing import Chunk, Outgoing, Written
 from aoq.pipeline.tables.exchange.pictures import PICTURE, require_endings
 

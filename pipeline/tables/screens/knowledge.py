@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Positives, both_ways, with_itself
+from aoq.pipeline.search.positives import Positives, both_ways, with_itself
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.screens.entries import Entries
 from aoq.pipeline.tables.screens.judgements import Judgements

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from numba import njit
 
 from aoq.pipeline.data.vocabulary import tokenise
-from aoq.pipeline.search.problem import Positives, blocks
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.pairs import is_among

@@ -1,0 +1,125 @@
+"""The pairs that belong together, as rows (image, caption) and grouped by anchor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64, Integer
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The candidates that are no negatives: those of anchor n are `ids[offsets[n]:offsets[n + 1]]`."""
+
+    ids: Int32[np.ndarray, " pairs"]
+    offsets: Int64[np.ndarray, " anchors_and_one"]
+
+    def __getitem__(self, anchor: int) -> Int32[np.ndarray, " own"]:
+        return self.ids[self.offsets[anchor] : self.offsets[anchor + 1]]
+
+    @classmethod
+    def of_pairs(
+        cls, anchors: Integer[np.ndarray, " pairs"], candidates: Integer[np.ndarray, " pairs"], count: int
+    ) -> Positives:
+        """Group pairs by the `count` anchors; an anchor's candidates rise."""
+        order = np.lexsort((candidates, anchors))
+        return cls(candidates[order].astype(np.int32), offsets_of(np.bincount(anchors, minlength=count)))
+
+    def rows(self, rows: Int64[np.ndarray, " some"]) -> Positives:
+        """Keep some anchors."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = offsets_of(counts)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        return Positives(self.ids[places], offsets)
+
+    def without(self, rows: Integer[np.ndarray, " anchors"]) -> Positives:
+        """Leave out one candidate of each anchor, where it is there."""
+        kept = self.ids != np.repeat(rows, np.diff(self.offsets))
+        return Positives(self.ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets].astype(np.int64))
+
+    @property
+    def most(self) -> int:
+        return int(np.diff(self.offsets).max(initial=0))
+
+    def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
+        """Take the least score of each anchor's; NaN where it has none."""
+        found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
+        has = np.diff(self.offsets) > 0
+        found[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
+        return found
+
+
+def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
+    """Pairs (image, caption), each once, by caption and then by image."""
+    if given.ndim == 1:
+        if len(given) != captions:
+            raise ValueError(f"{len(given)} captions are paired with images, and {captions} are there.")
+        if len(outside := np.flatnonzero((given < -1) | (given >= images))):
+            raise ValueError(
+                f"caption {outside[0]} is paired with image {given[outside[0]]}, and there are images 0 to "
+                f"{images - 1} (-1: of none)."
+            )
+        paired = np.flatnonzero(given >= 0)
+        return np.stack([given[paired], paired], axis=1).astype(np.int32)
+    if given.ndim != 2 or given.shape[1] != 2:
+        raise ValueError(
+            f"positives have shape {given.shape}; give (n, 2) rows (image, caption), or an image a caption."
+        )
+    for name, rows, count in (("image", given[:, 0], images), ("caption", given[:, 1], captions)):
+        if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
+            raise ValueError(
+                f"pair {outside[0]} names {name} {rows[outside[0]]}, and there are {name}s 0 to {count - 1}."
+            )
+    keys = np.unique(given[:, 1].astype(np.int64) * images + given[:, 0])
+    return np.stack([keys % images, keys // images], axis=1).astype(np.int32)
+
+
+def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs 2"]:
+    """Pairs within one set in both orders, each once; without those of a row and itself.
+
+    >>> both_ways(np.array([[0, 2], [1, 1], [2, 0]])).tolist()
+    [[2, 0], [0, 2]]
+    """
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    first, second = np.unique(np.concatenate([pairs, pairs[:, ::-1]]).astype(np.int64), axis=0).T
+    return np.stack([second, first], axis=1).astype(np.int32)
+
+
+def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndarray, "more 2"]:
+    """Pairs within one set, and each of its rows with itself."""
+    return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
+
+
+def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
+    """The captions of every image, rising; those of no image (-1) are left out."""
+    captions = np.flatnonzero(image_of >= 0)
+    return Positives.of_pairs(image_of[captions], captions, images)
+
+
+def positive_pairs_of(
+    image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
+) -> Int32[np.ndarray, "pairs 2"]:
+    """Rows (image, caption), by caption: the caption's image, and all that are the same photograph by `identity`.
+
+    >>> positive_pairs_of(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
+    [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
+    """
+    captions = np.arange(len(image_of), dtype=np.int32)
+    if identity is None:
+        return np.stack([image_of, captions], axis=1).astype(np.int32)
+    order = np.argsort(identity, kind="stable")
+    numbers = identity[order]
+    first, after = (np.searchsorted(numbers, identity[image_of], side) for side in ("left", "right"))
+    counts = after - first
+    places = np.arange(counts.sum()) + np.repeat(first - offsets_of(counts)[:-1], counts)
+    return np.stack([order[places], np.repeat(captions, counts)], axis=1).astype(np.int32)
+
+
+def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
+    """Where each of several groups of these sizes starts, and where the last one stops.
+
+    >>> offsets_of(np.array([2, 0, 1])).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
