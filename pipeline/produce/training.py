@@ -30,7 +30,7 @@ from aoq.pipeline.produce.data import (
     open_pairs,
     open_true_train_split,
 )
-from aoq.pipeline.produce.drawing import open_table, ranks_of
+from aoq.pipeline.produce.drawing import cautions, open_table, ranks_of
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
@@ -159,6 +159,8 @@ def _guide(chain: Chain) -> Guide | None:
 
 def _sampler(chain: Chain, split: Split) -> Sampler:
     """Draws from the table as [sampling] narrows it and [screen] sees it."""
+    for caution in cautions(chain.experiment):
+        logger.info("%s", caution)
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
     table, view = open_table(chain)
     sizes = (split.image_count, split.caption_count)

@@ -72,6 +72,7 @@ def test_it_says_how_hard_offline_negatives_will_be(run):
     assert "most of these captions are easier than in-batch negatives" in shown
     said = json.loads(run("--experiment", TINY, "--override", 'sampling.hardness="auto"', "--json").stdout)
     assert said["drawing"][0].endswith("draws from the first 4: about 4.7 times harder")
+    assert said["drawing"][-1].startswith("'vsepp' compares one vector with one")
 
 
 def test_a_data_set_smaller_than_a_batch_is_told_so(run):
