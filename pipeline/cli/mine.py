@@ -98,7 +98,7 @@ def _has_lists(build: Path) -> bool:
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.mining.mine import mine as mine_table
-    from aoq.pipeline.search.runners import choose_runner
+    from aoq.pipeline.search.runners import choose_search_runner
     from aoq.pipeline.tables.ids import write_ids
 
     engine.torch_device()
@@ -109,7 +109,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         for side, found in opened.items()
         if is_address(files[side])
     }
-    run = choose_runner(engine, addresses)
+    run = choose_search_runner(engine, addresses)
     hashes = {side: found.sha256 for side, found in opened.items()}
     named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
     ids = given_ids(options)

@@ -29,7 +29,7 @@ def mine(
     work: Path,
     output: Path,
     recall_floor: float = RECALL_FLOOR,
-    run: Runner = run_in_process,
+    run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are kept and used.

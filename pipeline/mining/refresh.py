@@ -45,7 +45,7 @@ def fraction_staying(
     return common / np.maximum(1, (lists[:, :half] >= 0).sum(axis=1))
 
 
-def _steps(earlier: Path, below: float, problem: Problem) -> Steps:
+def _steps(earlier: Path, below: float, problem: Problem) -> Steps[Problem]:
     manifest = read_manifest(earlier)
     listed = {direction: read_lists(earlier, direction, manifest).negative_ids for direction in DIRECTIONS}
     return [

@@ -27,7 +27,7 @@ from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, ope
 from aoq.pipeline.produce.photographs import encoded_sides, encoding_of, open_photographs
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.runners import choose_search_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
@@ -100,8 +100,8 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     engine.torch_device()
-    run, store, split = choose_runner(engine), EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
-    memory = engine.mining_memory_mb * 1_000_000
+    store, split = EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
+    run, memory = choose_search_runner(engine), engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
             Problem(store.images, store.captions, split.positives, *depths, memory),

@@ -49,7 +49,7 @@ def _search(find: Find, direction: Direction, start: int, stop: int, problem: Pr
     return [lists_table(side, find(side, direction, store), start)]
 
 
-def _flat_steps(problem: Problem) -> Steps:
+def _flat_steps(problem: Problem) -> Steps[Problem]:
     load_faiss()  # without it a search ends here, before anything is read
     return [_searches(problem, lambda side, *_: exact_heads(side))]
 
@@ -77,7 +77,7 @@ def faiss_index(description: str) -> Backend:
     )
 
 
-def _index_steps(description: str, problem: Problem) -> Steps:
+def _index_steps(description: str, problem: Problem) -> Steps[Problem]:
     _empty_index(description, problem.images.shape[1])  # a wrong description ends here
     return [
         [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in problem.directions],

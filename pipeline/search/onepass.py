@@ -28,7 +28,7 @@ DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and t
 KEPT_BYTES = 12  # of a pair that waits for the merge: caption, image, near score
 
 
-def one_pass_steps(problem: Problem) -> Steps:
+def one_pass_steps(problem: Problem) -> Steps[Problem]:
     product, captions = near_product(problem), []
     if "t2i" in problem.directions:
         most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem.size("t2i").wanted))

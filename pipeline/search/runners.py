@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -14,15 +14,17 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.store import Memory, Store
+from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import Backend, Progress, Steps
+
+if TYPE_CHECKING:
+    from aoq.pipeline.search.cluster.job import Job as ClusterJob
 
 RECALL_FLOOR = 0.95
 
-Runner = Callable[[Steps, Problem, Store, Progress], None]
-
-
+Job = TypeVar("Job")
 Lists = TypeVar("Lists")
+Runner = Callable[[Steps[Job], Job, Store, Progress], None]
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class Found(Generic[Lists]):
     """`guarantee`: exact or approximate; of approximate lists also `recall`, measured on `recall_anchors` anchors."""
 
 
-def run_in_process(steps: Steps, problem: Problem, store: Store, progress: Progress) -> None:
+def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
     """Do one unit after the other, each with all threads."""
     total, done = sum(map(len, steps)), 0
     for step in steps:
         for unit in step:
-            unit.do(problem, store)
+            unit.do(job, store)
             done += 1
             progress(done, total)
 
@@ -52,7 +54,7 @@ def run_search(
     store: Store,
     *,
     recall_floor: float = RECALL_FLOOR,
-    run: Runner = run_in_process,
+    run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> Found[Iterator[pa.Table]]:
     """Search all directions of a problem; units that are done in the store are kept.
@@ -89,12 +91,19 @@ def search_problem(
     return Found(found.search, lists, found.guarantees)
 
 
-def choose_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner:
-    """Choose who does the units; `fetched` names the addresses of cached files, for every node to get its own copy."""
+def choose_runner(engine: Engine, ship: Callable[[Job, Folder], ClusterJob[Job]]) -> Runner[Job]:
+    """Choose who does the units; `ship` says how what they work on travels to the nodes of a cluster."""
     if engine.backend == "inprocess":
         return run_in_process
     from aoq.pipeline.search.cluster.connection import load_ray
     from aoq.pipeline.search.cluster.units import run_on_ray
 
     load_ray()  # without it a run ends here, before anything is read
-    return partial(run_on_ray, address=engine.ray_address, cpus=engine.threads or 1, fetched=fetched or {})
+    return partial(run_on_ray, ship=ship, address=engine.ray_address, cpus=engine.threads or 1)
+
+
+def choose_search_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner[Problem]:
+    """Choose who searches; `fetched` names the addresses of cached files, for every node to get its own copy."""
+    from aoq.pipeline.search.cluster.search_job import ship_problem
+
+    return choose_runner(engine, partial(ship_problem, fetched=fetched or {}))

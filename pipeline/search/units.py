@@ -39,7 +39,7 @@ def unit_name(kind: str, start: int, stop: int) -> str:
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
-Steps = Sequence[Sequence[Unit[Problem]]]
+Steps = Sequence[Sequence[Unit[Job]]]
 """The units of one step need those of the steps before it, but not each other."""
 
 
@@ -63,7 +63,7 @@ class Backend:
     name: str
     about: str
     """One line for those who choose."""
-    plan: Callable[[Problem], Steps]
+    plan: Callable[[Problem], Steps[Problem]]
     guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
     """What a direction's lists are worth, once all units are done."""
     costs: Callable[[Problem], Mapping[str, float]] | None = None

@@ -7,7 +7,7 @@ import pytest
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import BACKENDS
-from aoq.pipeline.search.cluster.units import write_job
+from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.store import Folder
 
@@ -55,7 +55,7 @@ def test_a_cluster_opens_one_set_as_one_array(tmp_path):
     np.save(tmp_path / "items.npy", np.eye(4, dtype=np.float32))
     vectors = np.load(tmp_path / "items.npy", mmap_mode="r")
     problem = Problem(vectors, vectors, np.array([[0, 2]]), 1, 0, one_set=True)
-    opened = write_job(problem, Folder(tmp_path, "key"), {}).open()
+    opened = ship_problem(problem, Folder(tmp_path, "key"), fetched={}).open()
     assert opened.captions is opened.images
     assert opened.sha256 == problem.sha256
 

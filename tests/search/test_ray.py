@@ -19,6 +19,7 @@ import pytest
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.cluster import connection, units
 from aoq.pipeline.search.cluster import job as jobs
+from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.tiles import TILE_IMAGES
@@ -27,6 +28,7 @@ from aoq.pipeline.tables.table import read_table
 
 pytestmark = pytest.mark.cluster
 
+SHIP = partial(ship_problem, fetched={})
 IMAGES, EACH = 2 * TILE_IMAGES + 100, 1
 MEMORY = 50_000_000
 
@@ -71,7 +73,7 @@ def mined(problem, folder, run=run_in_process, **options):
 
 def on(cluster, change=lambda unit: unit):
     """A runner on the cluster, where the units of the pass over the tiles, three, are changed in some way."""
-    run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+    run = partial(units.run_on_ray, ship=SHIP, address=cluster.address, cpus=1)
 
     def changed(steps, problem, store, progress):
         first, tiles, last = steps
@@ -140,7 +142,7 @@ def failing(problem, store):
 
 def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
     def second_step(steps, problem, store, progress):
-        run = partial(units.run_on_ray, address=cluster.address, cpus=1, fetched={})
+        run = partial(units.run_on_ray, ship=SHIP, address=cluster.address, cpus=1)
         run([steps[0], [Unit(("never",), failing)]], problem, store, progress)
 
     with pytest.raises(ValueError, match=r"^this unit cannot be$"):

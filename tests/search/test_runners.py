@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.cluster import units as cluster_units
-from aoq.pipeline.search.cluster.connection import connected
+from aoq.pipeline.search.cluster.connection import Room, connected, usable_nodes
+from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.runners import choose_search_runner
 from aoq.pipeline.search.store import Folder
 
 
@@ -32,7 +32,36 @@ def test_a_cluster_that_cannot_be_reached_is_named(address, message):
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'backend = ray needs ray .*pip install "aoq\[ray\]"'):
-        choose_runner(Engine(backend="ray"))
+        choose_search_runner(Engine(backend="ray"))
+
+
+class Nodes:
+    """A Ray of two nodes, of which one is dead."""
+
+    def nodes(self):
+        there = {"CPU": 4.0, "memory": 8e9, "GPU": 1.0}
+        return [
+            {"NodeID": f"{name * 40}", "NodeManagerHostname": name, "Alive": alive, "Resources": there}
+            for name, alive in (("a", True), ("b", False))
+        ]
+
+
+def test_a_node_that_has_what_a_unit_takes_is_usable():
+    for room in (Room(4, 8_000_000_000), Room(1, 0, gpus=1)):
+        assert usable_nodes(Nodes(), room) == {"a" * 40: "a (aaaaaaaa)"}
+
+
+@pytest.mark.parametrize(
+    ("room", "said"),
+    [
+        (Room(5, 0), "5 threads and 0 MB"),
+        (Room(1, 9_000_000_000), "1 threads and 9000 MB"),
+        (Room(1, 0, 2), "1 threads, a GPU and 0 MB"),
+    ],
+)
+def test_what_no_node_has_room_for_is_said(room, said):
+    with pytest.raises(ValueError, match=rf"a unit of {said}; there are 1 nodes with 4 CPUs, 1 GPUs and 8000 MB\."):
+        usable_nodes(Nodes(), room)
 
 
 def test_vectors_that_are_no_file_are_refused(tmp_path):
@@ -41,7 +70,7 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
     for images in (np.array(mapped), mapped[1:]):
         problem = Problem(images, mapped, np.full(3, -1, np.int32), 1, 1)
         with pytest.raises(ValueError, match=r"one whole memory-mapped \.npy file"):
-            cluster_units.write_job(problem, Folder(tmp_path), {})
+            ship_problem(problem, Folder(tmp_path), fetched={})
 
 
 def test_an_unknown_backend_is_refused():

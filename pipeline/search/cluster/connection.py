@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from aoq.pipeline.extras import import_extra
 
@@ -21,6 +21,22 @@ DEFAULTS = {
 STORE_BYTES = 100_000_000
 """For what goes through a cluster started here: units and their arguments."""
 SECONDS = 5.0
+
+
+class Room(NamedTuple):
+    """What a unit takes of a node; of memory, bytes."""
+
+    cpus: int
+    memory: int
+    gpus: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.cpus} threads{', a GPU' if self.gpus else ''} and {self.memory / 1e6:.0f} MB"
+
+    def is_on(self, resources: Mapping[str, float]) -> bool:
+        """Whether a node of these resources has it."""
+        there = (resources.get(name, 0) for name in ("CPU", "memory", "GPU"))
+        return all(has >= wanted for has, wanted in zip(there, self, strict=True))
 
 
 def load_ray() -> Any:
@@ -57,22 +73,23 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def usable_nodes(ray: Any, cpus: int, memory: int) -> dict[str, str]:
+def usable_nodes(ray: Any, room: Room) -> dict[str, str]:
     """The nodes alive that have room for a unit, by id, with a name for each; there must be one."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     usable = {
         node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
         for node in alive
-        if node["Resources"].get("CPU", 0) >= cpus and node["Resources"].get("memory", 0) >= memory
+        if room.is_on(node["Resources"])
     }
     if not usable:
         rooms = [
-            f"{node['Resources'].get('CPU', 0):.0f} CPUs and {node['Resources'].get('memory', 0) / 1e6:.0f} MB"
+            f"{node['Resources'].get('CPU', 0):.0f} CPUs, {node['Resources'].get('GPU', 0):.0f} GPUs and "
+            f"{node['Resources'].get('memory', 0) / 1e6:.0f} MB"
             for node in alive
         ]
         raise ValueError(
-            f"no node of the cluster has room for a unit of {cpus} threads and {memory / 1e6:.0f} MB; there are "
-            f"{len(rooms)} nodes with {'; '.join(rooms) or 'nothing'}. Lower the threads or the mining memory."
+            f"no node of the cluster has room for a unit of {room}; there are {len(rooms)} nodes with "
+            f"{'; '.join(rooms) or 'nothing'}. Lower the threads, or of mining its memory."
         )
     return usable
 
