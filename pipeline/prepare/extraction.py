@@ -10,27 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from typing_extensions import TypedDict
 
-from aoq.pipeline.orphans import die_with_parent
 from aoq.pipeline.prepare.extractors.extractor import Extractor
-from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
-from aoq.pipeline.prepare.images import decode, thumbnail
-from aoq.pipeline.prepare.sources.listing import Images
+from aoq.pipeline.prepare.reader import Loading, Read, Reader, batches
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import write_atomically
 
@@ -38,7 +32,9 @@ BLOCK = 512
 """Images that a kill may lose, about."""
 HEADER = 128
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
-THUMBNAIL = 200
+
+Append = Callable[[Mapping[str, np.ndarray], Sequence[Read]], None]
+"""Takes the next images: what was made of those that could be read, and what is known of all."""
 
 
 class Progress(TypedDict):
@@ -50,88 +46,29 @@ class Progress(TypedDict):
     """How many images were animated, CMYK and so on."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How images are read ahead; nothing of it changes a result."""
-
-    workers: int
-    batch: int
-    device: torch.device
-
-
-class Read(NamedTuple):
-    """An image as the encoder sees it, or why it cannot be read."""
-
-    pixels: np.ndarray | None
-    sha256: bytes = b""
-    width: int = 0
-    height: int = 0
-    changes: tuple[str, ...] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Reader(Dataset[Read]):
-    """Images of a listing, decoded; with a picture for people beside, below `thumbs` if there is such a folder."""
-
-    images: Images
-    rows: np.ndarray
-    ids: list[str]
-    preprocessing: Seen
-    thumbs: Path | None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: int) -> Read:
-        row = int(self.rows[place])
-        try:
-            encoded = self.images.read(row)
-            image, width, height, changes = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
-        except FileNotFoundError:
-            return Read(None, problem="does not exist")
-        except OSError as error:
-            return Read(None, problem=f"cannot be read ({error.strerror or error})")
-        except ValueError as error:
-            return Read(None, problem=str(error))
-        if self.thumbs is not None:
-            _write_thumbnail(self.thumbs, self.ids[place], thumbnail(image, THUMBNAIL))
-        return Read(self.preprocessing.pixels(image), sha256(encoded).digest(), width, height, changes)
-
-
-def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
-    """Below `thumbs`, wherever the name would lead; a name that no file can have gets none."""
-    path = Path(os.path.normpath(thumbs / name))
-    if thumbs not in path.parents:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, ValueError):
-        return
-    except OSError as error:
-        if error.errno != 36:  # ENAMETOOLONG
-            raise
-
-
-Batch = tuple[list[Tensor], list[Read]]
-"""The pixels of images that could be read, stacked, and what else was read."""
-
-
-def _collated(batch: list[Read]) -> Batch:
-    """Tensors travel through shared memory."""
-    seen = stacked(read.pixels for read in batch if read.pixels is not None)
-    return seen, [read._replace(pixels=None) for read in batch]
+def extracted(
+    extractor: Extractor, seen: Sequence[Tensor], batch: Sequence[Read], device: torch.device
+) -> dict[str, np.ndarray]:
+    """What the extractor makes of the images of a batch that could be read, whose pixels are `seen`."""
+    sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
+    parts, start = [], 0
+    for pixels in seen:
+        widths, heights = sizes[start : start + len(pixels)].T
+        parts.append(extractor.extract(pixels, widths, heights, device))
+        start += len(pixels)
+    return {name: np.concatenate([part[name] for part in parts]) for name in extractor.columns} if parts else {}
 
 
 @dataclass
 class Extraction:
-    """One split: its arrays in `folder`, the rest in `work`."""
+    """One split: its arrays in `folder`, with pictures for people in `thumbs` if there are any; the rest in `work`."""
 
     folder: Path
     work: Path
     split: str
     extractor: Extractor
+    ids: Sequence[str]
+    thumbs: Path | None
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,22 +95,32 @@ class Extraction:
     def _progress_file(self) -> Path:
         return self.work / f"{self.split}.progress.json"
 
-    def run(self, reader: Reader, loading: Loading) -> Iterator[tuple[int, float]]:
-        """Go on where the last run was; yields how many images are done, and how many a second."""
+    def run(self, reader: Reader, loading: Loading) -> Iterator[int]:
+        """Go on where the last run was; yields how many images are done."""
+        with self.appending() as append:
+            for seen, batch in batches(reader, self.progress["done"], loading):
+                append(extracted(self.extractor, seen, batch, loading.device), batch)
+                yield self.progress["done"]
+
+    @contextmanager
+    def appending(self) -> Iterator[Append]:
+        """Open the files where the last run was, to be saved after each block and in the end."""
         self._cut_to_whole_blocks()
-        start, clock = self.progress["done"], time.monotonic()
         with ExitStack() as stack:
             arrays = {name: stack.enter_context(_appending(path)) for name, path in self.arrays.items()}
             records = stack.enter_context(_appending(self._records_file))
-            saved = start
-            for seen, batch in _batches(reader, start, loading):
-                self._extract(seen, batch, arrays, loading.device)
+            saved = self.progress["done"]
+
+            def append(made: Mapping[str, np.ndarray], batch: Sequence[Read]) -> None:
+                nonlocal saved
+                for name, rows in made.items():
+                    arrays[name].write(np.ascontiguousarray(rows).data)
                 self._note(batch, records)
-                done = self.progress["done"]
-                if done - saved >= BLOCK:
+                if self.progress["done"] - saved >= BLOCK:
                     self._save(*arrays.values(), records)
-                    saved = done
-                yield done, (done - start) / (time.monotonic() - clock)
+                    saved = self.progress["done"]
+
+            yield append
             self._save(*arrays.values(), records)
 
     def finish(self) -> None:
@@ -187,25 +134,16 @@ class Extraction:
                 assert file.tell() == HEADER  # numpy leaves room for any number of images
                 os.fsync(file.fileno())
 
-    def _extract(
-        self, seen: list[Tensor], batch: list[Read], arrays: Mapping[str, BinaryIO], device: torch.device
-    ) -> None:
-        """Append what the extractor makes of the images that could be read."""
-        sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
-        start = 0
-        for pixels in seen:
-            widths, heights = sizes[start : start + len(pixels)].T
-            for name, made in self.extractor.extract(pixels, widths, heights, device).items():
-                arrays[name].write(np.ascontiguousarray(made).data)
-            start += len(pixels)
-
-    def _note(self, batch: list[Read], records: BinaryIO) -> None:
-        """Records of a batch, whose order is that of the listing."""
+    def _note(self, batch: Sequence[Read], records: BinaryIO) -> None:
+        """Records and pictures of a batch, whose order is that of the listing."""
         progress = self.progress
         places = range(progress["done"], progress["done"] + len(batch))
         whole = [(place, read) for place, read in zip(places, batch, strict=True) if not read.problem]
         rows = [(place, read.sha256, read.width, read.height) for place, read in whole]
         records.write(np.array(rows, RECORD).tobytes())
+        if self.thumbs is not None:
+            for place, read in whole:
+                _write_thumbnail(self.thumbs, self.ids[place], read.thumbnail)
         progress["done"] += len(batch)
         progress["kept"] += len(whole)
         progress["broken"] += [[place, read.problem] for place, read in zip(places, batch, strict=True) if read.problem]
@@ -237,23 +175,16 @@ def _appending(path: Path) -> BinaryIO:
     return file
 
 
-def _begin_worker(_: int) -> None:
-    """One that outlived a killed run would write pictures into what the next one makes."""
-    die_with_parent()
-
-
-def _batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
-    if start == len(reader):
-        return iter(())
-    return iter(
-        DataLoader(
-            reader,
-            batch_size=loading.batch,
-            sampler=range(start, len(reader)),
-            num_workers=loading.workers,
-            collate_fn=_collated,
-            pin_memory=loading.device.type == "cuda",
-            prefetch_factor=4 if loading.workers else None,
-            worker_init_fn=_begin_worker,
-        )
-    )
+def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
+    """Below `thumbs`, wherever the name would lead; a name that no file can have gets none."""
+    path = Path(os.path.normpath(thumbs / name))
+    if thumbs not in path.parents:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, ValueError):
+        return
+    except OSError as error:
+        if error.errno != 36:  # ENAMETOOLONG
+            raise

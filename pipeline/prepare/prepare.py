@@ -6,9 +6,10 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +20,10 @@ import numpy as np
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extraction import Extraction, Loading, Reader
+from aoq.pipeline.prepare.extraction import Extraction
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.reader import Loading, Reader
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Listing, clean_captions
 from aoq.pipeline.prepare.sources.recognise import open_source
@@ -67,20 +69,36 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     parts = _parts(listing)
     loading = Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device)
     extractor.to(device)
-    extractions = {name: Extraction(folder, work, name, extractor) for name in parts}
     thumbs = folder / "thumbs" if request.thumbnails else None
-    before = 0
+    extractions = {
+        name: Extraction(folder, work, name, extractor, part.ids.to_pylist(), thumbs) for name, part in parts.items()
+    }
+    pace = _Pace(report, len(listing), done=sum(each.progress["done"] for each in extractions.values()))
     for name, part in parts.items():
-        reader = Reader(part.images, part.rows, part.ids.to_pylist(), extractor.preprocessing, thumbs)
-        for done, speed in extractions[name].run(reader, loading):
-            left = timedelta(seconds=round((len(listing) - before - done) / speed))
-            report(before + done, len(listing), f"{speed:.1f} images/s, {left} left")
-        before += len(part)
+        reader = Reader(part.images, part.rows, extractor.preprocessing, request.thumbnails)
+        for _ in extractions[name].run(reader, loading):
+            pace.say(sum(each.progress["done"] for each in extractions.values()))
     skipped = _check_broken(request, parts, extractions)
     counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}
     _report_leaks(extractions)
     _write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
     return Prepared(listing.kind, extractor, counts, skipped)
+
+
+@dataclass
+class _Pace:
+    """Says how many images are done, how fast, and how long the others will take."""
+
+    report: Report
+    total: int
+    done: int
+    """By runs before this one."""
+    clock: float = field(default_factory=time.monotonic)
+
+    def say(self, done: int) -> None:
+        speed = (done - self.done) / (time.monotonic() - self.clock)
+        left = timedelta(seconds=round((self.total - done) / speed))
+        self.report(done, self.total, f"{speed:.1f} images/s, {left} left")
 
 
 def _without_silent(listing: Listing) -> Listing:

@@ -1,0 +1,101 @@
+"""Images of a listing, read ahead in batches as an encoder sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from aoq.pipeline.orphans import die_with_parent
+from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
+from aoq.pipeline.prepare.images import decode, thumbnail
+from aoq.pipeline.prepare.sources.listing import Images
+
+THUMBNAIL = 200
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How images are read ahead; nothing of it changes a result."""
+
+    workers: int
+    batch: int
+    device: torch.device
+
+
+class Read(NamedTuple):
+    """An image as the encoder sees it, or why it cannot be read."""
+
+    pixels: np.ndarray | None
+    sha256: bytes = b""
+    width: int = 0
+    height: int = 0
+    changes: tuple[str, ...] = ()
+    problem: str = ""
+    thumbnail: bytes = b""
+
+
+@dataclass(frozen=True)
+class Reader(Dataset[Read]):
+    """Images of a listing, decoded; with a picture for people beside, if that is wanted."""
+
+    images: Images
+    rows: np.ndarray
+    preprocessing: Seen
+    thumbnails: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> Read:
+        try:
+            encoded = self.images.read(int(self.rows[place]))
+            image, width, height, changes = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
+        except FileNotFoundError:
+            return Read(None, problem="does not exist")
+        except OSError as error:
+            return Read(None, problem=f"cannot be read ({error.strerror or error})")
+        except ValueError as error:
+            return Read(None, problem=str(error))
+        small = thumbnail(image, THUMBNAIL) if self.thumbnails else b""
+        pixels = self.preprocessing.pixels(image)
+        return Read(pixels, sha256(encoded).digest(), width, height, changes, thumbnail=small)
+
+
+Batch = tuple[list[Tensor], list[Read]]
+"""The pixels of images that could be read, stacked, and what else was read."""
+
+
+def batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
+    """All images from the place `start` on, in order."""
+    if start == len(reader):
+        return iter(())
+    return iter(
+        DataLoader(
+            reader,
+            batch_size=loading.batch,
+            sampler=range(start, len(reader)),
+            num_workers=loading.workers,
+            collate_fn=_collated,
+            pin_memory=loading.device.type == "cuda",
+            prefetch_factor=4 if loading.workers else None,
+            worker_init_fn=_begin_worker,
+        )
+    )
+
+
+def _collated(batch: list[Read]) -> Batch:
+    """Tensors travel through shared memory."""
+    seen = stacked(read.pixels for read in batch if read.pixels is not None)
+    return seen, [read._replace(pixels=None) for read in batch]
+
+
+def _begin_worker(_: int) -> None:
+    """One that outlived a killed run would read on for nobody."""
+    die_with_parent()
