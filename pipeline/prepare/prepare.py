@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,18 +20,18 @@ from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.extraction import Extraction
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.finishing import finish, report_leaks, write_about
 from aoq.pipeline.prepare.reader import Loading, Reader
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Listing, clean_captions
 from aoq.pipeline.prepare.sources.recognise import open_source
 from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
-from aoq.pipeline.prepare.writing import Counts, write_images, write_split
+from aoq.pipeline.prepare.writing import Counts
 from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 
-ABOUT = "prepared.json"
 NAMED = 5
 """Images that an error names; the log names all."""
 
@@ -79,9 +76,9 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
         for _ in extractions[name].run(reader, loading):
             pace.say(sum(each.progress["done"] for each in extractions.values()))
     skipped = _check_broken(request, parts, extractions)
-    counts = {name: _finish(request, folder, part, extractions[name]) for name, part in parts.items()}
-    _report_leaks(extractions)
-    _write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
+    counts = {name: finish(request, folder, part, extractions[name]) for name, part in parts.items()}
+    report_leaks(extractions)
+    write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
     return Prepared(listing.kind, extractor, counts, skipped)
 
 
@@ -193,67 +190,3 @@ def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: M
     if broken:
         logger.warning("%d images are left out with their captions", len(broken))
     return len(broken)
-
-
-def _finish(request: Request, folder: Path, part: Listing, extraction: Extraction) -> Counts:
-    """Write a split's other files, and its header last."""
-    records = extraction.records
-    kept = part.take(np.asarray(records["place"]))
-    counts = write_split(folder, extraction.split, kept, records)
-    write_images(folder / f"{extraction.split}_images.parquet", kept, records, pack=request.pack)
-    extraction.finish()
-    for change, images in extraction.progress["changed"].items():
-        logger.info("%s: %d images are %s", extraction.split, images, CHANGES[change])
-    if counts.copies:
-        logger.warning(
-            "%s: %d images stand there before, byte for byte; %s_identity.npy says which are the same",
-            *(extraction.split, counts.copies, extraction.split),
-        )
-    return counts
-
-
-CHANGES = {
-    "animated": "animated: the first frame is used",
-    "rotated": "turned upright as EXIF says",
-    "CMYK": "CMYK: converted to RGB",
-    "16-bit": "16-bit: the upper eight bits are used",
-    "transparent": "transparent: laid on white",
-}
-
-
-def _report_leaks(extractions: Mapping[str, Extraction]) -> None:
-    """Warn of images that are in train too."""
-    hashes = {name: set(map(bytes, found.records["sha256"])) for name, found in extractions.items()}
-    train = hashes.pop("train", set())
-    for name, others in hashes.items():
-        if both := len(others & train):
-            logger.warning("%d images of %s are in train too, byte for byte: a leak", both, name)
-
-
-def _write_about(
-    request: Request,
-    folder: Path,
-    kind: str,
-    extractor: Extractor,
-    counts: Mapping[str, Counts],
-    skipped: int,
-    extractions: Mapping[str, Extraction],
-) -> None:
-    seen = extractor.preprocessing
-    about: dict[str, Any] = {
-        "source": request.source,
-        "kind": kind,
-        "extractor": {
-            "name": extractor.name,
-            "tokens": extractor.tokens,
-            "grid": extractor.grid,
-            "dims": extractor.dims,
-            "weights_sha256": extractor.fingerprint,
-            "preprocessing": vars(seen),
-        },
-        "splits": {name: split._asdict() for name, split in counts.items()},
-        "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
-        "skipped": skipped,
-        "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
-    }
-    write_atomically(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
