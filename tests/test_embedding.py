@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model
-from aoq.pipeline import embedding
+from aoq.pipeline import embedding, embedding_blocks
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, sides_of, similarity_matrix, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
+from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
+from aoq.pipeline.search.runners import run_in_process
+from aoq.pipeline.search.store import Folder
 
 CPU = torch.device("cpu")
 
@@ -60,7 +63,7 @@ class StopError(Exception):
 
 
 def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
+    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
     model = small_model("vsepp")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
@@ -89,6 +92,24 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     np.testing.assert_allclose(scores, similarity_matrix(model, pairs, CPU), atol=1e-6)
 
 
+def test_blocks_that_others_did_in_any_order_are_those_of_one_process(pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
+    whole, others, blocks = (tmp_path / name for name in ("whole", "others", "blocks"))
+    for folder in (whole, others, blocks):
+        folder.mkdir()
+
+    def last_first(steps, sides, store, progress):
+        run_in_process([list(reversed(step)) for step in steps], sides, store, progress)
+
+    sides, seen = sides_of(small_model("vsepp"), pairs, CPU), []
+    write_embeddings(sides, whole)
+    write_embeddings(sides, others, lambda done, *_: seen.append(done), run=last_first, store=Folder(blocks))
+    assert seen == [4, 8, 9, 13, 17, 21, 25, 29, 33, 36]
+    assert list(blocks.iterdir()) == []
+    for path in whole.iterdir():
+        assert (others / path.name).read_bytes() == path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("file", "place", "said", "again"),
     [
@@ -103,7 +124,7 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     ],
 )
 def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog, file, place, said, again):
-    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
+    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
     model, whole = small_model("vsepp"), tmp_path / "whole"
     whole.mkdir()
     write_embeddings(sides_of(model, pairs, CPU), whole)

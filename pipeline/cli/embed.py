@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import PATH, with_default
+from aoq.pipeline.cli.options import PATH, cluster_options, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside
+
+BLOCKS = "blocks"
 
 
 @click.command()
@@ -20,7 +22,10 @@ from aoq.pipeline.scratch import publish, scratch_beside
 @with_default("--split", default="train", help="Which of its splits.")
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
-def embed(folder: Path, output: Path, name: str, split: str, device: str, threads: int) -> None:
+@cluster_options("Who encodes; with ray, threads (0: one) are a unit's, and many run at a time.")
+def embed(
+    folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
+) -> None:
     """Embed a prepared folder's photographs and captions.
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
@@ -34,25 +39,31 @@ def embed(folder: Path, output: Path, name: str, split: str, device: str, thread
 
     does the same inside an experiment, in place of a first round. A run that was cut short goes on where it was.
     """
-    from aoq.pipeline.embedding import SIDES, finish_embeddings, write_embeddings
+    from aoq.pipeline.embedding_blocks import finish_embeddings
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.prepare.encoders import open_encoder
-    from aoq.pipeline.produce.photographs import encoded_sides, encoding_of, open_photographs
+    from aoq.pipeline.produce.encoding import Encoding, write_encoded
+    from aoq.pipeline.produce.photographs import open_photographs
 
+    engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     if output.exists():
         raise ValueError(f"{output} is there already; choose another name.")
     opened = open_split(folder, split)
     photographs = open_photographs(folder, split, opened.image_count)
-    chosen = Engine(device, threads).torch_device()
+    engine.torch_device()
     encoder = open_encoder(name)
-    job = encoding_of(folder, split, encoder)
-    with scratch_beside(output, keep=lambda scratch: any(scratch.glob("*/*/*.progress.json"))) as scratch:
-        made = scratch / job / output.name
+    encoding = Encoding(name, encoder, folder, split, photographs, opened.image_count, opened.captions)
+    with scratch_beside(output, keep=_has_blocks) as scratch:
+        made = scratch / encoding.key / output.name
         made.mkdir(parents=True, exist_ok=True)
         with show_progress("embedding") as report:
-            sides = encoded_sides(photographs, opened.image_count, opened.captions, encoder, chosen)
-            write_embeddings(sides, made, report)
+            write_encoded(encoding, made, scratch / BLOCKS, engine, report)
         finish_embeddings(made)
         publish(made, output)
-    sizes = " and ".join(f"{sides[side].count:,} {side}" for side in SIDES)
+    sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoder.images.dims} numbers each, by {encoder.name}")
+
+
+def _has_blocks(scratch: Path) -> bool:
+    """Whether there is anything that a next run could use."""
+    return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{BLOCKS}/*.unit"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from aoq.pipeline.cli.options import PATH, mining_options, with_default
+from aoq.pipeline.cli.options import PATH, cluster_options, mining_options
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.digests import digest, file_sha256
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 @click.argument("output", type=PATH)
 @mining_options
 @click.option("--sides", nargs=2, metavar="NAME NAME", help="What the rows are, if not images and captions.")
-@with_default(
-    "--backend",
-    default="inprocess",
-    type=click.Choice(["inprocess", "ray"]),
-    help="Who mines; with ray, threads (0: one) and memory are a unit's, and many run at a time.",
-)
-@click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here.")
+@cluster_options("Who mines; with ray, threads (0: one) and memory are a unit's, and many run at a time.")
 def mine(
     images: str,
     captions: tuple[str, ...],

@@ -86,6 +86,16 @@ pairing_options = _together(
     click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
 )
+
+
+def cluster_options(who: str) -> Decorator:
+    """Take --backend, which says who does the work, and --ray-address."""
+    return _together(
+        with_default("--backend", default="inprocess", type=click.Choice(["inprocess", "ray"]), help=who),
+        click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here."),
+    )
+
+
 mining_options = _together(
     pairing_options,
     image_ids,

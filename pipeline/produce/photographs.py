@@ -18,7 +18,7 @@ from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
 from aoq.pipeline.digests import digest, file_sha256
-from aoq.pipeline.embedding import Side
+from aoq.pipeline.embedding_blocks import Side
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
 from aoq.pipeline.prepare.extractors.preprocessing import stacked

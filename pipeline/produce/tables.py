@@ -13,7 +13,8 @@ from aoq.pipeline.config.screen import FILES
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
-from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, sides_of, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file, take_in
 from aoq.pipeline.mining.mine import mine
@@ -24,7 +25,8 @@ from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split, open_true_train_split
-from aoq.pipeline.produce.photographs import encoded_sides, encoding_of, open_photographs
+from aoq.pipeline.produce.encoding import Encoding, write_encoded
+from aoq.pipeline.produce.photographs import encoding_of, open_photographs
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.runners import choose_search_runner
@@ -53,16 +55,13 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _encode(chain: Chain, encoder_name: str, folder: Path, engine: Engine) -> str:
     """Write an encoder's vectors of the training split's photographs and captions; the sha256 of its weights."""
-    device, split, name = (
-        engine.torch_device(),
-        open_true_train_split(chain, engine.verify),
-        chain.experiment.dataset.train,
-    )
+    name, split = chain.experiment.dataset.train, open_true_train_split(chain, engine.verify)
     encoder = open_encoder(encoder_name)
     photographs = open_photographs(chain.folder, name, open_checked(chain, name, engine.verify).image_count)
     take_in("encoder", lambda: encoding_of(chain.folder, name, encoder))
+    encoding = Encoding(encoder_name, encoder, chain.folder, name, photographs, split.image_count, split.captions)
     with show_progress("embeddings") as report:
-        write_embeddings(encoded_sides(photographs, split.image_count, split.captions, encoder, device), folder, report)
+        write_encoded(encoding, folder, folder / UNITS, engine, report)
     return encoder.images.fingerprint
 
 

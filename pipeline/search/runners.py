@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Folder, Memory, Store
-from aoq.pipeline.search.units import Backend, Progress, Steps
+from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.cluster.job import Job as ClusterJob
@@ -46,6 +47,34 @@ def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress
             unit.do(job, store)
             done += 1
             progress(done, total)
+
+
+def run_in_order(
+    units: Sequence[Unit[Job]], job: Job, store: Store, run: Runner[Job], take: Callable[[int, pa.Table], None]
+) -> None:
+    """Do units of one table each; `take` gets every one's number and table, in order, and the store forgets it.
+
+    A table is taken as soon as it and those before it are there. One whose taking fails is made again by the next run.
+    """
+    waiting = deque(enumerate(units))
+
+    def take_next() -> None:
+        number, unit = waiting.popleft()
+        (name,) = unit.outputs
+        try:
+            take(number, store.read(name))
+        finally:
+            store.drop(name)
+
+    def take_ready(*_: int) -> None:
+        while waiting and store.has(waiting[0][1].outputs[0]):
+            take_next()
+
+    take_ready()
+    if missing := [unit for _, unit in waiting if not store.has(unit.outputs[0])]:
+        run([missing], job, store, take_ready)
+    while waiting:  # a folder that nodes share may show late what is there
+        take_next()
 
 
 def run_search(

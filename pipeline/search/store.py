@@ -70,6 +70,10 @@ class Folder:
             file.write(checksum)
         os.replace(temporary, self._file(name))
 
+    def drop(self, name: str) -> None:
+        """Delete a table that was taken over elsewhere."""
+        self._file(name).unlink(missing_ok=True)
+
     def clear_unfinished(self) -> None:
         """Delete what killed processes had begun to write."""
         for path in self.path.glob("*.tmp-*"):
@@ -124,6 +128,9 @@ class Memory:
 
     def write(self, name: str, table: pa.Table) -> None:
         self._tables[name] = table
+
+    def drop(self, name: str) -> None:
+        self._tables.pop(name, None)
 
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self._tables if name.startswith(prefix))

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from aoq.pipeline import embedding
+from aoq.pipeline import embedding_blocks
 from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
 
@@ -26,8 +26,8 @@ GONE_SECONDS = 5
 
 def main(folder: Path, name: str, *command: str) -> str | None:
     forks.preload()
-    extraction.BLOCK = embedding.STORE_ROWS = BLOCK  # the commands' forks have them, too
-    embedding.BATCH = BATCH
+    extraction.BLOCK = embedding_blocks.STORE_ROWS = BLOCK  # the commands' forks have them, too
+    embedding_blocks.BATCH = BATCH
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
     whole = forks.run(("aoq", name, *command, "whole"), folder)
     if whole.code != 0:

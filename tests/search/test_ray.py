@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,14 +16,15 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.cluster import connection, units
 from aoq.pipeline.search.cluster import job as jobs
+from aoq.pipeline.search.cluster import units
 from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.tiles import TILE_IMAGES
 from aoq.pipeline.search.units import Unit
 from aoq.pipeline.tables.table import read_table
+from tests.two_nodes import STORE_BYTES, two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -35,24 +35,8 @@ MEMORY = 50_000_000
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head and one more node, of one processor each; a lost node is noticed within a few seconds."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    os.environ.update(connection.DEFAULTS)
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    node = {"num_cpus": 1, "object_store_memory": 80_000_000, "memory": 2 * MEMORY}
-    started = Cluster()
-    try:
-        started.add_node(**node, include_dashboard=False, _system_config=checks)
-        started.second = started.add_node(**node)
-        ray.init(started.address, log_to_driver=False)
+    with two_nodes(__name__, 2 * MEMORY) as started:
         yield started
-    finally:
-        ray.shutdown()
-        started.shutdown()
-        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
@@ -107,11 +91,6 @@ def stuck_on(node, marker, unit, problem, store):
     return unit(problem, store)
 
 
-def wait_for(there):
-    while not there():
-        time.sleep(0.05)
-
-
 def test_the_table_is_the_same_though_a_process_dies(cluster, world, tmp_path):
     marker = tmp_path / "died"
     whole = mined(world, tmp_path / "here")
@@ -122,7 +101,7 @@ def test_the_table_is_the_same_though_a_process_dies(cluster, world, tmp_path):
 def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
     import ray
 
-    third, marker = cluster.add_node(num_cpus=1, object_store_memory=80_000_000, memory=MEMORY), tmp_path / "stuck"
+    third, marker = cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, memory=MEMORY), tmp_path / "stuck"
 
     def lose_it():
         wait_for(marker.exists)

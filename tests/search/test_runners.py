@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.cluster.connection import Room, connected, usable_nodes
 from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_search_runner
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.runners import choose_search_runner, run_in_order, run_in_process
+from aoq.pipeline.search.store import Folder, Memory
+from aoq.pipeline.search.units import Unit
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,38 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
 def test_an_unknown_backend_is_refused():
     with pytest.raises(ValueError, match=r"backend is 'dask'; known are inprocess and ray"):
         Engine(backend="dask")
+
+
+def test_units_are_taken_in_order_and_as_soon_as_they_can_be():
+    units = [Unit((f"unit-{n}",), lambda job, store, n=n: [pa.table({"n": [n]})]) for n in range(4)]
+    told, store = [], Memory()
+
+    def run(steps, job, store, progress):
+        for done, number in enumerate((2, 0, 1, 3), start=1):
+            steps[0][number].do(job, store)
+            progress(done, 4)
+            told.append(f"done {number}")
+
+    run_in_order(units, None, store, run, lambda number, table: told.append((number, table["n"].to_pylist())))
+    assert told == ["done 2", (0, [0]), "done 0", (1, [1]), (2, [2]), "done 1", (3, [3]), "done 3"]
+    assert store.names("") == []
+
+
+def test_a_table_that_is_there_is_taken_and_not_made_again(tmp_path):
+    """A next run takes them, of a folder, too; one whose taking failed is made again."""
+    made, taken = [], []
+    units = [Unit((f"unit-{n}",), lambda job, store, n=n: made.append(n) or [pa.table({"n": [n]})]) for n in range(3)]
+
+    def take(number, table):
+        if number == 1 and len(taken) == 1:
+            raise OSError("no room")
+        taken.append(number)
+
+    store = Folder(tmp_path)
+    units[2].do(None, store)
+    with pytest.raises(OSError, match="no room"):
+        run_in_order(units, None, store, run_in_process, take)
+    assert (made, taken) == ([2, 0, 1], [0])
+    taken.append("again")
+    run_in_order(units[1:], None, store, run_in_process, lambda number, table: taken.append(table["n"].to_pylist()))
+    assert (made, taken) == ([2, 0, 1, 1], [0, "again", [1], [2]])

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Int
+from typing_extensions import override
 
 from aoq.pipeline.reading import reading
 
@@ -46,9 +47,34 @@ class Images(ABC):
         """Give the file that is the image; None where it is part of another file."""
         return None
 
+    def part(self, rows: Int[np.ndarray, " some"]) -> Images:
+        """Give these alone, in this order, in a form that is small where it is sent elsewhere."""
+        return Part(self, rows)
+
     def identity(self) -> str:
         """Give the same for the same images: by names, sizes and times of files, not by their content."""
         return stamp_of(self.files)
+
+
+@dataclass(frozen=True)
+class Part(Images):
+    """Some rows of others."""
+
+    whole: Images
+    rows: Int[np.ndarray, " some"]
+
+    @property
+    def files(self) -> Sequence[str]:  # type: ignore[override]
+        return self.whole.files
+
+    def read(self, row: int) -> bytes:
+        return self.whole.read(int(self.rows[row]))
+
+    def path(self, row: int) -> str | None:
+        return self.whole.path(int(self.rows[row]))
+
+    def describe(self, row: int) -> str:
+        return self.whole.describe(int(self.rows[row]))
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,10 @@ class Files(Images):
 
     def describe(self, row: int) -> str:
         return self.files[row]
+
+    @override
+    def part(self, rows: Int[np.ndarray, " some"]) -> Files:
+        return Files([self.files[row] for row in rows])
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,12 @@ class FileParts(Images):
 
     def describe(self, row: int) -> str:
         return f"{self.files[self.file_of[row]]}:{self.names[row]}"
+
+    @override
+    def part(self, rows: Int[np.ndarray, " some"]) -> FileParts:
+        held, file_of = np.unique(self.file_of[rows], return_inverse=True)
+        files, names = [self.files[file] for file in held], [self.names[row] for row in rows]
+        return FileParts(files, file_of, self.starts[rows], self.sizes[rows], names)
 
 
 @dataclass(frozen=True)
@@ -114,6 +150,10 @@ class ParquetImages(Images):
                 kept = group, opened.read_row_group(place, [self.column])[self.column]
             vars(self)["_kept"] = kept
         return bytes_of(kept[1][row - int(starts[group])].as_py())
+
+    @override
+    def part(self, rows: Int[np.ndarray, " some"]) -> Part:
+        return Part(ParquetImages(self.files, self.column), rows)  # without the row group that is at hand
 
     def describe(self, row: int) -> str:
         group = int(np.searchsorted(self._groups[1], row, side="right")) - 1

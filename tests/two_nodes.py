@@ -1,0 +1,46 @@
+"""A Ray cluster of two nodes on this machine, for tests marked `cluster`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from aoq.pipeline.search.cluster import connection
+
+STORE_BYTES = 80_000_000
+
+
+@contextmanager
+def two_nodes(module: str, memory: int) -> Iterator[Any]:
+    """A head and one more node, `second`, of one processor each; a lost node is noticed within a few seconds.
+
+    What the test module brings of its own travels to the workers, which do not have it.
+    """
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(connection.DEFAULTS)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[module])
+    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "memory": memory}
+    started = Cluster()
+    try:
+        started.add_node(**node, include_dashboard=False, _system_config=checks)
+        started.second = started.add_node(**node)
+        ray.init(started.address, log_to_driver=False)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[module])
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    while not there():
+        time.sleep(0.05)
