@@ -178,6 +178,19 @@ def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
     assert not list((tmp_path / "work").glob("token*"))
 
 
+def test_units_that_take_a_gpu_are_done_where_there_is_one(cluster, world, tmp_path):
+    def ship(problem, store):
+        return replace(SHIP(problem, store), gpus=1)
+
+    run = partial(units.run_on_ray, ship=ship, address=cluster.address, cpus=1)
+    with pytest.raises(ValueError, match=r"room for a unit of 1 threads, a GPU and 50 MB; there are 2 nodes"):
+        mined(world, tmp_path / "nowhere", run)
+    third = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE_BYTES, memory=MEMORY)
+    there = mined(world, tmp_path / "there", run)
+    cluster.remove_node(third)
+    assert there == mined(world, tmp_path / "here")
+
+
 def test_a_unit_that_no_node_has_room_for_is_refused(cluster, world, tmp_path):
     with pytest.raises(ValueError, match=r"no node .* room for a unit of 1 threads and 900 MB; there are 2 nodes"):
         mined(replace(world, memory=900_000_000), tmp_path, on(cluster))

@@ -98,7 +98,7 @@ def check_nodes(ray: Any, job: Job[Any], room: Room) -> None:
 
     token = f"token-{uuid4().hex}"
     (job.work / token).write_text(token)
-    task = ray.remote(num_cpus=0, max_retries=0)(problems_here)
+    task = ray.remote(num_cpus=0, num_gpus=room.gpus, max_retries=0)(problems_here)
     try:
         asked = {
             name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(job, token)

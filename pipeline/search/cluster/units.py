@@ -44,7 +44,9 @@ def run_on_ray(
         job = ship(opened, replace(store, path=store.path.absolute()))
         room = Room(cpus, job.memory, job.gpus)
         check_nodes(ray, job, room)
-        task = ray.remote(num_cpus=cpus, memory=job.memory, num_gpus=job.gpus, max_retries=RETRIES)(do_unit)
+        takes = {"num_cpus": cpus, "memory": job.memory, "num_gpus": job.gpus}
+        # With a GPU, Ray would else start a process for each unit, which opens the job anew.
+        task = ray.remote(**takes, max_retries=RETRIES, max_calls=0)(do_unit)
         total, done = sum(map(len, steps)), 0
         for step in steps:
             waiting = [task.remote(unit, job, cpus) for unit in step]
