@@ -18,7 +18,7 @@ THREADS_PER_CORE = 64
 class Engine:
     device: str = "auto"
     threads: int = 0
-    """0: as many as this process may use; of a mining unit on Ray, one."""
+    """0: as many as this process may use; of a unit on Ray, one."""
     checkpoint_steps: int = 500
     tensorboard: bool = False
     verify: Verify = "sampled"
@@ -26,7 +26,7 @@ class Engine:
     mining_memory_mb: int = 1500
     """MB that mining may use beyond the embeddings, about; on Ray, each unit."""
     backend: str = "inprocess"
-    """Who does mining's units: this process, or Ray."""
+    """Who mines, extracts and encodes: this process, or Ray."""
     ray_address: str = ""
     """The cluster's address: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import COUNT, PATH, with_default
+from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, with_default
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
@@ -37,6 +37,7 @@ ABOUT = "prepared.json"
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--batch-size", default=32, type=COUNT, help="Images at a time.")
 @with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
+@cluster_options("Who extracts; with ray, threads (0: one) are a unit's, and many run at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
 def prepare(
     source: str,
@@ -49,6 +50,8 @@ def prepare(
     device: str,
     threads: int,
     batch_size: int,
+    backend: str,
+    ray_address: str,
     overwrite: bool,
     thumbnails: bool,
     **options: object,
@@ -69,6 +72,7 @@ def prepare(
     from aoq.pipeline.prepare.sources.layout import Columns
     from aoq.pipeline.prepare.splits import read_sizes
 
+    engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     columns = Columns(image_column, caption_column, id_column, split_column)
     request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
     with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_work(scratch, folder)) as scratch:
@@ -78,7 +82,7 @@ def prepare(
         if folder.exists() and not (folder / ABOUT).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
-            found = fill(request, made, scratch / "work", Engine(device, threads), batch=batch_size, report=report)
+            found = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
         publish(made, folder)
     for name, counts in found.splits.items():
         echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")

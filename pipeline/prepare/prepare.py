@@ -6,9 +6,10 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import numpy as np
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.blocks import Extracting, extract_blocks
 from aoq.pipeline.prepare.extraction import Extraction
+from aoq.pipeline.prepare.extraction_job import ship_extraction
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor
 from aoq.pipeline.prepare.finishing import finish, report_leaks, write_about
@@ -29,9 +32,14 @@ from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images,
 from aoq.pipeline.prepare.writing import Counts
 from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.search.cluster.connection import load_ray
+from aoq.pipeline.search.runners import choose_runner
+from aoq.pipeline.search.store import Folder
 
 logger = logging.getLogger(__name__)
 
+BLOCKS = "blocks"
+"""In `work`: blocks of images that nodes extracted."""
 NAMED = 5
 """Images that an error names; the log names all."""
 
@@ -49,11 +57,15 @@ class Prepared:
 def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
     """Fill `folder` with a dataset folder; `work` has what the next run needs until the folder is published.
 
+    On Ray the nodes extract blocks of images, and leave them in `work`.
+
     Raises:
         ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
             be skipped. What was extracted so far is kept.
     """
     import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
+    if engine.backend == "ray":
+        load_ray()
     listing = open_source(request.source, request.images, request.columns)
     logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
     listing = _without_silent(listing)
@@ -61,20 +73,25 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     work.mkdir(parents=True, exist_ok=True)
     device = engine.torch_device()
     extractor = open_extractor(request.extractor, request.tokens)
-    _begin(request, listing, extractor, folder, work)
+    asked = _begin(request, listing, extractor, folder, work)
     listing = _with_splits(request, listing, work, report)
     parts = _parts(listing)
-    loading = Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device)
+    job = Extracting(extractor, Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device))
     extractor.to(device)
     thumbs = folder / "thumbs" if request.thumbnails else None
     extractions = {
         name: Extraction(folder, work, name, extractor, part.ids.to_pylist(), thumbs) for name, part in parts.items()
     }
-    pace = _Pace(report, len(listing), done=sum(each.progress["done"] for each in extractions.values()))
-    for name, part in parts.items():
-        reader = Reader(part.images, part.rows, extractor.preprocessing, request.thumbnails)
-        for _ in extractions[name].run(reader, loading):
-            pace.say(sum(each.progress["done"] for each in extractions.values()))
+    pace = _Pace(report, extractions.values(), len(listing))
+    if engine.backend == "inprocess":
+        for name, part in parts.items():
+            for _ in extractions[name].run(_reader(request, part, job), job.loading):
+                pace.say()
+    else:
+        readers = {name: _reader(request, part, job) for name, part in parts.items()}
+        ship = partial(ship_extraction, request=request, reader=_reader(request, listing, job))
+        store = _open_blocks(work / BLOCKS, digest([asked, job.loading.batch]))
+        extract_blocks(extractions, readers, job, store, choose_runner(engine, ship), pace.say)
     skipped = _check_broken(request, parts, extractions)
     counts = {name: finish(request, folder, part, extractions[name]) for name, part in parts.items()}
     report_leaks(extractions)
@@ -82,20 +99,36 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     return Prepared(listing.kind, extractor, counts, skipped)
 
 
+def _reader(request: Request, part: Listing, job: Extracting) -> Reader:
+    return Reader(part.images, part.rows, job.extractor.preprocessing, request.thumbnails)
+
+
+def _open_blocks(folder: Path, of: str) -> Folder:
+    folder.mkdir(exist_ok=True)
+    store = Folder(folder, of)
+    store.clear_unfinished()
+    return store
+
+
 @dataclass
 class _Pace:
     """Says how many images are done, how fast, and how long the others will take."""
 
     report: Report
+    extractions: Collection[Extraction]
     total: int
-    done: int
-    """By runs before this one."""
-    clock: float = field(default_factory=time.monotonic)
 
-    def say(self, done: int) -> None:
-        speed = (done - self.done) / (time.monotonic() - self.clock)
+    def __post_init__(self) -> None:
+        self.start, self.clock = self._done(), time.monotonic()
+
+    def say(self) -> None:
+        done = self._done()
+        speed = (done - self.start) / (time.monotonic() - self.clock)
         left = timedelta(seconds=round((self.total - done) / speed))
         self.report(done, self.total, f"{speed:.1f} images/s, {left} left")
+
+    def _done(self) -> int:
+        return sum(each.progress["done"] for each in self.extractions)
 
 
 def _without_silent(listing: Listing) -> Listing:
@@ -113,8 +146,8 @@ def _without_silent(listing: Listing) -> Listing:
     return listing
 
 
-def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> None:
-    """Forget what was made of another request."""
+def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> str:
+    """Forget what was made of another request; say which this is."""
     job = digest(
         {
             "images": listing.images.identity(),
@@ -133,6 +166,7 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
         write_atomically(file, job.encode())
     elif any(work.glob("*.progress.json")):
         logger.info("going on where the last run was")
+    return job
 
 
 def _clear(folder: Path, work: Path) -> None:
@@ -162,8 +196,8 @@ def _parts(listing: Listing) -> dict[str, Listing]:
 
 
 def _workers(engine: Engine) -> int:
-    """Processes that read ahead: one a core, but for a machine with one."""
-    cores = engine.threads or len(os.sched_getaffinity(0))
+    """Processes that read ahead, on Ray of a unit: one a core, but for a machine with one."""
+    cores = engine.threads or (len(os.sched_getaffinity(0)) if engine.backend == "inprocess" else 1)
     return cores if cores > 1 else 0
 
 

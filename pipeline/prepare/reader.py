@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -52,6 +52,10 @@ class Reader(Dataset[Read]):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def part(self, start: int, stop: int) -> Reader:
+        """Some of them, to be sent elsewhere."""
+        return replace(self, images=self.images.part(self.rows[start:stop]), rows=np.arange(stop - start))
 
     def __getitem__(self, place: int) -> Read:
         try:

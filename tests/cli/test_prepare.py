@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -64,6 +66,14 @@ def test_mistakes_are_one_sentence_and_leave_nothing(photos, tmp_path, arguments
     assert code == 1
     assert sentence in said
     assert not (tmp_path / "made").exists()
+
+
+def test_without_ray_it_says_what_to_install(photos, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, said = aoq("prepare", photos, tmp_path / "made", "--backend", "ray")
+    assert code == 1
+    assert 'pip install "aoq[ray]"' in said
+    assert sorted(path.name for path in tmp_path.iterdir() if "made" in path.name) == []
 
 
 def test_a_parent_that_was_made_for_nothing_is_taken_away(photos, tmp_path):

@@ -1,0 +1,223 @@
+"""Blocks of images as units: whoever does them, in whatever order, the folder is that of one process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.prepare import extraction, prepare
+from aoq.pipeline.prepare.blocks import Extracting, blocks_from, from_table, to_table
+from aoq.pipeline.prepare.extraction_job import ship_extraction
+from aoq.pipeline.prepare.extractors import open_extractor
+from aoq.pipeline.prepare.reader import Loading, Read, Reader
+from aoq.pipeline.prepare.request import Request
+from aoq.pipeline.prepare.sources.layout import Columns
+from aoq.pipeline.prepare.sources.recognise import open_source
+from aoq.pipeline.search.runners import run_in_process
+from aoq.pipeline.search.store import Folder
+from tests.prepare.conftest import CPU, encoded, picture
+from tests.prepare.test_sources import shard
+
+TEXT = "txt", b"text"
+UNITS = Engine("cpu", threads=1, backend="ray")
+
+
+class Killed(BaseException):
+    pass
+
+
+def last_first(steps, job, store, progress):
+    run_in_process([list(reversed(step)) for step in steps], job, store, progress)
+
+
+@pytest.fixture(params=[run_in_process, last_first])
+def in_units(request, tmp_path, monkeypatch):
+    """Prepare in units of six images, done here in this or that order."""
+    monkeypatch.setattr(extraction, "BLOCK", 5)  # rounded up to batches of three
+    monkeypatch.setattr(prepare, "load_ray", lambda: None)
+    given = request.param
+
+    def run(source, name="units", run=given, report=lambda *_: None, **options):
+        monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
+        asked = Request(str(source), **{"extractor": "means:any", **options})
+        prepare.prepare(asked, tmp_path / name, tmp_path / f"{name}.work", UNITS, batch=3, report=report)
+        return tmp_path / name
+
+    return run
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_units_make_the_folder_of_one_process(photos, prepared, in_units, tmp_path):
+    assert contents(in_units(photos)) == contents(prepared(photos))
+    assert list((tmp_path / "units.work" / "blocks").iterdir()) == []
+
+
+def test_broken_images_are_those_of_one_process(photos, prepared, in_units, means):
+    for name, content in (("00.png", b""), ("07.png", b""), ("08.png", b"no image"), ("11.png", b"x")):
+        (photos.parent / name).write_bytes(content)
+    (photos.parent / "09.png").unlink()
+    with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as here:
+        prepared(photos)
+    with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as there:
+        in_units(photos)
+    assert str(there.value) == str(here.value)
+    means.clear()
+    assert contents(in_units(photos, skip_broken=True)) == contents(prepared(photos, skip_broken=True))
+    assert sum(means) == 2  # nothing is extracted again: a blank image tells the shape
+
+
+def test_a_killed_run_goes_on_with_the_blocks_that_are_there(photos, prepared, in_units, means, tmp_path):
+    done = []
+
+    def killed(steps, job, store, progress):
+        """Before the first block, so that none of the others was appended."""
+        for unit in steps[0][1:]:
+            unit.do(job, store)
+        raise Killed
+
+    with pytest.raises(Killed):
+        in_units(photos, run=killed)
+    means.clear()
+    made = in_units(photos, report=lambda *told: done.append(told[0]))
+    assert sum(means) == 6 + 1  # the block that was lost; one blank image tells the shape
+    assert done == [6, 12, 16, 20]
+    assert contents(made) == contents(prepared(photos))
+
+
+def test_what_is_appended_is_not_done_again(photos, prepared, in_units, means):
+    def report(done, total, text):
+        if done == 12:
+            raise Killed
+
+    with pytest.raises(Killed):
+        in_units(photos, report=report)
+    means.clear()
+    again = in_units(photos)
+    assert sum(means) <= 20 - 6 + 1
+    assert contents(again) == contents(prepared(photos))
+
+
+def test_an_image_that_only_another_node_cannot_read_is_not_broken(photos, in_units, prepared, tmp_path):
+    hidden, seen = tmp_path / "hidden.png", photos.parent / "07.png"
+
+    def without_it(steps, job, store, progress):
+        os.rename(seen, hidden)
+        for unit in steps[0]:
+            unit.do(job, store)
+        os.rename(hidden, seen)
+        progress(len(steps[0]), len(steps[0]))
+
+    with pytest.raises(ValueError, match=r"07\.png does not exist on the node that extracts it, and can be read here"):
+        in_units(photos, run=without_it, skip_broken=True)
+    assert contents(in_units(photos, skip_broken=True)) == contents(prepared(photos))
+
+
+def test_blocks_are_whole_batches():
+    assert [block[1:] for block in blocks_from("dev", 0, 1100, 100)] == [(0, 600), (600, 1100)]
+    assert blocks_from("dev", 7, 7, 100) == []
+
+
+@pytest.mark.parametrize("problems", [[], [0], [1, 3], [0, 1, 2, 3]])
+def test_a_block_comes_back_from_its_table(problems, tmp_path):
+    extractor = open_extractor("means:any")
+    reads = [
+        Read(None, problem="is empty")
+        if n in problems
+        else Read(None, bytes([n] * 32), n, n + 1, ("rotated", "CMYK")[:n], thumbnail=b"t" * n)
+        for n in range(4)
+    ]
+    rng, kept = np.random.default_rng(0), 4 - len(problems)
+    made = {name: rng.normal(size=(kept, *each.shape)).astype(each.dtype) for name, each in extractor.columns.items()}
+    store = Folder(tmp_path)
+    store.write("block", to_table(made if kept else {}, reads, extractor))
+    arrays, found = from_table(store.read("block"), extractor)
+    assert found == reads
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, made[name])
+        assert array.dtype == made[name].dtype
+
+
+KINDS = ["files", "tar", "parquet", "saved"]
+
+
+@pytest.fixture(params=KINDS)
+def listing(request, photos, tmp_path):
+    """The twenty photographs in files, in a tar archive, in Parquet's row groups, or as a saved data set."""
+    content = [(photos.parent / f"{n:02}.png").read_bytes() for n in range(20)]
+    source = {"files": photos, "tar": tmp_path / "a.tar", "parquet": tmp_path / "a.parquet", "saved": tmp_path / "a"}
+    if request.param == "tar":
+        shard(source["tar"], [(f"{n:02}.{end}", body) for n in range(20) for end, body in (("png", content[n]), TEXT)])
+    elif request.param == "parquet":
+        packed = pa.table({"image": content, "caption": ["text"] * 20})
+        pq.write_table(packed, source["parquet"], row_group_size=3)
+    elif request.param == "saved":
+        datasets = pytest.importorskip("datasets")
+        images = [{"bytes": one, "path": None} for one in content]
+        features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
+        columns = {"image": images, "caption": ["text"] * 20}
+        datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(source["saved"]))
+    return open_source(str(source[request.param]), None, Columns())
+
+
+def test_a_part_of_images_is_read_elsewhere_and_has_their_names(listing):
+    images, rows = listing.images, listing.rows[[7, 3, 19, 8]]
+    images.read(int(rows[0]))  # what is at hand of a large file does not travel
+    sent = pickle.dumps(images.part(rows))
+    there = pickle.loads(sent)
+    assert [there.read(n) for n in range(4)] == [images.read(int(row)) for row in rows]
+    assert [there.describe(n) for n in range(4)] == [images.describe(int(row)) for row in rows]
+    assert [there.path(n) for n in range(4)] == [images.path(int(row)) for row in rows]
+    assert images.read(int(rows[0])) not in sent
+
+
+def shipped(photos, folder, **changes):
+    """The job that nodes are sent, of the photographs in order."""
+    request = Request(str(photos), extractor="means:any")
+    found = open_source(request.source, None, request.columns)
+    extractor = open_extractor("means:any")
+    job = Extracting(extractor, Loading(0, 3, CPU.torch_device()))
+    reader = Reader(found.images, found.rows, extractor.preprocessing, False)
+    folder.mkdir()
+    return replace(ship_extraction(job, Folder(folder), request=request, reader=reader), **changes)
+
+
+def test_a_node_that_has_all_lacks_nothing(photos, tmp_path):
+    (photos.parent / "00.png").unlink()  # missing here, too
+    job = shipped(photos, tmp_path / "work")
+    assert job.lacking() == job.differing_here() == []
+    assert job.open().extractor.fingerprint == open_extractor("means:any").fingerprint
+    assert hash(job) == hash(pickle.loads(pickle.dumps(job)))  # a process opens what it is sent once
+
+
+def test_a_node_that_sees_other_images_says_which(photos, tmp_path):
+    job = shipped(photos, tmp_path / "work")
+    (photos.parent / "00.png").write_bytes(encoded(picture(99)))
+    assert job.lacking() == [f"does not read {photos.parent / '00.png'} as it is here"]
+    (photos.parent / "00.png").unlink()
+    assert job.lacking() == [f"does not read {photos.parent / '00.png'} as it is here"]
+
+
+def test_a_node_with_other_weights_says_so(photos, tmp_path):
+    (lacks,) = shipped(photos, tmp_path / "one", fingerprint="other").lacking()
+    assert "cannot open what it is to work with (the weights of means:any are not the same" in lacks
+    (lacks,) = shipped(photos, tmp_path / "two", extractor="nothing").lacking()
+    assert "there is no extractor 'nothing'" in lacks
+
+
+def test_relative_paths_start_where_the_command_did(photos, tmp_path, monkeypatch):
+    shard(tmp_path / "a.tar", [("a.png", encoded(picture(0))), ("a.txt", b"text")])
+    monkeypatch.chdir(tmp_path)
+    job = shipped("a.tar", tmp_path / "blocks")
+    assert job.sample.images.files == ["a.tar"]
+    monkeypatch.chdir("/")
+    assert job.lacking() == []

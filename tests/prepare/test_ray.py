@@ -1,0 +1,183 @@
+"""Extraction and encoding on a Ray cluster of two nodes: the bytes of one process, whatever is lost on the way.
+
+Run by `make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline import embedding_blocks
+from aoq.pipeline.cli import main
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.prepare import blocks, extraction
+from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.request import Request
+from aoq.pipeline.prepare.sources.listing import Files
+from aoq.pipeline.search.cluster import job as jobs
+from tests.prepare.conftest import CPU, encoded, picture
+from tests.two_nodes import two_nodes, wait_for
+
+pytestmark = pytest.mark.cluster
+
+DEFAULT = {"extractor": "efficientnet-lite0", "tokens": "pooled"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with two_nodes(__name__, 4_000_000_000) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Of this process, which plans them."""
+    monkeypatch.setattr(extraction, "BLOCK", 6)
+    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 8)
+    monkeypatch.setattr(embedding_blocks, "BATCH", 8)
+
+
+@pytest.fixture
+def on(cluster, tmp_path):
+    """Prepare photographs in one process, or on the cluster."""
+
+    def run(source, name, engine=None, report=lambda *_: None, **options):
+        engine = engine or Engine("cpu", backend="ray", ray_address=cluster.address)
+        request, folder = Request(str(source), **{**DEFAULT, **options}), tmp_path / name
+        prepare(request, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
+        return folder
+
+    return run
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def once(marker: Path):
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def dying(marker, reader, job, store):
+    from aoq.pipeline.prepare.blocks import extract_block  # a worker's own: here it is this function
+
+    if once(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return extract_block(reader, job, store)
+
+
+def test_the_folder_is_that_of_one_process_though_a_worker_dies(cluster, on, photos, tmp_path, monkeypatch):
+    marker = tmp_path / "died"
+    whole = on(photos, "here", CPU)
+    monkeypatch.setattr(blocks, "extract_block", partial(dying, marker))
+    assert contents(on(photos, "there")) == contents(whole)
+    assert marker.exists()
+
+
+def test_a_broken_photograph_is_said_as_by_one_process_and_can_be_left_out(on, photos):
+    (photos.parent / "07.png").write_bytes(b"")
+    (photos.parent / "09.png").unlink()
+    said = []
+    for name, engine in (("here", CPU), ("there", None)):
+        with pytest.raises(ValueError, match=r"2 of 20 images cannot be read: .*07\.png is empty; .*09\.png") as error:
+            on(photos, name, engine)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    folders = [on(photos, name, engine, skip_broken=True) for name, engine in (("here", CPU), ("there", None))]
+    assert contents(folders[0]) == contents(folders[1])
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_goes_on_there_or_in_one_process(on, photos):
+    def report(done, total, text):
+        raise Killed
+
+    whole = contents(on(photos, "whole", CPU))
+    for name, engine in (("there", None), ("here", CPU)):
+        with pytest.raises(Killed):
+            on(photos, name, report=report)
+        assert contents(on(photos, name, engine)) == whole
+
+
+def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, monkeypatch, tmp_path):
+    second = cluster.second.node_id
+
+    def differs_there(job, token):
+        import ray
+
+        from aoq.pipeline.search.cluster.job import problems_here  # a worker's own: here it is this function
+
+        if ray.get_runtime_context().get_node_id() == second:
+            job = replace(job, sample=replace(job.sample, images=Files(["/nowhere.png"] * 16)))
+        return problems_here(job, token)
+
+    monkeypatch.setattr(jobs, "problems_here", differs_there)
+    said = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) does not read /nowhere\.png as it is here\."
+    with pytest.raises(ValueError, match=said):
+        on(photos, "there")
+    assert list((tmp_path / "there.work" / "blocks").iterdir()) == []
+
+
+def aoq(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def test_vectors_are_those_of_one_process(cluster, clip, photos, tmp_path):
+    assert aoq("prepare", photos, tmp_path / "data", "--threads", 1, "--no-thumbnails").exit_code == 0
+    command = "embed", tmp_path / "data", "--encoder", f"transformers:{clip[2]}"
+    on_ray = "--backend", "ray", "--ray-address", cluster.address
+    for name, where in (("here", ("--threads", 1)), ("there", on_ray)):
+        made = aoq(*command, tmp_path / name, *where)
+        assert made.exit_code == 0, made.output
+        assert np.load(tmp_path / name / "captions.npy").shape == (32, 6)
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+    (photos.parent / "03.png").write_bytes(encoded(picture(99)))
+    said = [aoq(*command, tmp_path / "again", *where).stderr.splitlines()[-1] for where in (("--threads", 1), on_ray)]
+    assert "03.png: was changed since the folder was prepared; prepare the folder again." in said[0]
+    assert said[0] == said[1]
+
+
+def test_a_node_that_is_lost_costs_its_block(cluster, on, photos, tmp_path, monkeypatch):
+    third, marker = cluster.add_node(num_cpus=1, memory=2_000_000_000), tmp_path / "stuck"
+
+    def lose_it():
+        wait_for(marker.exists)
+        cluster.remove_node(third, allow_graceful=False)
+
+    losing = threading.Thread(target=lose_it, daemon=True)
+    losing.start()
+    monkeypatch.setattr(blocks, "extract_block", partial(stuck_on, third.node_id, marker))
+    there = on(photos, "there")
+    losing.join()
+    monkeypatch.undo()
+    assert contents(there) == contents(on(photos, "here", CPU))
+
+
+def stuck_on(node, marker, reader, job, store):
+    """On this node a block never ends; on others none ends before that."""
+    import ray
+
+    from aoq.pipeline.prepare.blocks import extract_block  # a worker's own
+
+    if ray.get_runtime_context().get_node_id() == node:
+        marker.touch()
+        time.sleep(3600)
+    wait_for(marker.exists)
+    return extract_block(reader, job, store)
