@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Shaped
 from safetensors import safe_open
-from typing_extensions import TypedDict
 
-from aoq.pipeline.columns import open_parquet
 from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.reading import open_array, read_json, reading
+from aoq.pipeline.reading import open_array, reading
+from aoq.pipeline.search.column_files import COLUMNED, SAVED, ArrowColumns, Columns, shards_of
 from aoq.pipeline.search.problem import BLOCK, blocks
 
-SAVED, SPLITS = "state.json", "dataset_dict.json"
-"""What `save_to_disk` writes into the folder of a data set, and of several splits."""
+SPLITS = "dataset_dict.json"
+"""What `save_to_disk` writes into the folder of several splits."""
 Blocks = Iterator[Shaped[np.ndarray, "rows D"]]
 
 
@@ -58,19 +55,19 @@ class Given(NamedTuple):
         """The hash of the file, or of the hashes of a data set's files in order."""
         if not self.is_saved:
             return file_sha256(self.path)
-        return sha256("".join(map(file_sha256, _shards(self.path))).encode()).hexdigest()
+        return sha256("".join(map(file_sha256, shards_of(self.path))).encode()).hexdigest()
 
     def open(self) -> tuple[int, int, Blocks]:
         """How many vectors, of how many dimensions, and the vectors."""
         if self.is_saved:
-            return _columns(self.path, self.part, _Arrow(_shards(self.path)))
+            return _columns(self.path, self.part, ArrowColumns(shards_of(self.path)))
         return READERS[self.path.suffix](self.path, self.part)
 
     def read_ids(self) -> list[str]:
         """The ids in the named column, texts or whole numbers."""
         if not self.is_saved and self.path.suffix not in COLUMNED:
             raise ValueError(f"{self.path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
-        table = _Arrow(_shards(self.path)) if self.is_saved else COLUMNED[self.path.suffix](self.path)
+        table = ArrowColumns(shards_of(self.path)) if self.is_saved else COLUMNED[self.path.suffix](self.path)
         names = [field.name for field in table.schema if _holds_ids(field.type)]
         if self.part not in names:
             given = f"{self.path}::{self.part}" if self.part else str(self.path)
@@ -105,68 +102,7 @@ def _safetensors(path: Path, part: str) -> tuple[int, int, Blocks]:
     return *shape, (tensor[start:stop] for start, stop in blocks(shape[0], BLOCK))
 
 
-class _Parquet:
-    """A Parquet file, column by column."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with open_parquet(path) as file:
-            self.schema, self.count = file.file.schema_arrow, len(file)
-
-    def column(self, name: str) -> Iterator[Any]:
-        with open_parquet(self.path) as file:
-            for batch in file.batches(BLOCK, [name]):
-                yield batch.column(0).combine_chunks()
-
-
-class _Arrow:
-    """Arrow files one after another, each in the format of files (Feather) or of streams, column by column."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths, self.count, schemas = paths, 0, []
-        for path in paths:
-            with _opened_arrow(path, [0]) as batches:
-                self.count += sum(batch.num_rows for batch in batches)
-            with _opened_arrow(path) as batches:
-                schemas.append(batches.schema.remove_metadata())
-            if schemas[-1] != schemas[0]:
-                raise ValueError(f"{path} has other columns than {paths[0]}, which is of the same data set.")
-        self.schema = schemas[0]
-
-    def column(self, name: str) -> Iterator[Any]:
-        for path in self.paths:
-            with _opened_arrow(path, [self.schema.names.index(name)]) as batches:
-                for batch in batches:
-                    column = batch.column(0)
-                    column.validate(full=True)  # of a hostile file, offsets may lead anywhere
-                    yield from (column.slice(start, BLOCK) for start in range(0, len(column), BLOCK))
-
-
-@dataclass(frozen=True)
-class _Batches:
-    schema: pa.Schema
-    batches: Iterator[Any]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.batches
-
-
-@contextmanager
-def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[_Batches]:
-    """Its schema, and its batches, of these fields alone, which stay on disk until they are used."""
-    options = pa.ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
-    with reading(path, "an Arrow file"), pa.memory_map(str(path)) as source:
-        try:
-            file = pa.ipc.open_file(source, options=options)
-        except pa.ArrowInvalid:
-            source.seek(0)
-            stream = pa.ipc.open_stream(source, options=options)
-            yield _Batches(stream.schema, iter(stream))
-        else:
-            yield _Batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
-
-
-def _columns(path: Path, part: str, table: _Parquet | _Arrow) -> tuple[int, int, Blocks]:
+def _columns(path: Path, part: str, table: Columns) -> tuple[int, int, Blocks]:
     lists = [field for field in table.schema if hasattr(field.type, "value_type")]
     names = [field.name for field in lists if pa.types.is_floating(field.type.value_type)]
     name = _choose(path, part, names, "columns")
@@ -186,23 +122,6 @@ def _matrix(path: Path, name: str, column: Any) -> Shaped[np.ndarray, "rows D"]:
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
 
 
-class _DataFile(TypedDict):
-    filename: str
-
-
-class _Saved(TypedDict):
-    _data_files: list[_DataFile]
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The files of a data set that `datasets` saved, in order."""
-    state = read_json(folder / SAVED, _Saved, remedy="save the data set again")
-    paths = [folder / file["filename"] for file in state["_data_files"]]
-    if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):
-        raise ValueError(f"{folder / SAVED} names no files of rows in order; save the data set again.")
-    return paths
-
-
 def _choose(path: Path, part: str, names: list[str], kind: str) -> str:
     if part and part not in names:
         raise ValueError(f"{path} has no {part!r} among its {kind} of vectors; they are {names}.")
@@ -216,12 +135,6 @@ def _require_matrix(path: Path, shape: Any, is_floating: bool, dtype: str) -> No
         raise ValueError(f"{path} holds {dtype} of shape {tuple(shape)}; a row of floats for each item is needed.")
 
 
-COLUMNED: dict[str, Callable[[Path], _Parquet | _Arrow]] = {
-    ".parquet": _Parquet,
-    ".arrow": lambda path: _Arrow([path]),
-    ".feather": lambda path: _Arrow([path]),
-}
-"""Files of columns."""
 READERS: dict[str, Callable[[Path, str], tuple[int, int, Blocks]]] = {
     ".npy": _npy,
     ".safetensors": _safetensors,

@@ -1,0 +1,116 @@
+"""Files of columns, read column by column: Parquet, Arrow, and data sets that `datasets` saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+from typing_extensions import TypedDict
+
+from aoq.pipeline.columns import open_parquet
+from aoq.pipeline.reading import read_json, reading
+from aoq.pipeline.search.problem import BLOCK
+
+SAVED = "state.json"
+"""What `save_to_disk` writes into the folder of a data set."""
+
+
+@runtime_checkable
+class Columns(Protocol):
+    """Rows in columns."""
+
+    schema: pa.Schema
+    count: int
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Give the arrays of a column, of up to `BLOCK` rows each, in order."""
+
+
+class ParquetColumns:
+    """A Parquet file, column by column."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open_parquet(path) as file:
+            self.schema, self.count = file.file.schema_arrow, len(file)
+
+    def column(self, name: str) -> Iterator[Any]:
+        with open_parquet(self.path) as file:
+            for batch in file.batches(BLOCK, [name]):
+                yield batch.column(0).combine_chunks()
+
+
+class ArrowColumns:
+    """Arrow files one after another, each in the format of files (Feather) or of streams, column by column."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths, self.count, schemas = paths, 0, []
+        for path in paths:
+            with _opened_arrow(path, [0]) as batches:
+                self.count += sum(batch.num_rows for batch in batches)
+            with _opened_arrow(path) as batches:
+                schemas.append(batches.schema.remove_metadata())
+            if schemas[-1] != schemas[0]:
+                raise ValueError(f"{path} has other columns than {paths[0]}, which is of the same data set.")
+        self.schema = schemas[0]
+
+    def column(self, name: str) -> Iterator[Any]:
+        for path in self.paths:
+            with _opened_arrow(path, [self.schema.names.index(name)]) as batches:
+                for batch in batches:
+                    column = batch.column(0)
+                    column.validate(full=True)  # of a hostile file, offsets may lead anywhere
+                    yield from (column.slice(start, BLOCK) for start in range(0, len(column), BLOCK))
+
+
+@dataclass(frozen=True)
+class _Batches:
+    schema: pa.Schema
+    batches: Iterator[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+@contextmanager
+def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[_Batches]:
+    """Its schema, and its batches, of these fields alone, which stay on disk until they are used."""
+    options = pa.ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
+    with reading(path, "an Arrow file"), pa.memory_map(str(path)) as source:
+        try:
+            file = pa.ipc.open_file(source, options=options)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            stream = pa.ipc.open_stream(source, options=options)
+            yield _Batches(stream.schema, iter(stream))
+        else:
+            yield _Batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
+
+
+class _DataFile(TypedDict):
+    filename: str
+
+
+class _Saved(TypedDict):
+    _data_files: list[_DataFile]
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """The files of a data set that `datasets` saved, in order."""
+    state = read_json(folder / SAVED, _Saved, remedy="save the data set again")
+    paths = [folder / file["filename"] for file in state["_data_files"]]
+    if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):
+        raise ValueError(f"{folder / SAVED} names no files of rows in order; save the data set again.")
+    return paths
+
+
+COLUMNED: dict[str, Callable[[Path], Columns]] = {
+    ".parquet": ParquetColumns,
+    ".arrow": lambda path: ArrowColumns([path]),
+    ".feather": lambda path: ArrowColumns([path]),
+}
+"""Files of columns."""
