@@ -21,6 +21,7 @@ ROWS = [
         "aoq.pipeline.manifest",
         "aoq.pipeline.engine",
         "aoq.pipeline.extras",
+        "aoq.pipeline.hub",
         "aoq.pipeline.orphans",
         "aoq.pipeline.progress",
         "aoq.pipeline.reading",

@@ -17,6 +17,7 @@ from aoq.pipeline.cli.options import PATH, cluster_options, mining_options
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.digests import digest, file_sha256
+from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import scratch_beside, write_atomically
 from aoq.pipeline.search.remote import fetch_given, is_address
@@ -51,10 +52,11 @@ def mine(
     The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
     alone are one set: each is searched among the others, and pairs count both ways.
 
-    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files, or
-    folders of datasets' save_to_disk; FILE::NAME for one tensor or column of several. They may be any two sides that
-    are compared by cosine or dot product. A FILE may be an address: s3://bucket/images.npy is copied once into [paths]
-    cache_root of luigi.cfg. Ids that are given are kept beside the lists; exports name rows by them.
+    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files,
+    folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for one
+    tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
+    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg. Ids that are given are kept
+    beside the lists; exports name rows by them.
 
     A run that was cut short goes on where it was when the same command is given again.
     """
@@ -79,7 +81,7 @@ def mine(
 def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str, Any]) -> None:
     if len(captions) > 1:
         raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
-    if not captions and output.suffix in READERS:
+    if not captions and (output.suffix in READERS or is_of_hub(str(output))):
         raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
     if not captions and options["sides"]:
         raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")

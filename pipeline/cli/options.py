@@ -20,7 +20,7 @@ with_default = partial(click.option, show_default=True)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
-_IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a saved data set."
+_IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set."
 image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
 caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
 override = click.option(

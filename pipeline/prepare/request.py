@@ -12,7 +12,7 @@ from typing import Literal
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.data.folder import sample
-from aoq.pipeline.prepare.sources.hugging_face import HUB
+from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.prepare.sources.layout import Columns
 from aoq.pipeline.prepare.sources.listing import Files
 from aoq.pipeline.prepare.sources.recognise import open_source
@@ -41,7 +41,7 @@ class Request:
     def of_section(cls, section: Source, data_root: Path) -> Request:
         """The request of an experiment's [dataset.source]; its paths start at the data root."""
         return cls(
-            section.path if section.path.startswith(HUB) else str(data_root / section.path),
+            section.path if is_of_hub(section.path) else str(data_root / section.path),
             None if section.images is None else data_root / section.images,
             Columns(section.image_column, section.caption_columns, section.id_column, section.split_column),
             section.split_sizes,

@@ -1,4 +1,4 @@
-"""Files of columns, read column by column: Parquet, Arrow, and data sets that `datasets` saved."""
+"""Columns of Parquet, of Arrow, and of data sets: those that `datasets` saved, and those of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from typing_extensions import TypedDict
 
 from aoq.pipeline.columns import open_parquet
+from aoq.pipeline.hub import load_splits
 from aoq.pipeline.reading import read_json, reading
 from aoq.pipeline.search.problem import BLOCK
 
@@ -89,6 +90,25 @@ def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[_Batches]:
             yield _Batches(stream.schema, iter(stream))
         else:
             yield _Batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
+
+
+class HubColumns:
+    """One split of a data set of the hub.
+
+    Raises:
+        ValueError: where there are several, and none is named.
+    """
+
+    def __init__(self, given: str) -> None:
+        splits = load_splits(given)
+        if len(splits) > 1:
+            raise ValueError(f"{given} has the splits {sorted(splits)}; name one: {given}@SPLIT::COLUMN.")
+        (self.rows,) = (split.with_format("arrow") for split in splits.values())
+        self.schema, self.count = self.rows.features.arrow_schema.remove_metadata(), len(self.rows)
+
+    def column(self, name: str) -> Iterator[Any]:
+        for table in self.rows.select_columns([name]).iter(batch_size=BLOCK):
+            yield table[name].combine_chunks()
 
 
 class _DataFile(TypedDict):

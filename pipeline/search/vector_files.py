@@ -1,4 +1,4 @@
-"""Matrices and ids in other people's files: .npy, safetensors, Parquet, Arrow, and data sets that `datasets` saved."""
+"""Matrices and ids of other people: .npy, safetensors, Parquet, Arrow, and data sets, saved or of the hub."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jaxtyping import Shaped
 from safetensors import safe_open
 
 from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.reading import open_array, reading
-from aoq.pipeline.search.column_files import COLUMNED, SAVED, ArrowColumns, Columns, shards_of
+from aoq.pipeline.search.column_files import COLUMNED, SAVED, ArrowColumns, Columns, HubColumns, shards_of
 from aoq.pipeline.search.problem import BLOCK, blocks
 
 SPLITS = "dataset_dict.json"
@@ -26,13 +27,17 @@ class Given(NamedTuple):
     """A FILE or FILE::NAME: which part of it holds the vectors, or the ids."""
 
     path: Path
+    """Of a data set of the hub, its name."""
     part: str
 
     @classmethod
     def of(cls, given: str) -> Given:
-        """Taken apart; refused unless there is such a file, or a folder that `datasets` saved."""
+        """Taken apart; refused unless there is such a file or data set."""
         name, _, part = given.partition("::")
         path = Path(name)
+        if is_of_hub(name):
+            HubColumns(name)
+            return cls(path, part)
         if (path / SPLITS).is_file():
             splits = sorted(saved.parent.name for saved in path.glob(f"*/{SAVED}"))
             raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
@@ -47,27 +52,39 @@ class Given(NamedTuple):
         return cls(path, part)
 
     @property
-    def is_saved(self) -> bool:
-        return self.path.is_dir()
-
-    @property
     def sha256(self) -> str:
-        """The hash of the file, or of the hashes of a data set's files in order."""
-        if not self.is_saved:
-            return file_sha256(self.path)
-        return sha256("".join(map(file_sha256, shards_of(self.path))).encode()).hexdigest()
+        """The hash of the file, of the hashes of a saved data set's files in order, or of the hub's vectors."""
+        if is_of_hub(str(self.path)):
+            return self._vectors_sha256()
+        if self.path.is_dir():
+            return sha256("".join(map(file_sha256, shards_of(self.path))).encode()).hexdigest()
+        return file_sha256(self.path)
+
+    def _vectors_sha256(self) -> str:
+        """Whatever else the data set holds, and however its copy here is divided."""
+        count, dimensions, parts = self.open()
+        found = sha256(f"{count} {dimensions}\0".encode())
+        for part in parts:
+            found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()
 
     def open(self) -> tuple[int, int, Blocks]:
         """How many vectors, of how many dimensions, and the vectors."""
-        if self.is_saved:
-            return _columns(self.path, self.part, ArrowColumns(shards_of(self.path)))
-        return READERS[self.path.suffix](self.path, self.part)
+        if (columns := self._columns()) is not None:
+            return _of_columns(self.path, self.part, columns)
+        return MATRICES[self.path.suffix](self.path, self.part)
+
+    def _columns(self) -> Columns | None:
+        if is_of_hub(str(self.path)):
+            return HubColumns(str(self.path))
+        if self.path.is_dir():
+            return ArrowColumns(shards_of(self.path))
+        return COLUMNED[self.path.suffix](self.path) if self.path.suffix in COLUMNED else None
 
     def read_ids(self) -> list[str]:
         """The ids in the named column, texts or whole numbers."""
-        if not self.is_saved and self.path.suffix not in COLUMNED:
+        if (table := self._columns()) is None:
             raise ValueError(f"{self.path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
-        table = ArrowColumns(shards_of(self.path)) if self.is_saved else COLUMNED[self.path.suffix](self.path)
         names = [field.name for field in table.schema if _holds_ids(field.type)]
         if self.part not in names:
             given = f"{self.path}::{self.part}" if self.part else str(self.path)
@@ -82,6 +99,10 @@ class Given(NamedTuple):
 
 def _holds_ids(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _holds_vectors(kind: pa.DataType) -> bool:
+    return hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type)
 
 
 def _npy(path: Path, part: str) -> tuple[int, int, Blocks]:
@@ -102,9 +123,11 @@ def _safetensors(path: Path, part: str) -> tuple[int, int, Blocks]:
     return *shape, (tensor[start:stop] for start, stop in blocks(shape[0], BLOCK))
 
 
-def _columns(path: Path, part: str, table: Columns) -> tuple[int, int, Blocks]:
-    lists = [field for field in table.schema if hasattr(field.type, "value_type")]
-    names = [field.name for field in lists if pa.types.is_floating(field.type.value_type)]
+def _of_columns(path: Path, part: str, table: Columns) -> tuple[int, int, Blocks]:
+    names = [field.name for field in table.schema if _holds_vectors(field.type)]
+    if part in table.schema.names and part not in names:
+        kind = table.schema.field(part).type
+        raise ValueError(f"{path}: column {part!r} is of {kind}, and lists of floats are needed; such are {names}.")
     name = _choose(path, part, names, "columns")
 
     def matrices() -> Blocks:
@@ -135,8 +158,6 @@ def _require_matrix(path: Path, shape: Any, is_floating: bool, dtype: str) -> No
         raise ValueError(f"{path} holds {dtype} of shape {tuple(shape)}; a row of floats for each item is needed.")
 
 
-READERS: dict[str, Callable[[Path, str], tuple[int, int, Blocks]]] = {
-    ".npy": _npy,
-    ".safetensors": _safetensors,
-    **{suffix: lambda path, part: _columns(path, part, COLUMNED[path.suffix](path)) for suffix in COLUMNED},
-}
+MATRICES: dict[str, Callable[[Path, str], tuple[int, int, Blocks]]] = {".npy": _npy, ".safetensors": _safetensors}
+READERS = (*MATRICES, *COLUMNED)
+"""What files of vectors are called."""

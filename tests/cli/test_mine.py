@@ -13,8 +13,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.hub import load_splits
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
@@ -93,6 +95,41 @@ def test_vectors_at_an_address_are_copied_and_give_the_same_table(run, files, mo
     refused = run("--per-image", EACH, images=f"file://{files}/none.npy", output="none")
     assert (refused.exit_code, f"there is no file at file://{files}/none.npy" in refused.stderr) == (1, True)
     assert not list(files.glob(".none*"))
+
+
+def test_columns_of_the_hub_give_the_same_table_and_are_known_by_their_hash(run, files, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    images, captions = vectors()
+
+    def load_dataset(name):
+        if name != "some/set":
+            raise ConnectionError(f"Couldn't reach '{name}' on the Hub")
+        sides = {"images": images, "captions": captions}
+        return {side: datasets.Dataset.from_dict({"clip": given.tolist()}) for side, given in sides.items()}
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    load_splits.cache_clear()
+    run("--per-image", EACH)
+    given = {"images": "hf:some/set@images::clip", "captions": "hf:some/set@captions::clip"}
+    result = run("--per-image", EACH, **given, output="hub")
+    assert result.exit_code == 0, result.output
+    lists = [read_table(files / folder) for folder in ("table", "hub")]
+    np.testing.assert_array_equal(lists[0].i2t.negative_ids, lists[1].i2t.negative_ids)
+    np.testing.assert_array_equal(lists[0].t2i.scores, lists[1].t2i.scores)
+    hashes = {side: Given.of(one).sha256 for side, one in given.items()}
+    assert lists[1].manifest["teacher"]["vectors_sha256"] == hashes
+    result = run("--per-image", EACH, images="hf:no/set::clip", output="none")
+    assert result.exit_code == 1
+    assert (
+        "no/set of the Hugging Face hub cannot be loaded (Couldn't reach 'no/set' on the Hub); where" in result.stderr
+    )
+    assert list(files.glob("*none*")) == []
+
+
+def test_a_column_of_the_hub_is_no_output(aoq, files):
+    result = aoq("mine", "images.npy", "hf:some/set::clip", "--per-image", EACH, root=None)
+    assert result.exit_code == 2
+    assert "OUTPUT is missing after hf:some/set::clip" in result.stderr
 
 
 def test_norms_are_divided_out_on_demand(run, files):

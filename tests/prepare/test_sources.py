@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from aoq.pipeline.hub import load_splits
 from aoq.pipeline.prepare.sources.layout import Columns
 from aoq.pipeline.prepare.sources.recognise import open_source
 from aoq.pipeline.prepare.splits import named_splits
@@ -238,6 +239,22 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", fails)
     with pytest.raises(ValueError, match=r"^some/set of the Hugging Face hub cannot be loaded \(.*\); .*save_to_disk"):
         open_source("hf:some/set", None, Columns())
+
+
+def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "caption": [datasets.Value("string")]})
+    images = [{"bytes": content, "path": None} for content in FILES.values()]
+    whole = datasets.Dataset.from_dict({"image": images, "caption": CAPTIONS}, features=features)
+    found = {("some/set", "large"): {"train": whole.select([0, 2]), "test": whole.select([1])}}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *name: found[name])
+    load_splits.cache_clear()
+    both, one = (open_source(f"hf:some/set/large{split}", None, Columns()) for split in ("", "@test"))
+    assert both.splits.to_pylist() == ["train", "train", "test"]
+    assert one.splits is None
+    assert [one.images.read(0)] == [*FILES.values()][1:2]
+    with pytest.raises(ValueError, match=r"some/set/large of .* has no split 'dev'; its splits are \['test', 't"):
+        open_source("hf:some/set/large@dev", None, Columns())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -9,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from aoq.pipeline.cli.ids import read_ids
+from aoq.pipeline.hub import load_splits
+from aoq.pipeline.search import column_files
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.search.vectors import open_vectors
 
@@ -173,3 +179,79 @@ def test_two_columns_of_vectors_are_named(vectors, tmp_path):
     with pytest.raises(ValueError, match=r"has 2 columns of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
         Given.of(str(tmp_path / "v.feather")).open()
     assert Given.of(f"{tmp_path / 'v.feather'}::other").open()[:2] == (ROWS, SIZE)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """`datasets.load_dataset`, which finds on this disk what was put there by name, with a configuration or without."""
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(*name):
+        asked.append("/".join(name))
+        if not (folder := tmp_path / "hub" / Path(*name)).is_dir():
+            raise ConnectionError(f"Couldn't reach '{name[0]}' on the Hub (LocalEntryNotFoundError)\nmore")
+        return datasets.load_from_disk(str(folder))
+
+    def put(name, **splits):
+        found = {split: datasets.Dataset(table) for split, table in splits.items()}
+        datasets.DatasetDict(found).save_to_disk(str(tmp_path / "hub" / name))
+        return asked
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    load_splits.cache_clear()
+    yield put
+    load_splits.cache_clear()
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+@pytest.mark.parametrize(("name", "given"), [("some/set", "hf:some/set"), ("some/set/clip", "hf:some/set/clip@train")])
+def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is_fixed, name, given, monkeypatch):
+    monkeypatch.setattr(column_files, "BLOCK", 7)
+    asked = hub(name, train=table_of(vectors, is_fixed=is_fixed))
+    for part in ("::vector", ""):
+        found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False)
+        np.testing.assert_array_equal(found, vectors)
+    assert Given.of(f"{given}::name").read_ids() == read_ids(f"{given}::name") == IDS
+    assert asked == [name]  # once, whoever asks
+
+
+def test_the_hash_of_a_column_of_the_hub_is_of_its_vectors_alone(hub, vectors):
+    """Of their shape and bytes: not of other columns, and not of how they are divided."""
+    hub("some/set", train=table_of(vectors))
+    hub("other/set", train=table_of(vectors, is_fixed=False).drop_columns("name"), test=table_of(vectors[::-1].copy()))
+    by_definition = hashlib.sha256(f"{ROWS} {SIZE}\0".encode() + vectors.tobytes()).hexdigest()
+    assert Given.of("hf:some/set::vector").sha256 == by_definition
+    assert Given.of("hf:other/set@train::vector").sha256 == by_definition
+    assert Given.of("hf:other/set@test::vector").sha256 != by_definition
+
+
+def ragged(*lengths):
+    return pa.table({"vector": pa.array([[1.0] * length for length in lengths], pa.list_(pa.float32()))})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("hf:no/set::vector", r"no/set of the Hugging Face hub cannot be loaded \(Couldn't reach 'no/set' .*\); where"),
+        ("hf:some/set::vectors", r"hf:some/set has no 'vectors' among its columns of vectors; they are \['vector'\]\."),
+        (
+            "hf:some/set::name",
+            r"hf:some/set: column 'name' is of string, and lists of floats .*; such are \['vector'\]",
+        ),
+        ("hf:some/set@dev::vector", r"some/set of the Hugging Face hub has no split 'dev'; its splits are \['train'\]"),
+        ("hf:two/splits::vector", r"hf:two/splits has the splits \['dev', 'train'\]; name one: hf:two/splits@SPLIT::C"),
+        ("hf:ragged/set::vector", r"hf:ragged/set: the lists of column 'vector' are not all of 3 numbers"),
+        ("hf:ragged/later::vector", r"vectors have 3 dimensions, and from row 2 on 4; all need the same"),
+    ],
+)
+def test_what_the_hub_has_not_is_one_sentence(hub, vectors, tmp_path, given, said, monkeypatch):
+    monkeypatch.setattr(column_files, "BLOCK", 2)
+    hub("some/set", train=table_of(vectors))
+    hub("two/splits", train=table_of(vectors), dev=table_of(vectors))
+    hub("ragged/set", train=ragged(3, 4))
+    hub("ragged/later", train=ragged(3, 3, 4, 4))
+    with pytest.raises(ValueError, match=said) as error:
+        open_vectors(given, tmp_path / "copy.npy", normalise=False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "copy.npy").exists()

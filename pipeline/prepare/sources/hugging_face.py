@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.hub import load_splits
 from aoq.pipeline.prepare.sources.layout import IMAGES, Columns, read_rows
 from aoq.pipeline.prepare.sources.listing import Images, Listing, bytes_of
 from aoq.pipeline.prepare.sources.shards import split_named
 from aoq.pipeline.prepare.sources.tables import list_parquet
 from aoq.pipeline.reading import reading
 
-HUB = "hf:"
 SAVED = ("dataset_dict.json", "state.json")
 
 
@@ -52,18 +52,10 @@ def list_saved(source: Path, images: Path | None, columns: Columns) -> Listing:
     return _list(library, found, images, columns)
 
 
-def list_hub(name: str, images: Path | None, columns: Columns) -> Listing:
+def list_hub(given: str, images: Path | None, columns: Columns) -> Listing:
     """A data set of the hub, downloaded if need be."""
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
-    try:
-        found = library.load_dataset(name)
-    except Exception as error:  # of the hub's client, whose errors are of any kind
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub is reached, save it with "
-            "datasets' save_to_disk, and give that folder."
-        ) from None
-    return _list(library, found, images, columns)
+    return _list(library, load_splits(given), images, columns)
 
 
 def _list(library: Any, found: Any, images: Path | None, columns: Columns) -> Listing:

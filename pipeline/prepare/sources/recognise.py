@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.prepare.sources import hugging_face, id_files, json_files, shards, tables
 from aoq.pipeline.prepare.sources.layout import Columns
 from aoq.pipeline.prepare.sources.listing import Listing
@@ -39,8 +40,8 @@ def open_source(source: str, images: Path | None, columns: Columns) -> Listing:
     path = Path(source).expanduser()
     if images is not None and not images.is_dir():
         raise FileNotFoundError(f"--images: there is no folder {images}.")
-    if source.startswith(hugging_face.HUB):
-        return hugging_face.list_hub(source.removeprefix(hugging_face.HUB), images, columns)
+    if is_of_hub(source):
+        return hugging_face.list_hub(source, images, columns)
     if not path.exists():
         raise FileNotFoundError(f"{source} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")
     for kind in KINDS.values():
