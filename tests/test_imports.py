@@ -35,6 +35,7 @@ ROWS = [
     ["aoq.pipeline.prepare"],
     ["aoq.pipeline.embedding"],
     ["aoq.pipeline.tables"],
+    ["aoq.pipeline.batches"],
     ["aoq.pipeline.mining"],
     ["aoq.pipeline.evaluation"],
     ["aoq.pipeline.training"],
