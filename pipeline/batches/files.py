@@ -31,7 +31,7 @@ FORMAT_VERSION = 1
 
 
 def write_epoch(
-    folder: Path, epoch: int, batches: Sequence[Int[np.ndarray, "size 2"]], ids: Mapping[str, Sequence[str]]
+    folder: Path, epoch: int, batches: Sequence[Int[np.ndarray, "_ 2"]], ids: Mapping[str, Sequence[str]]
 ) -> None:
     """Write the batches of an epoch, pairs (image, caption), into a folder that is there."""
     pairs = np.concatenate(batches)

@@ -13,6 +13,8 @@ from rich.table import Table
 
 from aoq.pipeline.cli.options import COUNT, PATH, as_json, with_default
 from aoq.pipeline.cli.output import Console, echo, echo_json
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.tables.pairs import SIDES
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 @click.option("--ranks", callback=_ranks, help="Ranks START:STOP of captions that should meet; default: all listed.")
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Pairs that are close to each other.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; what its rules suspect does not meet.")
+@click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
+@click.option("--data", type=PATH, help="For shards: the dataset folder that has the captions and the pictures.")
+@with_default("--split", default="train", help="Which of its splits.")
+@click.option("--captions", type=PATH, help="For shards: a text file, one caption a line.")
+@click.option("--image-root", type=PATH, help="For shards: the pictures; an image's file is its id.")
 @as_json
 def batches(
     table: Path,
@@ -54,6 +61,11 @@ def batches(
     ranks: tuple[int, int] | None,
     community: int,
     view: Path | None,
+    write_shards: bool,
+    data: Path | None,
+    split: str,
+    captions: Path | None,
+    image_root: Path | None,
     as_json: bool,
 ) -> None:
     """Put pairs into batches of hard negatives.
@@ -62,7 +74,11 @@ def batches(
     a row a pair, with the columns batch, image_id and caption_id (rows of the data), and image and caption where the
     table has ids. Each epoch has every pair once, in other batches. Triples are pairs, a negative of each, and its
     companion: of these a third of the pairs is drawn. Shows what in-batch negatives are beside those at random.
+
+    webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order: read them in it, without
+    shuffling. Pictures and captions come from a dataset folder (--data), or from --image-root and --captions.
     """
+    from aoq.pipeline.batches import shards
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
     from aoq.pipeline.batches.lists import meeting_lists
     from aoq.pipeline.batches.statistics import meetings_of
@@ -79,10 +95,14 @@ def batches(
     screened = read if seen is None else ScreenedTable(read, seen)
     make = _maker(kind, screened, lists, batch_size, seed, community)
     with made_whole(output) as made:
+        sources = _sources(read, data, split, captions, image_root, made.parent / "pictures") if write_shards else None
         made.mkdir()
         epoch_0 = make(0)
         for epoch in range(epochs):
-            write_epoch(made, epoch, make(epoch) if epoch else epoch_0, read.ids)
+            found = make(epoch) if epoch else epoch_0
+            write_epoch(made, epoch, found, read.ids)
+            if sources is not None:
+                shards.write_shards(made / f"epoch-{epoch:03d}", found, *sources)
         at_random = _maker("random", screened, lists, batch_size, seed, community)(0)
         met = {
             name: meetings_of(read, lists, found, np.random.default_rng(seed))
@@ -122,6 +142,35 @@ def _maker(
         return np.split(lists.pairs[order], range(batch_size, len(order), batch_size))
 
     return make
+
+
+def _sources(
+    table: NegativeTable, data: Path | None, split: str, captions: Path | None, image_root: Path | None, unpacked: Path
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The file of each picture, and the captions."""
+    from aoq.pipeline.produce.photographs import photograph_files
+    from aoq.pipeline.tables.exchange.pictures import find_pictures
+
+    if table.is_one_set:
+        raise ValueError(
+            "shards have pictures with their captions, and the table is of one set; write no shards of it."
+        )
+    ids: Sequence[str] | None = table.ids.get("images")
+    texts: Sequence[str]
+    if data is not None:
+        opened = open_split(data, split)
+        ids, texts = opened.ids, opened.captions
+    elif captions is not None and image_root is not None:
+        texts = read_lines(captions)
+    else:
+        raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --captions.")
+    for what, given, count in (("captions", texts, len(table.t2i)), ("image ids", ids, len(table.i2t))):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; they are of other data.")
+    if image_root is None:
+        assert data is not None
+        return photograph_files(data, split, len(table.i2t), unpacked), texts
+    return find_pictures(image_root, ids if ids is not None else [str(row) for row in range(len(table.i2t))]), texts
 
 
 def _show(met: Mapping[str, Meetings]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.mining.hard_negatives import hard_negatives
@@ -75,12 +78,34 @@ def test_a_screens_suspects_do_not_meet(run):
     assert said["random"]["may_match"] > 0
 
 
+def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for row in range(IMAGES):
+        Image.new("RGB", (2, 2), (row, 0, 0)).save(tmp_path / f"pictures/{row}.png")
+    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    given = ["--write-shards", "--image-root", "pictures", "--captions", "captions.txt"]
+    result = run("table", "out", "--batch-size", 8, *given)
+    assert result.exit_code == 0, result.output
+    rows = pq.read_table("out/epoch-000.parquet").to_pylist()
+    with tarfile.open("out/epoch-000/000000.tar") as shard:
+        members = [(member.name, shard.extractfile(member).read()) for member in shard]
+    assert len(members) == 3 * len(rows)
+    for row, start in zip(rows, range(0, len(members), 3), strict=True):
+        (picture, image), (text, caption), (about, said) = members[start : start + 3]
+        key = picture.removesuffix(".png")
+        assert (text, about) == (f"{key}.txt", f"{key}.json")
+        assert caption.decode() == f"caption {row['caption_id']}"
+        assert json.loads(said) == row
+        assert Image.open(io.BytesIO(image)).getpixel((0, 0)) == (row["image_id"], 0, 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (("table", "out", "--batch-size", 8, "--ranks", "3"), 2, "'3' is not START:STOP, such as 30:130"),
         (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin behind the table's 12 of i2t"),
         (("table", "table", "--batch-size", 8), 1, "table is there already"),
+        (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --captions"),
         (("nowhere", "out", "--batch-size", 8), 1, "nowhere"),
     ],
 )
