@@ -167,9 +167,10 @@ def _sources(
     for what, given, count in (("captions", texts, len(table.t2i)), ("image ids", ids, len(table.i2t))):
         if given is not None and len(given) != count:
             raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; they are of other data.")
+    if image_root is None and data is not None and (files := photograph_files(data, split, len(table.i2t), unpacked)):
+        return files, texts
     if image_root is None:
-        assert data is not None
-        return photograph_files(data, split, len(table.i2t), unpacked), texts
+        raise ValueError(f"{data} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
     return find_pictures(image_root, ids if ids is not None else [str(row) for row in range(len(table.i2t))]), texts
 
 
