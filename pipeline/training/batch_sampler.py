@@ -124,7 +124,7 @@ class BatchSampler:
             one_set=one_set,
             companions=companions != "omit",
         )
-        self._pairs = len(self._sampler.pairs)
+        self._pairs = len(self.pairs)
         if companions != "omit":
             _require_companions(self._sampler.pairs, i2t, t2i)
         self._offline, self._mined = OFFLINE[companions], None
@@ -144,6 +144,24 @@ class BatchSampler:
                 "batch_size."
             )
         self._epoch, self._step, self._begun = 0, 0, False
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs that are anchors, rows (image, caption)."""
+        return self._sampler.pairs
+
+    def draw_each(self, pairs: Int[np.ndarray, " some"], epoch: int) -> Int64[np.ndarray, "groups some 2"]:
+        """Draw for some of the pairs, for each by (seed, epoch, pair) alone, whatever stands beside it.
+
+        The groups are anchors, offline negatives and, unless companions are omitted, companions.
+        """
+        drawn = []
+        for pair in pairs.astype(np.int32):
+            groups = self._sampler.draw(
+                pair[None], step_rng(seed=self._seed, epoch=epoch, step=int(pair)), epoch
+            ).groups
+            drawn.append(np.stack([np.concatenate(group) for group in groups]))
+        return np.stack(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
         """Batches of a whole epoch; the same in every process."""
