@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-exports test-extractors test-install chaos lint clean
+.PHONY: demo test test-cluster test-exports test-extractors test-integrations test-install chaos lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
@@ -28,6 +28,10 @@ test-exports: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
 		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
 	$(BIN)/python -m pytest -m exports tests/exports
+
+test-integrations: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
+	$(BIN)/python -m pytest -m integrations tests/integrations
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install

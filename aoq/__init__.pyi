@@ -10,6 +10,7 @@ from aoq.pipeline.evaluation.evaluate import evaluate as evaluate
 from aoq.pipeline.evaluation.evaluate import recalls as recalls
 from aoq.pipeline.losses import plateau as plateau
 from aoq.pipeline.losses.aoq import adap_off_quin as adap_off_quin
+from aoq.pipeline.losses.aoq import adap_off_tri as adap_off_tri
 from aoq.pipeline.losses.aoq import adap_pos_quin as adap_pos_quin
 from aoq.pipeline.losses.aoq import adaptive_weight as adaptive_weight
 from aoq.pipeline.losses.aoq import off_quin as off_quin

@@ -36,6 +36,7 @@ ROWS = [
     ["aoq.pipeline.prepare"],
     ["aoq.pipeline.embedding", "aoq.pipeline.embedding_blocks"],
     ["aoq.pipeline.tables"],
+    ["aoq.pipeline.batches"],
     ["aoq.pipeline.mining"],
     ["aoq.pipeline.evaluation"],
     ["aoq.pipeline.training"],

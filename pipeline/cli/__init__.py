@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from aoq.pipeline.cli.artifacts import explain, gc, status, verify
+from aoq.pipeline.cli.batches import batches
 from aoq.pipeline.cli.checkpoint import import_checkpoint
 from aoq.pipeline.cli.data import data
 from aoq.pipeline.cli.embed import embed
@@ -105,7 +106,21 @@ def main() -> None:
 
 
 TO_SCREEN = (to_judge, screen)
-OF_TABLES = (estimate, mine, *TO_SCREEN, inspect, browse, audit, stats, diff, drift, export, import_table, publish)
+OF_TABLES = (
+    estimate,
+    mine,
+    *TO_SCREEN,
+    inspect,
+    browse,
+    audit,
+    stats,
+    diff,
+    drift,
+    batches,
+    export,
+    import_table,
+    publish,
+)
 for command in (prepare, embed, *OF_TABLES, results, report, status, explain, verify, gc, data, import_checkpoint):
     main.add_command(command)
 

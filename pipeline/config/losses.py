@@ -161,6 +161,7 @@ SECTIONS: dict[str, type[LossSection]] = {
     "sum": OnlineLoss,
     "online": OnlineLoss,
     "offtri": OfflineLoss,
+    "adapofftri": AdaptiveLoss,
     "offquin": OfflineLoss,
     "adapoffquin": AdaptiveLoss,
     "onlyoffline": OfflineLoss,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aoq.pipeline.losses.aoq import (
     adap_off_quin,
+    adap_off_tri,
     adap_pos_quin,
     off_quin,
     off_tri,
@@ -41,6 +42,7 @@ LOSSES: dict[str, LossKind] = {
     "sum": LossKind(sum_triplet, "none"),
     "online": LossKind(online_triplet, "none"),
     "offtri": LossKind(off_tri, "anchors"),
+    "adapofftri": LossKind(adap_off_tri, "anchors"),
     "offquin": LossKind(off_quin, "quintuplet"),
     "adapoffquin": LossKind(adap_off_quin, "quintuplet"),
     "onlyoffline": LossKind(only_offline, "quintuplet"),

@@ -49,14 +49,18 @@ def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float
     return add_up(pairs, equal_weights(pairs), derived_pairs(pairs), margin_online, margin_offline)
 
 
+def adap_off_tri(
+    pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
+) -> LossValue:
+    """OffTri with each online term weighed by its adaptive weight: AOQ eq. (5) without derived pairs."""
+    return add_up(pairs, adaptive_weights(pairs, alpha=alpha, beta=beta), [], margin_online, margin_offline)
+
+
 def adap_off_quin(
     pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
 ) -> LossValue:
     """OffQuin with each online term weighed by its adaptive weight, AOQ eq. (5)."""
-    weights = [
-        adaptive_weight(offline, online, alpha=alpha, beta=beta)
-        for offline, online in zip(offline_by_direction(pairs), pairs.online, strict=True)
-    ]
+    weights = adaptive_weights(pairs, alpha=alpha, beta=beta)
     return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
 
 
@@ -164,6 +168,12 @@ def _offline(pairs: Similarities) -> OfflineSimilarities:
     if pairs.offline is None:
         raise ValueError("this loss needs offline negatives, but the batch was drawn without a negative table")
     return pairs.offline
+
+
+def adaptive_weights(pairs: Similarities, *, alpha: float, beta: float) -> list[Float[Tensor, " batch"]]:
+    """Those of the online negatives of both directions."""
+    directions = zip(offline_by_direction(pairs), pairs.online, strict=True)
+    return [adaptive_weight(offline, online, alpha=alpha, beta=beta) for offline, online in directions]
 
 
 def equal_weights(pairs: Similarities) -> list[Float[Tensor, " batch"]]:

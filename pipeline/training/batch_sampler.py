@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
+from aoq.pipeline.batches.lists import meeting_lists
+from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities
@@ -22,7 +23,6 @@ from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
 
 OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """What each way of `companions` draws."""
-_epoch_order = lru_cache(maxsize=4)(epoch_order)  # every step asks for it
 
 
 class BatchSampler:
@@ -51,6 +51,10 @@ class BatchSampler:
     (captions,), the image row of each caption; `is_positive` says which rows of a batch match. In one set a pair is an
     anchor in both orders. What is drawn as a negative needs a positive itself, unless companions are omitted.
 
+    With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
+    communities of about `community` pairs. Who is close is read from the ranks `batch_ranks` of captions, [start, stop)
+    from 0, by default all. What a screen suspects does not meet. Of several processes each has such a batch.
+
     Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
     `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
     others of its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
@@ -74,9 +78,16 @@ class BatchSampler:
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE,
+        batches: str | None = None,
+        batch_ranks: tuple[int, int] | None = None,
+        community: int = 32,
     ) -> None:
         if companions not in OFFLINE:
             raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
+        if batches not in (None, "mined"):
+            raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
+        if batches is None and batch_ranks is not None:
+            raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
         screened = table if isinstance(table, ScreenedTable) else None
         if screened is not None and screened.suspected == "soft_margin":
             raise ValueError(
@@ -113,10 +124,15 @@ class BatchSampler:
             one_set=one_set,
             companions=companions != "omit",
         )
-        self._pairs = len(self._sampler.pairs)
+        self._pairs = len(self.pairs)
         if companions != "omit":
             _require_companions(self._sampler.pairs, i2t, t2i)
-        self._offline = OFFLINE[companions]
+        self._offline, self._mined = OFFLINE[companions], None
+        if batches == "mined":
+            seen = screened.view if screened else None
+            lists = meeting_lists(table, self._sampler.pairs, view=seen, ranks=batch_ranks)
+            self._mined = MinedBatches(lists, batch_size, seed, community)
+        self._ordered: tuple[int, Int32[np.ndarray, " pairs"]] | None = None
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
         full, rest = divmod(self._pairs, self._drawn)
@@ -128,6 +144,24 @@ class BatchSampler:
                 "batch_size."
             )
         self._epoch, self._step, self._begun = 0, 0, False
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs that are anchors, rows (image, caption)."""
+        return self._sampler.pairs
+
+    def draw_each(self, pairs: Int[np.ndarray, " some"], epoch: int) -> Int64[np.ndarray, "groups some 2"]:
+        """Draw for some of the pairs, for each by (seed, epoch, pair) alone, whatever stands beside it.
+
+        The groups are anchors, offline negatives and, unless companions are omitted, companions.
+        """
+        drawn = []
+        for pair in pairs.astype(np.int32):
+            groups = self._sampler.draw(
+                pair[None], step_rng(seed=self._seed, epoch=epoch, step=int(pair)), epoch
+            ).groups
+            drawn.append(np.stack([np.concatenate(group) for group in groups]))
+        return np.stack(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
         """Batches of a whole epoch; the same in every process."""
@@ -145,13 +179,21 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Any batch, without moving on."""
-        order = _epoch_order(self._pairs, seed=self._seed, epoch=epoch)
-        rows, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
+        rows = self._order(epoch)[step * self._drawn :][: self._drawn]
+        rng = step_rng(seed=self._seed, epoch=epoch, step=step)
         groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
         pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
         blocks = pairs.reshape(2 if self._offline == "anchors" else 3, -1, 2)
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
+
+    def _order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
+        """The pairs in the order of an epoch; the last one is kept, since every step asks for it."""
+        if self._ordered is None or self._ordered[0] != epoch:
+            mined = self._mined
+            order = mined.order(epoch) if mined else epoch_order(self._pairs, seed=self._seed, epoch=epoch)
+            self._ordered = epoch, order
+        return self._ordered[1]
 
     def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
         """Mark where the image of one row and the caption of another are a true pair, and so no negatives.
@@ -160,26 +202,33 @@ class BatchSampler:
         """
         return self._sampler.are_pairs(batch[:, :1], batch[None, :, 1])
 
+    @property
+    def _kind(self) -> dict[str, Any]:
+        """What must be the same where a state goes on."""
+        mined = {} if self._mined is None else {"batches": "mined"}
+        return {"seed": self._seed, "pairs_per_step": self._drawn, **mined}
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch: from its start, or from where `load_state_dict` left it."""
         if self._begun or epoch != self._epoch:
             self._epoch, self._step, self._begun = epoch, 0, False
 
-    def state_dict(self, step: int | None = None) -> dict[str, int]:
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Where to go on: after the batches that were handed out, or after the first `step` of this epoch.
 
         With workers a DataLoader asks for batches ahead of the training; say then after how many it stopped.
         """
         done = self._step if step is None else step
         epoch, done = (self._epoch + 1, 0) if done == self._steps else (self._epoch, done)
-        return {"epoch": epoch, "step": done, "seed": self._seed, "pairs_per_step": self._drawn}
+        return {"epoch": epoch, "step": done, **self._kind}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration goes on after the last batch of the state; further ones are the epochs that follow."""
-        ours = {"seed": self._seed, "pairs_per_step": self._drawn}
-        if theirs := {name: state[name] for name, value in ours.items() if state[name] != value}:
+        ours = self._kind
+        if (theirs := {name: value for name, value in state.items() if name not in ("epoch", "step")}) != ours:
             raise ValueError(
-                f"the state is of other batches: {theirs}, here {ours}; keep the seed, and batch_size * world_size."
+                f"the state is of other batches: {theirs}, here {ours}; keep the seed, batch_size * world_size, and "
+                "what batches are made of."
             )
         self._epoch, self._step, self._begun = state["epoch"], state["step"], False
 

@@ -238,7 +238,7 @@ def test_data_check(aoq, mined, tmp_path):
 def test_the_list_of_commands_crops_no_line(aoq):
     shown = aoq("--help", root=None).stdout
     listed = shown.partition("Commands:\n")[2].splitlines()
-    assert len(listed) == 23
+    assert len(listed) == 24
     assert all(line.endswith(".") and not line.endswith("..") for line in listed)
 
 

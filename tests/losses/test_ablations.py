@@ -64,6 +64,16 @@ def adap_pos_quin(matrix, lists):
     return total + only_offline(matrix, lists)
 
 
+def adap_off_tri(matrix, lists):
+    total = 0
+    for a in range(SIZE):
+        caption, image = hardest(matrix, a)
+        for online, offline in ((matrix[a, caption], lists[0, a]), (matrix[image, a], lists[1, a])):
+            weight = BETA - (offline - online) / ALPHA
+            total = total + weight * clamp(M1 - matrix[a, a] + online) + clamp(M2 - matrix[a, a] + offline)
+    return total
+
+
 def squared_off_quin(matrix, lists):
     total = 0
     for a in range(SIZE):
@@ -75,6 +85,7 @@ def squared_off_quin(matrix, lists):
 
 
 VARIANTS = {
+    "adapofftri": (adap_off_tri, ADAPTIVE),
     "onlyoffline": (only_offline, {}),
     "onlinequin": (online_quin, {}),
     "adapposquin": (adap_pos_quin, ADAPTIVE),

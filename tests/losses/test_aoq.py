@@ -131,7 +131,7 @@ def test_a_soft_margin_is_the_margin_of_an_offline_negative_that_may_match(name)
     size, loss = 6, LOSSES[name].function
     matrix, probability = torch.rand(size, size, generator=generator), torch.rand(2, size, generator=generator)
     four = [torch.rand(size, generator=generator) for _ in range(4)]
-    numbers = {"margin_online": 0.2} | ({"alpha": 0.3, "beta": 1.5} if name in ("adapoffquin", "adapposquin") else {})
+    numbers = {"margin_online": 0.2} | ({"alpha": 0.3, "beta": 1.5} if takes(LOSSES[name], "alpha") else {})
     hard = Similarities(matrix, torch.eye(size).bool(), OfflineSimilarities(*four))
     soft = replace(hard, offline=replace(hard.offline, match_probability=probability))
     expected = loss(hard, **numbers, margin_offline=0.3).total.item()

@@ -415,3 +415,61 @@ def test_a_pair_beyond_the_table_is_named(table, image):
 def test_companions_are_anchors_or_none(table):
     with pytest.raises(ValueError, match="companions is 'anchor'"):
         BatchSampler(table, image_of=IMAGE_OF, batch_size=9, companions="anchor")
+
+
+def test_mined_batches_hold_each_others_hard_negatives():
+    """Of the anchors; offline negatives and companions are drawn as ever. Images are in four heaps."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(4, 6))[np.arange(IMAGES) % 4] + 0.2 * rng.normal(size=(IMAGES, 6))
+    table = hard_negatives(images, images[IMAGE_OF] + 0.2 * rng.normal(size=(PAIRS, 6)), IMAGE_OF, h=(8, 3))
+    mined = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined", community=4)
+    plain = BatchSampler(table, image_of=IMAGE_OF, batch_size=8)
+
+    def listed(sampler):
+        found = 0
+        for batch in sampler:
+            images, captions = batch[:8].T
+            found += np.isin(table.i2t.negative_ids[images], captions).sum()
+        return found
+
+    assert listed(mined) > 1.3 * listed(plain)
+    anchors = np.concatenate([batch[: len(batch) // 3] for batch in mined])
+    assert sorted(anchors[:, 1].tolist()) == list(range(PAIRS))
+
+
+def test_each_process_has_a_mined_batch_of_its_own(table):
+    both = BatchSampler(table, image_of=IMAGE_OF, batch_size=16, batches="mined", community=4, companions="omit")
+    each = [
+        BatchSampler(
+            table,
+            image_of=IMAGE_OF,
+            batch_size=8,
+            batches="mined",
+            community=4,
+            companions="omit",
+            rank=rank,
+            world_size=2,
+        )
+        for rank in (0, 1)
+    ]
+    alone = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined", community=4, companions="omit")
+    for step in range(len(each[0])):
+        for rank in (0, 1):
+            assert (each[rank].batch(0, step)[:8] == alone.batch(0, 2 * step + rank)[:8]).all()
+    assert len(both) == len(each[0])
+
+
+def test_a_state_says_what_batches_are_made_of(table):
+    state = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined").state_dict()
+    BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined").load_state_dict(state)
+    with pytest.raises(ValueError, match="of other batches"):
+        BatchSampler(table, image_of=IMAGE_OF, batch_size=8).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"batches": "hard"}, 'it is "mined" or None'), ({"batch_ranks": (0, 3)}, "belong to batches")],
+)
+def test_other_batches_are_refused(table, options, message):
+    with pytest.raises(ValueError, match=message):
+        BatchSampler(table, image_of=IMAGE_OF, batch_size=8, **options)

@@ -249,6 +249,7 @@ def test_losses_draw_no_more_than_they_use():
         "sum": 1,
         "online": 1,
         "offtri": 2,
+        "adapofftri": 2,
         "offquin": 3,
         "adapoffquin": 3,
         "onlyoffline": 3,

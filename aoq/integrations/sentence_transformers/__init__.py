@@ -1,0 +1,16 @@
+"""Offline hard negatives in the SentenceTransformerTrainer: data that draws from a table, losses, an evaluator.
+
+data = TableData(table, images, captions)                                   # rows of six columns, and labels
+trainer = SentenceTransformerTrainer(
+    model,
+    SentenceTransformerTrainingArguments(..., batch_sampler=data.batches),
+    data.dataset,
+    loss=OfflineQuintupletLoss(model),
+)
+"""
+
+from aoq.integrations.sentence_transformers.data import TableData as TableData
+from aoq.integrations.sentence_transformers.evaluator import RecallEvaluator as RecallEvaluator
+from aoq.integrations.sentence_transformers.losses import OfflineInfoNCELoss as OfflineInfoNCELoss
+from aoq.integrations.sentence_transformers.losses import OfflineQuintupletLoss as OfflineQuintupletLoss
+from aoq.integrations.sentence_transformers.losses import OfflineTripletLoss as OfflineTripletLoss

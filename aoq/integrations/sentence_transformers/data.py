@@ -1,0 +1,164 @@
+"""A data set that draws from a table, row by row, and the order in which the trainer asks for its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers.base.sampler import DefaultBatchSampler
+
+from aoq.pipeline.tables.pairs import pair_keys
+from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.batch_sampler import BatchSampler
+
+COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
+"""What a row has, as far as its loss wants it, in this order."""
+DRAWN: dict[str | None, int] = {"quintuplet": 3, "offline": 2, None: 1}
+"""Groups of an image and a caption in a row."""
+
+
+class TableData:
+    """True pairs of a table with offline negatives, for `SentenceTransformerTrainer`.
+
+    `images` and `captions` are what stands for the rows of the table: paths, pictures or texts, as the model takes
+    them; sequences, so that they may be read when they are asked for (a column of a data set). With `image_ids` and
+    `caption_ids`, what theirs are called, they are found by the ids that the table keeps, in any order.
+
+    `dataset` has a row a true pair, with the columns of COLUMNS that `negatives` names: two without any, four for
+    "offline" (an image for the caption and a caption for the image), six for "quintuplet" (their companions as well).
+    `label` holds the numbers of the row's images, by which a loss knows captions of one image. Negatives are drawn by
+    (seed, epoch, pair) alone, whatever the batch, the number of processes or of workers.
+
+    `batches` is the trainer's `batch_sampler`: each pair once an epoch, at random, in mined batches
+    (`batches="mined"`, `aoq.pipeline.batches`), or in triples of companions (`batches="triples"`, for losses with
+    `companions="anchors"`; `negatives=None`). Further options are those of `aoq.BatchSampler`.
+    """
+
+    def __init__(
+        self,
+        table: NegativeTable | ScreenedTable,
+        images: Sequence[Any],
+        captions: Sequence[Any],
+        *,
+        negatives: str | None = "quintuplet",
+        batches: str | None = None,
+        seed: int = 0,
+        image_ids: Sequence[str] | None = None,
+        caption_ids: Sequence[str] | None = None,
+        **drawing: Any,
+    ) -> None:
+        if negatives not in DRAWN:
+            raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline" or None.')
+        if batches not in ("mined", "triples", None):
+            raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
+        if batches == "triples" and negatives is not None:
+            raise ValueError('batches="triples" hold their own negatives; set negatives=None.')
+        bare = table.table if isinstance(table, ScreenedTable) else table
+        self._images = _Side(bare, "images", len(bare.i2t), images, image_ids)
+        self._captions = _Side(bare, "captions", len(bare.t2i), captions, caption_ids)
+        self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
+        self._groups = DRAWN[negatives]
+        companions = None if negatives == "quintuplet" else "omit"
+        self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
+        self._caption_count = len(bare.t2i)
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
+        pairs = self._drawer.pairs
+        self.dataset = Dataset.from_dict({"pair": np.arange(len(pairs))}).with_transform(self._rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw for this epoch from now on; the batch sampler does it."""
+        self._epoch.fill_(epoch)
+
+    def batches(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        drop_last: bool,
+        valid_label_columns: list[str] | None = None,
+        generator: torch.Generator | None = None,
+        seed: int = 0,
+    ) -> DefaultBatchSampler:
+        """Make the trainer's batch sampler; the trainer's seed has no part in it."""
+        if len(dataset) != len(self._drawer.pairs):
+            raise ValueError(
+                f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "
+                "on `dataset` as it is."
+            )
+        triples = self._kind == "triples"
+        sampler = BatchSampler(
+            self._table,
+            batch_size=batch_size,
+            seed=self._seed,
+            companions="anchors" if triples else "omit",
+            batches="mined" if self._kind == "mined" else None,
+            drop_last=drop_last,
+            **self._drawing,
+        )
+        return TableBatchSampler(self, sampler, triples, batch_size, drop_last)
+
+    def _rows(self, asked: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
+        pairs, epoch = np.asarray(asked["pair"]), int(self._epoch)
+        groups = self._drawer.draw_each(pairs, epoch)[: self._groups]
+        rows: dict[str, list[Any]] = {}
+        for group, (image, caption) in zip(groups, zip(COLUMNS[::2], COLUMNS[1::2], strict=True), strict=False):
+            rows[image] = self._images[group[:, 0]]
+            rows[caption] = self._captions[group[:, 1]]
+        rows["label"] = np.stack([group[:, 0] for group in groups], axis=1).tolist()
+        return rows
+
+
+class TableBatchSampler(DefaultBatchSampler):
+    """Batches of rows of a `TableData`, a function of its seed and the epoch."""
+
+    def __init__(self, data: TableData, batches: BatchSampler, triples: bool, batch_size: int, drop_last: bool) -> None:
+        super().__init__(range(len(batches.pairs)), batch_size, drop_last)
+        self._data, self._batches, self._triples = data, batches, triples
+        self._keys = pair_keys(batches.pairs[:, 0], batches.pairs[:, 1], data._caption_count)
+        self._order = np.argsort(self._keys)
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self._data.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(len(self._batches)):
+            batch = self._batches.batch(self.epoch, step)
+            if not self._triples:
+                batch = batch[: len(batch) // 2]  # the anchors
+            keys = pair_keys(batch[:, 0], batch[:, 1], self._data._caption_count)
+            yield self._order[np.searchsorted(self._keys, keys, sorter=self._order)].tolist()
+
+
+class _Side:
+    """What stands for the rows of one side of a table."""
+
+    def __init__(
+        self, table: NegativeTable, side: str, count: int, values: Sequence[Any], ids: Sequence[str] | None
+    ) -> None:
+        self._values, self._places = values, None
+        if ids is not None:
+            if side not in table.ids:
+                raise ValueError(f"{side[:-1]}_ids are given, and the table keeps none; leave them out, in its order.")
+            if len(ids) != len(values):
+                raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(values)} {side}; give one each.")
+            rows = rows_by_id(ids, side[:-1])
+            if missing := [name for name in table.ids[side] if name not in rows]:
+                raise ValueError(
+                    f"{len(missing)} of the table's {side} are not among the ids given, the first is {missing[0]!r}; "
+                    "these are other data."
+                )
+            self._places = np.array([rows[name] for name in table.ids[side]])
+        elif len(values) != count:
+            raise ValueError(f"{len(values)} {side} are given for a table of {count}; they are of other data.")
+
+    def __getitem__(self, rows: np.ndarray) -> list[Any]:
+        places = rows if self._places is None else self._places[rows]
+        return [self._values[place] for place in places.tolist()]

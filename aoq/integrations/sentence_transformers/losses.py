@@ -1,0 +1,253 @@
+"""Losses on offline negatives as sentence-transformers' losses: of its columns and labels, on one or more processes.
+
+Embeddings are made unit vectors. Losses are those of `aoq`, divided by the number of pairs. With several processes
+embeddings and labels are gathered, so every process has the loss of the whole batch and the gradient is exactly that of
+one process with all of it. With `mini_batch_size` embeddings are made in mini-batches and their gradients kept
+(GradCache), with the same loss and gradients.
+
+With several processes, and towers of their own for images and captions, the trainer's `ddp_find_unused_parameters` must
+be True where there are mini-batches. Else it must be False, and what the loss does not reach frozen, such as CLIP's
+logit_scale.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.util import all_gather_with_grad
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from aoq.integrations.sentence_transformers.data import COLUMNS
+from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
+from aoq.pipeline.losses.companions import with_companions
+from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
+from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
+from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.batch_sampler import offline_similarities
+
+CITATION = """
+@inproceedings{chen2020adaptive,
+    title={Adaptive Offline Quintuplet Loss for Image-Text Matching},
+    author={Chen, Tianlang and Deng, Jiajun and Luo, Jiebo},
+    booktitle={ECCV},
+    year={2020}
+}
+"""
+PARTS = ("online", "offline", "derived")
+"""The terms of a quintuplet loss, as the trainer logs them."""
+Companions = Literal["anchors"]
+
+
+class TableLoss(CachedLossMixin, nn.Module):
+    """A loss on the columns of `TableData`; subclasses say which, and what it is on similarities."""
+
+    mini_batch_size: int
+    drawn: ClassVar[int]
+    """Images with captions in a row, where companions are no anchors."""
+
+    def __init__(self, model: nn.Module, companions: Companions | None, mini_batch_size: int | None) -> None:
+        super().__init__()
+        if companions not in ("anchors", None):
+            raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
+        self.model, self.companions, self.mini_batch_size = model, companions, mini_batch_size or 0
+        self.uses_gradient_cache = mini_batch_size is not None
+        self.groups = self.drawn if companions is None else 1
+
+    @abstractmethod
+    def value(self, pairs: Similarities) -> LossValue:
+        """The loss, a sum over the pairs."""
+
+    @abstractmethod
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of it."""
+
+    def forward(
+        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
+    ) -> Tensor | dict[str, Tensor]:
+        """The mean over the pairs of the batch, on all processes; its terms, where it has some, add up to it."""
+        features = list(sentence_features)
+        self._check(features, labels)
+        if self.uses_gradient_cache:
+            return CachedLossMixin.forward_cached(self, features, labels)
+        columns: list[Tensor] = [torch.empty(0)] * len(features)
+        for side in (slice(0, None, 2), slice(1, None, 2)):  # all images in one forward, all captions in another
+            columns[side] = embed_columns(self.model, features[side], separate_first=False)
+        found, size = self._value(columns, labels)
+        if not all(part in found.figures for part in PARTS):
+            return found.total / size
+        parts = {part: found.figures[part] / size for part in PARTS}
+        parts["online"] = parts["online"] + (found.total - found.total.detach()) / size  # which has the gradient
+        return {f"{part}_loss": value for part, value in parts.items()}
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        found, size = self._value([torch.cat(parts) for parts in reps], labels)
+        total = found.total / size
+        if with_backward:
+            total.backward()
+            total = total.detach()
+        return total
+
+    @property
+    def citation(self) -> str:
+        return CITATION
+
+    def _check(self, features: list[Mapping[str, Any]], labels: Tensor | None) -> None:
+        wanted = COLUMNS[: 2 * self.groups]
+        if len(features) != len(wanted):
+            raise ValueError(
+                f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {len(features)}; make "
+                "it with aoq's TableData, or leave the others out."
+            )
+        if labels is None or labels.ndim != 2 or labels.shape[1] != self.groups:
+            shape = "none" if labels is None else f"of shape {tuple(labels.shape)}"
+            raise ValueError(
+                f"the labels are {shape}; {type(self).__name__} reads the number of each image of a row there, "
+                f"{self.groups} a row, as aoq's TableData gives them."
+            )
+
+    def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
+        """The sum over the pairs of all processes, and how many these are."""
+        assert labels is not None  # else it was refused
+        columns = [F.normalize(column.float(), dim=1) for column in columns]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            columns = [self._in_order(all_gather_with_grad(column)) for column in columns]
+            labels = self._in_order(_gathered(labels))
+        images, captions = torch.cat(columns[::2]), torch.cat(columns[1::2])
+        size, rows = len(labels), labels.T.flatten()
+        offline = None
+        if self.groups > 1:
+            offline = offline_similarities(images, captions, rows, companions=self.groups == 3)
+        is_positive = positive_pairs(labels[:, 0], mask_positives=True)
+        return self.value(Similarities(images[:size] @ captions[:size].T, is_positive, offline)), size
+
+    def _in_order(self, gathered: Tensor) -> Tensor:
+        """Of triples all first pairs, then all second and third ones, whichever process they are of."""
+        if self.companions is None:
+            return gathered
+        processes = torch.distributed.get_world_size()
+        return gathered.unflatten(0, (processes, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+
+class _Hinges(TableLoss):
+    """A triplet or quintuplet loss, whose online negatives may be as hard as the model can bear."""
+
+    functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
+    """Without and with adaptive weights."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        adaptive: bool,
+        margin_online: float = 0.2,
+        margin_offline: float = 0.0,
+        alpha: float = 0.3,
+        beta: float = 1.5,
+        start_up: Literal["auto"] | None = None,
+        companions: Companions | None = None,
+        mini_batch_size: int | None = None,
+    ) -> None:
+        super().__init__(model, companions, mini_batch_size)
+        self.numbers = {"margin_online": margin_online, "margin_offline": margin_offline}
+        if adaptive:
+            self.numbers |= {"alpha": alpha, "beta": beta}
+        self.adaptive, self.start_up = adaptive, start_up
+        function, online = self.functions[adaptive], online_triplet
+        if companions == "anchors":
+            function, online = with_companions(function), with_companions(online)
+        self._function = partial(function, **self.numbers)
+        self._online = partial(online, margin=margin_online)
+        self._pace = None if start_up is None else Pace(margin_online)
+
+    def value(self, pairs: Similarities) -> LossValue:
+        if self._pace is not None:
+            pairs = self._pace.follow(pairs, self._online) if self.training else self._pace.at_level(pairs)
+        return self._function(pairs)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        options = {"adaptive": self.adaptive, "start_up": self.start_up, "companions": self.companions}
+        return {**self.numbers, **options, "mini_batch_size": self.mini_batch_size or None}
+
+
+class OfflineQuintupletLoss(_Hinges):
+    """AdapOffQuin, AOQ eq. (5), or without `adaptive` OffQuin, eq. (4), on the six columns of `TableData`.
+
+    With `companions="anchors"` on two columns, image and caption, in batches of triples (`batches="triples"`).
+    `start_up="auto"` lets online negatives be as hard as the model can bear (`aoq.Pace`), for models that are not
+    pretrained.
+    """
+
+    drawn, functions = 3, (off_quin, adap_off_quin)
+
+    def __init__(self, model: nn.Module, *, adaptive: bool = True, **options: Any) -> None:
+        super().__init__(model, adaptive=adaptive, **options)
+
+
+class OfflineTripletLoss(_Hinges):
+    """OffTri, AOQ eq. (3), on the first four columns of `TableData`; with `adaptive` weighed as in eq. (5)."""
+
+    drawn, functions = 2, (off_tri, adap_off_tri)
+
+    def __init__(self, model: nn.Module, *, adaptive: bool = False, **options: Any) -> None:
+        super().__init__(model, adaptive=adaptive, **options)
+
+
+class OfflineInfoNCELoss(TableLoss):
+    """InfoNCE in both directions with offline negatives as further columns, on the first four columns of `TableData`.
+
+    `aoq.info_nce`, or with `adaptive` `aoq.adap_info_nce`. The temperature is learnt with `learn_temperature`.
+    """
+
+    drawn = 2
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        adaptive: bool = False,
+        temperature: float = 0.05,
+        learn_temperature: bool = False,
+        max_scale: float = 100.0,
+        hardness_weight: float = 0.0,
+        alpha: float = 0.3,
+        beta: float = 1.5,
+        companions: Companions | None = None,
+        mini_batch_size: int | None = None,
+    ) -> None:
+        super().__init__(model, companions, mini_batch_size)
+        self.numbers = {"temperature": temperature, "hardness_weight": hardness_weight}
+        if adaptive:
+            self.numbers |= {"alpha": alpha, "beta": beta}
+        self.adaptive = adaptive
+        function = adap_info_nce if adaptive else info_nce
+        self._function = with_companions(function) if companions == "anchors" else function
+        self.learnt = LearntTemperature(temperature=temperature, max_scale=max_scale) if learn_temperature else None
+
+    def value(self, pairs: Similarities) -> LossValue:
+        return self._function(pairs, **self.numbers | (self.learnt() if self.learnt is not None else {}))
+
+    def get_config_dict(self) -> dict[str, Any]:
+        options = {"adaptive": self.adaptive, "learn_temperature": self.learnt is not None}
+        return {
+            **self.numbers,
+            **options,
+            "companions": self.companions,
+            "mini_batch_size": self.mini_batch_size or None,
+        }
+
+
+def _gathered(labels: Tensor) -> Tensor:
+    found = [torch.empty_like(labels) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(found, labels.contiguous())
+    return torch.cat(found)

@@ -1,0 +1,87 @@
+"""Which pairs of a pass are each other's hard negatives, as a sparse graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from aoq.pipeline.batches.lists import Listed, MeetingLists
+from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.problem import BLOCK, blocks
+
+Rows = Int64[np.ndarray, " rows"]
+"""Row numbers of pairs."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The neighbours of node n are `neighbours[offsets[n]:offsets[n + 1]]`; every edge stands at both of its ends."""
+
+    offsets: Int64[np.ndarray, " nodes_and_one"]
+    neighbours: Int32[np.ndarray, " ends"]
+    weights: Int32[np.ndarray, " ends"]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[Rows]:
+    """Split pairs so that no image stands twice in a part: the first of each image, the second, and so on, at random.
+
+    >>> [sorted(rows.tolist()) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
+    [[1, 2], [0]]
+    """
+    order = rng.permutation(len(images))
+    order = order[np.argsort(images[order], kind="stable")]
+    counts = np.bincount(images)
+    places = np.arange(len(images)) - np.repeat(offsets_of(counts)[:-1], counts)
+    return [rng.permutation(order[places == place]) for place in range(int(counts.max(initial=0)))]
+
+
+def pass_graph(lists: MeetingLists, rows: Rows, *, most: int, rng: np.random.Generator) -> Graph:
+    """Join pairs (i, c) and (j, d) of a pass by how many of these are listed: d of i, j of c, c of j, i of d.
+
+    Of each list `most` that stand in the pass are taken, at random.
+    """
+    images, captions = lists.pairs[rows].T
+    of_caption, of_image = _node_of(captions, lists.captions), _node_of(images, lists.images)
+    ends = [
+        _edges(lists.i2t, images, of_caption, most, rng),
+        _edges(lists.t2i, captions, of_image, most, rng),
+    ]
+    first, second = np.concatenate(ends, axis=1)
+    nodes = len(rows)
+    keys, weights = np.unique(np.minimum(first, second) * nodes + np.maximum(first, second), return_counts=True)
+    low, high = keys // nodes, keys % nodes
+    starts, stops = np.concatenate([low, high]), np.concatenate([high, low])
+    order = np.lexsort((stops, starts))
+    return Graph(
+        offsets_of(np.bincount(starts, minlength=nodes)),
+        stops[order].astype(np.int32),
+        np.tile(weights, 2)[order].astype(np.int32),
+    )
+
+
+def _node_of(rows: Int32[np.ndarray, " nodes"], count: int) -> Int64[np.ndarray, " rows"]:
+    found = np.full(count, -1)
+    found[rows] = np.arange(len(rows))
+    return found
+
+
+def _edges(
+    listed: Listed, anchors: Int32[np.ndarray, " nodes"], node_of: Rows, most: int, rng: np.random.Generator
+) -> Int64[np.ndarray, "2 edges"]:
+    """From each node to `most` nodes that its anchor lists."""
+    found = []
+    for start, stop in blocks(len(anchors), BLOCK):
+        ids = listed[anchors[start:stop]]
+        nodes = np.where(ids >= 0, node_of[ids], -1)
+        nodes[nodes == np.arange(start, stop)[:, None]] = -1
+        if nodes.shape[1] > most:
+            chance = np.where(nodes >= 0, rng.random(nodes.shape, dtype=np.float32), 2)
+            nodes = np.take_along_axis(nodes, np.argpartition(chance, most - 1, axis=1)[:, :most], axis=1)
+        anchor, place = np.nonzero(nodes >= 0)
+        found.append(np.stack([anchor + start, nodes[anchor, place]]))
+    return np.concatenate(found, axis=1)

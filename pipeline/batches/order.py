@@ -1,0 +1,69 @@
+"""The order of an epoch's pairs in which consecutive batches hold each other's hard negatives.
+
+After B3 (Thirukovalluru et al., NeurIPS 2025): a teacher's ranks make a sparse graph, which is split into communities,
+and a batch is whole communities. Here both directions of a table are in the graph. An epoch is split into passes in
+which each image stands once, so that its captions do not meet. Which of a list's negatives are edges is drawn anew in
+each epoch, so batches differ. What matches, or is suspected to, is moved to other batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from aoq.pipeline.batches.apart import keep_apart
+from aoq.pipeline.batches.communities import Communities, communities
+from aoq.pipeline.batches.graph import pass_graph, passes
+from aoq.pipeline.batches.lists import MeetingLists
+
+MOST_EDGES = 10
+"""Of each list, in a pass."""
+
+
+@dataclass(frozen=True)
+class MinedBatches:
+    """Orders of the pairs, a function of (seed, epoch) alone, of which each `batch_size` are a batch.
+
+    A batch is communities of about `community` pairs, each other's hard negatives.
+    """
+
+    lists: MeetingLists
+    batch_size: int
+    seed: int = 0
+    community: int = 32
+
+    def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
+        """Every pair once, batch after batch; the last may be short."""
+        rng, size = np.random.default_rng([self.seed, epoch]), self.batch_size
+        wanted = size // max(1, round(size / self.community))
+        full, rest = [], []
+        for rows in passes(self.lists.pairs[:, 0], rng):
+            graph = pass_graph(self.lists, rows, most=MOST_EDGES, rng=rng)
+            packed = rows[pack(communities(graph, wanted, rng), wanted, size, rng)]
+            stop = len(packed) // size * size
+            full.append(packed[:stop])
+            rest.append(packed[stop:])
+        ends = rng.permutation(np.concatenate(rest))
+        stop = len(ends) // size * size
+        batches = np.concatenate([*full, ends[:stop]]).reshape(-1, size)
+        ordered = np.concatenate([rng.permutation(batches).ravel(), ends[stop:]])
+        return keep_apart(self.lists, ordered, size, rng).astype(np.int32)
+
+
+def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " nodes"]:
+    """Put nodes into batches of `size`, as many communities of the `wanted` size in each as it holds, at random.
+
+    Communities that stayed smaller follow, the largest first; what a batch has room for beside whole ones is filled
+    with the last of these.
+    """
+    sizes = np.bincount(numbers)
+    rank = np.lexsort((rng.random(len(sizes)), -sizes)).argsort()  # of communities: the largest first, else at random
+    order = np.argsort(rank[numbers], kind="stable")
+    each, room = divmod(size, wanted)
+    batches = min(int((sizes == wanted).sum()) // each, len(numbers) // size)
+    whole, loose = order[: batches * each * wanted], order[batches * each * wanted :]
+    last = len(loose) - batches * room
+    filled = np.concatenate([whole.reshape(batches, each * wanted), loose[last:].reshape(batches, room)], axis=1)
+    return np.concatenate([filled.ravel(), loose[:last]])

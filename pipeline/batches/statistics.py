@@ -1,0 +1,71 @@
+"""How hard the negatives within batches are, and how often pairs that may match meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from aoq.pipeline.batches.apart import cells_that_match
+from aoq.pipeline.batches.lists import MeetingLists
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.table import NegativeTable
+
+BATCHES = 200
+"""How many batches are looked at, at most."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What anchors of one direction meet in their batches."""
+
+    hardest_rank: float
+    """The median rank of the hardest negative, from 1; the depth plus 1 where none is listed."""
+    listed: float
+    """How many of an anchor's listed negatives are there, on average."""
+    none_listed: float
+    """The share of anchors that meet none."""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    batches: int
+    """How many were looked at."""
+    directions: dict[Direction, Met]
+    may_match: float
+    """How many images and captions of different pairs match, or may, in a batch, on average."""
+
+
+def meetings_of(
+    table: NegativeTable,
+    lists: MeetingLists,
+    batches: Sequence[Integer[np.ndarray, "_ 2"]],
+    rng: np.random.Generator,
+) -> Meetings:
+    """Look at batches of pairs (image, caption), 200 of them at random where there are more."""
+    batches = [batches[number] for number in rng.permutation(len(batches))[:BATCHES]]
+    met = {}
+    for direction in table.directions:
+        depth = table[direction].h
+        ranks = [ranks_met(table, direction, batch) for batch in batches]
+        hardest = np.concatenate([one.min(axis=1) for one in ranks])
+        listed = np.concatenate([(one < depth).sum(axis=1) for one in ranks])
+        met[direction] = Met(float(np.median(hardest)) + 1, float(listed.mean()), float((listed == 0).mean()))
+    cells = [int(cells_that_match(lists, batch[None]).sum()) for batch in batches]
+    return Meetings(len(batches), met, float(np.mean(cells)))
+
+
+def ranks_met(
+    table: NegativeTable, direction: Direction, batch: Integer[np.ndarray, "size 2"]
+) -> Int64[np.ndarray, "size size"]:
+    """The rank of each candidate of a batch in each anchor's list, from 0; the depth where it is not listed."""
+    anchors, candidates = batch.T if direction == "i2t" else batch.T[::-1]
+    listed: Int32[np.ndarray, "size h"] = table[direction].negative_ids[anchors]
+    there, which = np.unique(candidates, return_inverse=True)
+    places = np.minimum(np.searchsorted(there, listed), len(there) - 1)
+    found = np.full((len(anchors), len(there)), listed.shape[1])
+    anchor, rank = np.nonzero(there[places] == listed)
+    found[anchor, places[anchor, rank]] = rank
+    return found[:, which]

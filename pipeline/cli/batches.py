@@ -1,0 +1,188 @@
+"""`aoq batches`: the pairs of an epoch in batches of each other's hard negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+from rich.table import Table
+
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, with_default
+from aoq.pipeline.cli.output import Console, echo, echo_json
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.tables.pairs import SIDES
+
+if TYPE_CHECKING:
+    from aoq.pipeline.batches.lists import MeetingLists
+    from aoq.pipeline.batches.statistics import Meetings
+    from aoq.pipeline.tables.screens.screened import ScreenedTable
+    from aoq.pipeline.tables.table import NegativeTable
+
+Batches = Sequence[np.ndarray]
+
+
+def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    start, _colon, stop = given.partition(":")
+    if not (start.isdecimal() and stop.isdecimal()):
+        raise click.BadParameter(f"{given!r} is not START:STOP, such as 30:130", param=option)
+    return int(start), int(stop)
+
+
+@click.command()
+@click.argument("table", type=PATH)
+@click.argument("output", type=PATH)
+@click.option("--batch-size", required=True, type=click.IntRange(min=2), help="Pairs in a batch.")
+@with_default("--epochs", default=1, type=COUNT, help="How many epochs to write.")
+@with_default("--seed", default=0, type=click.IntRange(min=0))
+@with_default("--kind", default="mined", type=click.Choice(["mined", "triples", "random"]))
+@click.option("--ranks", callback=_ranks, help="Ranks START:STOP of captions that should meet; default: all listed.")
+@with_default("--community", default=32, type=click.IntRange(min=2), help="Pairs that are close to each other.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; what its rules suspect does not meet.")
+@click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
+@click.option("--data", type=PATH, help="For shards: the dataset folder that has the captions and the pictures.")
+@with_default("--split", default="train", help="Which of its splits.")
+@click.option("--captions", type=PATH, help="For shards: a text file, one caption a line.")
+@click.option("--image-root", type=PATH, help="For shards: the pictures; an image's file is its id.")
+@as_json
+def batches(
+    table: Path,
+    output: Path,
+    batch_size: int,
+    epochs: int,
+    seed: int,
+    kind: str,
+    ranks: tuple[int, int] | None,
+    community: int,
+    view: Path | None,
+    write_shards: bool,
+    data: Path | None,
+    split: str,
+    captions: Path | None,
+    image_root: Path | None,
+    as_json: bool,
+) -> None:
+    """Put pairs into batches of hard negatives.
+
+    The true pairs of the negative table in the folder TABLE go to the new folder OUTPUT: epoch-000.parquet and so on,
+    a row a pair, with the columns batch, image_id and caption_id (rows of the data), and image and caption where the
+    table has ids. Each epoch has every pair once, in other batches. Triples are pairs, a negative of each, and its
+    companion: of these a third of the pairs is drawn. Shows what in-batch negatives are beside those at random.
+
+    webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order: read them in it, without
+    shuffling. Pictures and captions come from a dataset folder (--data), or from --image-root and --captions.
+    """
+    from aoq.pipeline.batches import shards
+    from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
+    from aoq.pipeline.batches.lists import meeting_lists
+    from aoq.pipeline.batches.statistics import meetings_of
+    from aoq.pipeline.tables.screens.screened import ScreenedTable
+    from aoq.pipeline.tables.screens.view import read_view
+    from aoq.pipeline.tables.table import read_table
+    from aoq.pipeline.tables.writing import made_whole
+
+    read = read_table(table)
+    if read.positives is None:
+        raise ValueError(f"{table} does not say which pairs are true; mine it with --pairs or --per-image.")
+    seen = None if view is None else read_view(view, read.manifest)
+    lists = meeting_lists(read, read.positives, view=seen, ranks=ranks)
+    screened = read if seen is None else ScreenedTable(read, seen)
+    make = _maker(kind, screened, lists, batch_size, seed, community)
+    with made_whole(output) as made:
+        sources = _sources(read, data, split, captions, image_root, made.parent / "pictures") if write_shards else None
+        made.mkdir()
+        epoch_0 = make(0)
+        for epoch in range(epochs):
+            found = make(epoch) if epoch else epoch_0
+            write_epoch(made, epoch, found, read.ids)
+            if sources is not None:
+                shards.write_shards(made / f"epoch-{epoch:03d}", found, *sources)
+        at_random = _maker("random", screened, lists, batch_size, seed, community)(0)
+        met = {
+            name: meetings_of(read, lists, found, np.random.default_rng(seed))
+            for name, found in (("these", epoch_0), ("random", at_random))
+        }
+        shown = {name: asdict(one) for name, one in met.items()}
+        options = {"kind": kind, "batch_size": batch_size, "seed": seed, "ranks": ranks, "community": community}
+        said = {**options, "table_sha256": read.sha256, "view_sha256": seen and seen.manifest["table_sha256"]}
+        write_batches_manifest(made, {**said, "met": shown})
+    if as_json:
+        echo_json(shown)
+    else:
+        echo(f"{output}: {epochs} epoch{'s' if epochs > 1 else ''} of {len(epoch_0):,} batches")
+        _show(met)
+
+
+def _maker(
+    kind: str,
+    table: NegativeTable | ScreenedTable,
+    lists: MeetingLists,
+    batch_size: int,
+    seed: int,
+    community: int,
+) -> Callable[[int], Batches]:
+    """What makes the batches of an epoch, pairs (image, caption)."""
+    from aoq.pipeline.batches.order import MinedBatches
+    from aoq.pipeline.data.batches import epoch_order
+    from aoq.pipeline.training.batch_sampler import BatchSampler
+
+    if kind == "triples":
+        sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
+        return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
+    mined = MinedBatches(lists, batch_size, seed, community)
+
+    def make(epoch: int) -> Batches:
+        order = mined.order(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
+        return np.split(lists.pairs[order], range(batch_size, len(order), batch_size))
+
+    return make
+
+
+def _sources(
+    table: NegativeTable, data: Path | None, split: str, captions: Path | None, image_root: Path | None, unpacked: Path
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The file of each picture, and the captions."""
+    from aoq.pipeline.produce.photographs import photograph_files
+    from aoq.pipeline.tables.exchange.pictures import find_pictures
+
+    if table.is_one_set:
+        raise ValueError(
+            "shards have pictures with their captions, and the table is of one set; write no shards of it."
+        )
+    ids: Sequence[str] | None = table.ids.get("images")
+    texts: Sequence[str]
+    if data is not None:
+        opened = open_split(data, split)
+        ids, texts = opened.ids, opened.captions
+    elif captions is not None and image_root is not None:
+        texts = read_lines(captions)
+    else:
+        raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --captions.")
+    for what, given, count in (("captions", texts, len(table.t2i)), ("image ids", ids, len(table.i2t))):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; they are of other data.")
+    if image_root is None and data is not None and (files := photograph_files(data, split, len(table.i2t), unpacked)):
+        return files, texts
+    if image_root is None:
+        raise ValueError(f"{data} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
+    return find_pictures(image_root, ids if ids is not None else [str(row) for row in range(len(table.i2t))]), texts
+
+
+def _show(met: Mapping[str, Meetings]) -> None:
+    rows = Table("", *met, box=None, pad_edge=False)
+    first = next(iter(met.values()))
+    for direction in first.directions:
+        anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
+        of = [one.directions[direction] for one in met.values()]
+        ranks = (f"{one.hardest_rank:.0f}" if one.none_listed < 0.5 else "not listed" for one in of)
+        rows.add_row(f"{anchor}s: rank of the batch's hardest {candidate}, median", *ranks)
+        rows.add_row(f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in of))
+        rows.add_row("  that meet none", *(f"{one.none_listed:.1%}" for one in of))
+    rows.add_row("matches, or suspected ones, in a batch", *(f"{one.may_match:.2f}" for one in met.values()))
+    Console().print(rows)

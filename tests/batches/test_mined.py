@@ -1,0 +1,208 @@
+"""Mined batches against slow definitions: who meets, who must not, and every pair once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.batches.apart import cells_that_match, keep_apart, meetings
+from aoq.pipeline.batches.communities import communities
+from aoq.pipeline.batches.graph import Graph, pass_graph, passes
+from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
+from aoq.pipeline.batches.order import MinedBatches, pack
+from aoq.pipeline.batches.statistics import meetings_of, ranks_met
+from aoq.pipeline.data.batches import epoch_order
+from aoq.pipeline.mining.hard_negatives import hard_negatives
+
+IMAGES, EACH = 60, 3
+PAIRS = IMAGES * EACH
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Images in six heaps, so that hard negatives are those of the same heap."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(6, 8))
+    images = centres[np.arange(IMAGES) % 6] + 0.3 * rng.normal(size=(IMAGES, 8))
+    captions = np.repeat(images, EACH, axis=0) + 0.3 * rng.normal(size=(PAIRS, 8))
+    return hard_negatives(images, captions, np.arange(PAIRS) // EACH, h=(20, 8))
+
+
+@pytest.fixture(scope="module")
+def lists(table):
+    return meeting_lists(table, table.positives)
+
+
+def rows_of(ids, row):
+    return {int(one) for one in ids[row] if one >= 0}
+
+
+def test_a_pass_has_each_image_once_and_all_passes_have_every_pair():
+    images = np.array([0, 0, 0, 1, 2, 2], np.int32)
+    found = passes(images, np.random.default_rng(0))
+    assert [len(rows) for rows in found] == [3, 2, 1]
+    assert all(len(set(images[rows])) == len(rows) for rows in found)
+    assert sorted(np.concatenate(found).tolist()) == list(range(6))
+
+
+def test_an_edge_counts_in_how_many_lists_two_pairs_stand(lists):
+    rows = passes(lists.pairs[:, 0], np.random.default_rng(1))[0]
+    graph = pass_graph(lists, rows, most=100, rng=np.random.default_rng(2))
+    expected = {}
+    for u, (i, c) in enumerate(lists.pairs[rows].tolist()):
+        for v, (j, d) in enumerate(lists.pairs[rows].tolist()):
+            by_image = (d in rows_of(lists.i2t, i)) + (c in rows_of(lists.i2t, j))
+            by_caption = (j in rows_of(lists.t2i, c)) + (i in rows_of(lists.t2i, d))
+            if u != v and by_image + by_caption:
+                expected[u, v] = by_image + by_caption
+    starts = np.repeat(np.arange(len(graph)), np.diff(graph.offsets))
+    found = dict(zip(zip(starts.tolist(), graph.neighbours.tolist(), strict=True), graph.weights, strict=True))
+    assert found == expected
+
+
+def test_only_some_of_each_list_are_edges(lists):
+    rows = passes(lists.pairs[:, 0], np.random.default_rng(1))[0]
+    few, more = (
+        pass_graph(lists, rows, most=most, rng=np.random.default_rng(2)).weights.sum() / 2 for most in (1, 100)
+    )
+    assert 0 < few <= 2 * len(rows) < more
+
+
+def test_communities_are_heaps_where_the_graph_falls_apart():
+    """Five cliques of four nodes."""
+    nodes = np.arange(20)
+    neighbours = [np.delete(np.flatnonzero(nodes // 4 == node // 4), node % 4) for node in nodes]
+    graph = Graph(np.arange(21) * 3, np.concatenate(neighbours).astype(np.int32), np.ones(60, np.int32))
+    found = communities(graph, 4, np.random.default_rng(0))
+    assert len(set(found.tolist())) == 5
+    assert all(len(set(found[nodes // 4 == clique].tolist())) == 1 for clique in range(5))
+    assert np.bincount(communities(graph, 3, np.random.default_rng(0))).max() == 3
+
+
+@pytest.mark.parametrize(("wanted", "size"), [(4, 12), (4, 13), (5, 5), (7, 100), (1, 2)])
+def test_packing_keeps_communities_whole(wanted, size):
+    rng = np.random.default_rng(3)
+    sizes = [*[wanted] * 9, *range(1, wanted)]
+    numbers = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
+    packed = pack(numbers, wanted, size, rng)
+    assert sorted(packed.tolist()) == list(range(len(numbers)))
+    for batch in np.split(packed, range(size, len(packed), size))[: 9 // (size // wanted)] if size >= wanted else []:
+        if len(batch) == size:
+            whole = [count for count in np.bincount(numbers[batch]) if count == wanted]
+            assert len(whole) >= size // wanted
+
+
+@pytest.mark.parametrize("size", [6, 8, 25, 64])
+def test_an_epoch_has_every_pair_once_and_no_other_is_the_same(lists, size):
+    mined = MinedBatches(lists, size, seed=4, community=6)
+    orders = [mined.order(epoch) for epoch in (0, 1, 0)]
+    assert all(sorted(order.tolist()) == list(range(PAIRS)) for order in orders)
+    assert (orders[0] == orders[2]).all()
+    assert (orders[0] != orders[1]).any()
+
+
+def test_in_batch_negatives_are_harder_than_at_random(table, lists):
+    def met(order):
+        return meetings_of(table, lists, np.split(lists.pairs[order], range(12, PAIRS, 12)), np.random.default_rng(0))
+
+    mined = met(MinedBatches(lists, 12, community=6).order(0))
+    random = met(epoch_order(PAIRS, seed=0, epoch=0))
+    for direction in ("i2t", "t2i"):
+        ours, theirs = mined.directions[direction], random.directions[direction]
+        assert ours.hardest_rank < theirs.hardest_rank / 2
+        assert ours.listed > 2 * theirs.listed
+        assert ours.none_listed < theirs.none_listed
+
+
+def test_captions_of_one_image_do_not_meet(lists):
+    order = MinedBatches(lists, 12, community=6).order(0)
+    for batch in np.split(order, range(12, PAIRS, 12)):
+        images = lists.pairs[batch, 0]
+        assert len(set(images.tolist())) == len(images)
+
+
+def test_ranks_met_are_places_in_the_lists(table, lists):
+    batch = lists.pairs[np.random.default_rng(5).permutation(PAIRS)[:30]]
+    for direction in ("i2t", "t2i"):
+        anchors, candidates = batch.T if direction == "i2t" else batch.T[::-1]
+        ids = table[direction].negative_ids
+        expected = [
+            [list(ids[anchor]).index(other) if other in ids[anchor] else ids.shape[1] for other in candidates]
+            for anchor in anchors
+        ]
+        assert ranks_met(table, direction, batch).tolist() == expected
+
+
+def test_what_may_match_is_moved_to_other_batches(lists):
+    """Image i is kept apart from the captions of image i + 1, which a batch of neighbours has many of."""
+    images, captions = lists.pairs.T
+    apart = np.unique(np.concatenate([lists.kept_apart, (images[:-EACH].astype(np.int64)) * PAIRS + captions[EACH:]]))
+    strict = MeetingLists(lists.pairs, lists.i2t, lists.t2i, apart)
+    order = np.arange(0, PAIRS)  # by image
+    assert len(meetings(strict, order, 10)) > PAIRS / 2
+    moved = keep_apart(strict, order, 10, np.random.default_rng(0))
+    assert sorted(moved.tolist()) == order.tolist()
+    assert len(meetings(strict, moved, 10)) == 0
+
+
+def test_where_there_is_no_other_batch_pairs_stay(lists):
+    order = np.arange(PAIRS)
+    assert (keep_apart(lists, order, PAIRS, np.random.default_rng(0)) == order).all()
+
+
+def test_meetings_are_the_later_of_two(lists):
+    order = np.random.default_rng(6).permutation(PAIRS)
+    expected = set()
+    for start in range(0, PAIRS, 7):
+        batch = order[start : start + 7]
+        for one in range(len(batch)):
+            for other in range(one):
+                if lists.pairs[batch[one], 0] == lists.pairs[batch[other], 0]:
+                    expected.add(start + one)
+    assert meetings(lists, order, 7).tolist() == sorted(expected)
+    assert cells_that_match(lists, lists.pairs[order[:7]][None]).shape == (1, 7, 7)
+
+
+def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):
+    screened = table.screen(mutual_rank=3)
+    view = screened.view
+    lists = meeting_lists(table, table.positives, view=view)
+    flagged = view.i2t.flags > 0
+    assert flagged.any()
+    assert (lists.i2t[flagged] == -1).all()
+    assert lists.match(np.nonzero(flagged)[0], table.i2t.negative_ids[flagged]).all()
+    order = MinedBatches(lists, 12, community=6).order(0)
+    assert len(meetings(lists, order, 12)) == 0
+    bare = MinedBatches(meeting_lists(table, table.positives), 12, community=6).order(0)
+    assert len(meetings(lists, bare, 12)) > 0
+
+
+def test_what_is_left_out_by_rank_may_meet(table):
+    lists = meeting_lists(table, table.positives, view=table.screen(range_max=5).view)
+    assert len(lists.kept_apart) == PAIRS
+    assert (lists.i2t[:, 5:] == -1).all()
+
+
+def test_ranks_are_of_captions_and_of_as_many_fewer_images(table):
+    lists = meeting_lists(table, table.positives, ranks=(3, 12))
+    assert (lists.i2t == table.i2t.negative_ids[:, 3:12]).all()
+    assert (lists.t2i == table.t2i.negative_ids[:, 1:4]).all()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"), [((5, 5), "0 <= START < STOP; got 5:5"), ((20, 30), "begin behind the table's 20 of i2t")]
+)
+def test_ranks_that_are_none_are_refused(table, ranks, message):
+    with pytest.raises(ValueError, match=message):
+        meeting_lists(table, table.positives, ranks=ranks)
+
+
+def test_one_set_is_batched_too():
+    vectors = np.random.default_rng(0).normal(size=(40, 8))
+    table = hard_negatives(queries=vectors, positives=np.stack([np.arange(0, 40, 2), np.arange(1, 40, 2)], 1), h=6)
+    lists = meeting_lists(table, table.positives)
+    order = MinedBatches(lists, 8, community=4).order(0)
+    assert sorted(order.tolist()) == list(range(40))
+    for batch in np.split(order, range(8, 40, 8)):
+        rows = lists.pairs[batch].tolist()
+        assert all(i != d for i, c in rows for j, d in rows if (i, c) != (j, d))

@@ -1,0 +1,117 @@
+"""`aoq batches`: files of batches, and what is met in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.mining.hard_negatives import hard_negatives
+
+IMAGES, EACH = 40, 2
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(5, 8))[np.arange(IMAGES) % 5] + 0.3 * rng.normal(size=(IMAGES, 8))
+    captions = np.repeat(images, EACH, axis=0) + 0.3 * rng.normal(size=(IMAGES * EACH, 8))
+    hard_negatives(images, captions, np.arange(IMAGES * EACH) // EACH, h=(12, 6)).save("table")
+    return lambda *arguments: CliRunner().invoke(main, ["batches", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("kind", ["mined", "random"])
+def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
+    result = run("table", "out", "--batch-size", 8, "--epochs", 2, "--kind", kind, "--community", 4)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("out: 2 epochs of 10 batches\n")
+    epochs = [pq.read_table(f"out/epoch-00{epoch}.parquet") for epoch in (0, 1)]
+    for epoch in epochs:
+        assert epoch.column_names == ["batch", "image_id", "caption_id"]
+        assert sorted(epoch["caption_id"].to_pylist()) == list(range(IMAGES * EACH))
+        assert (epoch["caption_id"].to_numpy() // EACH == epoch["image_id"].to_numpy()).all()
+        assert np.bincount(epoch["batch"]).tolist() == [8] * 10
+    assert epochs[0] != epochs[1]
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert (manifest["kind"], manifest["batch_size"], manifest["format_version"]) == (kind, 8, 1)
+    assert sorted(manifest["files"]) == ["epoch-000.parquet", "epoch-001.parquet"]
+
+
+def test_triples_are_true_pairs(run):
+    assert run("table", "out", "--batch-size", 9, "--kind", "triples").exit_code == 0
+    epoch = pq.read_table("out/epoch-000.parquet")
+    assert (epoch["caption_id"].to_numpy() // EACH == epoch["image_id"].to_numpy()).all()
+
+
+def test_programs_are_told_what_is_met(run):
+    said = json.loads(run("table", "out", "--batch-size", 8, "--community", 4, "--json").stdout)
+    these, random = (said[name]["directions"]["i2t"] for name in ("these", "random"))
+    assert these["hardest_rank"] < random["hardest_rank"]
+    assert said["these"]["may_match"] == 0
+
+
+def test_rows_have_the_ids_of_the_table(run, tmp_path):
+    rng = np.random.default_rng(1)
+    np.save("images.npy", rng.normal(size=(6, 4)).astype(np.float32))
+    np.save("captions.npy", rng.normal(size=(6, 4)).astype(np.float32))
+    (tmp_path / "ids.txt").write_text("".join(f"{name}.jpg\n" for name in "abcdef"))
+    mine = ["images.npy", "captions.npy", "named", "--per-image", "1", "--image-ids", "ids.txt"]
+    sizes = ["--h-captions", "3", "--h-images", "3", "--normalise"]
+    assert CliRunner().invoke(main, ["mine", *mine, *sizes]).exit_code == 0
+    assert run("named", "out", "--batch-size", 3).exit_code == 0
+    epoch = pq.read_table("out/epoch-000.parquet").to_pydict()
+    assert epoch["image"] == [f"{'abcdef'[row]}.jpg" for row in epoch["image_id"]]
+
+
+def test_a_screens_suspects_do_not_meet(run):
+    assert CliRunner().invoke(main, ["screen", "table", "view", "--mutual-rank", "2"]).exit_code == 0
+    said = json.loads(run("table", "out", "--batch-size", 8, "--view", "view", "--json").stdout)
+    assert said["these"]["may_match"] == 0
+    assert said["random"]["may_match"] > 0
+
+
+def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for row in range(IMAGES):
+        Image.new("RGB", (2, 2), (row, 0, 0)).save(tmp_path / f"pictures/{row}.png")
+    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    given = ["--write-shards", "--image-root", "pictures", "--captions", "captions.txt"]
+    result = run("table", "out", "--batch-size", 8, *given)
+    assert result.exit_code == 0, result.output
+    rows = pq.read_table("out/epoch-000.parquet").to_pylist()
+    with tarfile.open("out/epoch-000/000000.tar") as shard:
+        members = [(member.name, shard.extractfile(member).read()) for member in shard]
+    assert len(members) == 3 * len(rows)
+    for row, start in zip(rows, range(0, len(members), 3), strict=True):
+        (picture, image), (text, caption), (about, said) = members[start : start + 3]
+        key = picture.removesuffix(".png")
+        assert (text, about) == (f"{key}.txt", f"{key}.json")
+        assert caption.decode() == f"caption {row['caption_id']}"
+        assert json.loads(said) == row
+        assert Image.open(io.BytesIO(image)).getpixel((0, 0)) == (row["image_id"], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("table", "out", "--batch-size", 8, "--ranks", "3"), 2, "'3' is not START:STOP, such as 30:130"),
+        (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin behind the table's 12 of i2t"),
+        (("table", "table", "--batch-size", 8), 1, "table is there already"),
+        (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --captions"),
+        (("nowhere", "out", "--batch-size", 8), 1, "nowhere"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(run, tmp_path, arguments, code, message):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,250 @@
+"""The SentenceTransformerTrainer with our data, batches and losses, on a CLIP that sees the pictures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from torch.nn import functional as F
+from transformers import TrainerCallback
+
+import aoq
+from aoq.integrations.sentence_transformers import (
+    OfflineInfoNCELoss,
+    OfflineQuintupletLoss,
+    OfflineTripletLoss,
+    RecallEvaluator,
+    TableData,
+)
+
+pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
+
+EACH = 2
+ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
+MARGINS = {"margin_online": 0.2, "margin_offline": 0.0}
+
+
+@pytest.fixture
+def model(clip):
+    return SentenceTransformer(str(clip), device="cpu")
+
+
+@pytest.fixture
+def data(world):
+    def make(**options):
+        pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+        return TableData(world.table, pictures, world.captions, **options)
+
+    return make
+
+
+def trained(model, data, loss, tmp_path, steps=3, **arguments):
+    """What the trainer logs, and the batches that it saw."""
+    seen = []
+
+    class See(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **_):
+            seen.append(logs)
+
+    given = {"output_dir": str(tmp_path / "run"), "report_to": "none", "save_strategy": "no", "use_cpu": True}
+    given |= {"max_steps": steps, "per_device_train_batch_size": 6, "logging_steps": 1, "dataloader_drop_last": True}
+    options = SentenceTransformerTrainingArguments(**given | arguments, batch_sampler=data.batches)
+    trainer = SentenceTransformerTrainer(model, options, data.dataset, loss=loss, callbacks=[See()])
+    assert trainer.train().global_step == steps
+    return seen
+
+
+def test_rows_are_true_pairs_with_their_negatives_and_companions(world, data):
+    rows = data(seed=3).dataset[list(range(10))]
+    sampler = aoq.BatchSampler(world.table, batch_size=2, seed=3)
+    drawn = sampler.draw_each(np.arange(10), 0)
+    for group, (image, caption) in enumerate(
+        [("image", "caption"), ("offline_image", "offline_caption"), ("companion_image", "companion_caption")]
+    ):
+        for place, (i, c) in enumerate(drawn[group].tolist()):
+            assert Path(rows[image][place]).stem == world.ids[i]
+            assert rows[caption][place] == world.captions[c]
+            assert rows["label"][place][group] == i
+    for place, (i, c) in enumerate(drawn[0].tolist()):
+        assert c // EACH == i
+        assert drawn[1][place, 1] in world.table.i2t.negative_ids[i]
+        assert drawn[1][place, 0] in world.table.t2i.negative_ids[c]
+        assert drawn[2][place, 0] == drawn[1][place, 1] // EACH
+        assert drawn[2][place, 1] // EACH == drawn[1][place, 0]
+
+
+def test_another_epoch_draws_others_and_any_batch_the_same(data):
+    one = data()
+    first, alone = one.dataset[[4, 7]], one.dataset[[7]]
+    assert first["label"][1] == alone["label"][0]
+    one.set_epoch(1)
+    assert one.dataset[list(range(20))]["label"] != data().dataset[list(range(20))]["label"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "function", "numbers"),
+    [
+        (OfflineQuintupletLoss, aoq.adap_off_quin, MARGINS | ADAPTIVE),
+        (lambda model: OfflineQuintupletLoss(model, adaptive=False), aoq.off_quin, MARGINS),
+        (OfflineTripletLoss, aoq.off_tri, MARGINS),
+        (lambda model: OfflineTripletLoss(model, adaptive=True), aoq.adap_off_tri, MARGINS | ADAPTIVE),
+        (OfflineInfoNCELoss, aoq.info_nce, {"temperature": 0.05}),
+        (lambda model: OfflineInfoNCELoss(model, adaptive=True), aoq.adap_info_nce, {"temperature": 0.05} | ADAPTIVE),
+    ],
+)
+def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, numbers):
+    """Also in mini-batches, with the same gradients."""
+    loss = loss(model)
+    rows = data(negatives="quintuplet" if loss.groups == 3 else "offline").dataset[list(range(8))]
+    labels = torch.tensor(rows.pop("label"))
+
+    def features():
+        return [model.preprocess(column) for column in rows.values()]
+
+    with torch.no_grad():
+        vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features()]
+    images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
+    offline = aoq.offline_similarities(images, captions, labels.T.flatten(), companions=loss.groups == 3)
+    is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
+    expected = function(aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline), **numbers).total / 8
+    model.eval()
+
+    def gradients(mini_batch_size):
+        loss.mini_batch_size, loss.uses_gradient_cache = mini_batch_size, mini_batch_size > 0
+        model.zero_grad()
+        value = loss(features(), labels)
+        value = sum(value.values()) if isinstance(value, dict) else value
+        torch.testing.assert_close(value.detach(), expected, rtol=1e-4, atol=1e-5)
+        value.backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    whole, parts = gradients(0), gradients(3)
+    assert any(gradient.abs().sum() > 0 for gradient in whole)
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):
+    seen = []
+    clip = model[0].auto_model if hasattr(model[0], "auto_model") else model[0].model
+    clip.vision_model.register_forward_pre_hook(
+        lambda _, arguments, named: seen.append(len(named.get("pixel_values", arguments[0] if arguments else ()))),
+        with_kwargs=True,
+    )
+    logs = trained(model, data(), OfflineQuintupletLoss(model, start_up="auto"), tmp_path)
+    assert sum(seen) == 3 * 6 * 3
+    first = logs[0]
+    assert first["loss"] == pytest.approx(
+        first["online_loss"] + first["offline_loss"] + first["derived_loss"], abs=2e-3
+    )
+
+
+def test_a_learnt_temperature_is_trained(model, data, tmp_path):
+    loss = OfflineInfoNCELoss(model, learn_temperature=True)
+    before = loss.learnt.log_scale.item()
+    trained(model, data(negatives="offline"), loss, tmp_path, learning_rate=1e-2)
+    assert loss.learnt.log_scale.item() != before
+
+
+@pytest.mark.parametrize("batches", [None, "mined"])
+def test_an_epoch_has_each_pair_once_and_the_next_one_another_order(data, batches):
+    made = data(batches=batches, community=3) if batches else data()
+    sampler = made.batches(made.dataset, 6, False)
+    first = list(sampler)
+    assert sorted(row for batch in first for row in batch) == list(range(30))
+    assert [len(batch) for batch in first] == [6] * 5 == [6] * len(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+
+
+def test_triples_train_any_loss_on_pairs(model, data, world, tmp_path):
+    made = data(negatives=None, batches="triples")
+    sampler = made.batches(made.dataset, 6, True)
+    expected = aoq.BatchSampler(world.table, batch_size=6, companions="anchors")
+    for batch, pairs in zip(sampler, expected, strict=True):
+        assert [made.dataset[row]["label"][0] for row in batch] == pairs[:, 0].tolist()
+        assert [made.dataset[row]["caption"] for row in batch] == [world.captions[c] for c in pairs[:, 1]]
+    trained(model, made, OfflineQuintupletLoss(model, companions="anchors"), tmp_path)
+
+
+def test_rows_are_found_by_id(world):
+    """The data in another order than the table."""
+    order = np.random.default_rng(0).permutation(len(world.ids))
+    table = aoq.NegativeTable(
+        world.table.i2t, world.table.t2i, world.table.manifest, world.table.positives, {"images": world.ids}
+    )
+    texts = [f"picture {row}" for row in order]
+    data = TableData(table, texts, world.captions, image_ids=[world.ids[row] for row in order])
+    for row in data.dataset:
+        assert row["image"] == f"picture {row['label'][0]}"
+
+
+def test_the_evaluator_gives_our_recalls(model, world, tmp_path):
+    image_of = np.arange(30) // EACH
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    everything = np.stack(np.meshgrid(np.arange(15), np.arange(30)), axis=-1).reshape(-1, 2)
+    evaluator = RecallEvaluator(pictures, world.captions, image_of, matches=everything, name="dev")
+    found = evaluator(model)
+    images, captions = (model.encode(side, normalize_embeddings=True) for side in (pictures, world.captions))
+    expected = aoq.recalls(images @ captions.T, image_of)
+    assert {f"dev_{name}": value for name, value in expected.items()}.items() <= found.items()
+    assert evaluator.primary_metric == "dev_rsum"
+    assert found["dev_false_negatives"] == 100
+
+
+@pytest.mark.parametrize("cached", ["0", "2"])
+def test_two_processes_train_as_one_does(clip, world, tmp_path, cached):
+    """Two steps on the same batches, all in one process or shared by two: the same weights."""
+    script = Path(__file__).parent / "two_processes.py"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    weights = []
+    for command in ([sys.executable], launch):
+        given = [*command, script, clip, world.folder, cached, tmp_path / "run"]
+        ended = subprocess.run([str(one) for one in given], capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr
+        weights.append(next(json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")))
+    assert np.hstack(weights[1]) == pytest.approx(np.hstack(weights[0]), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"negatives": "hard"}, 'it is "quintuplet", "offline" or None'),
+        ({"batches": "hard"}, 'it is "mined", "triples" or None'),
+        ({"batches": "triples"}, "set negatives=None"),
+        ({"image_ids": ["a"] * 15}, "the table keeps none"),
+    ],
+)
+def test_other_options_are_refused(data, options, message):
+    with pytest.raises(ValueError, match=message):
+        data(**options)
+
+
+def test_other_data_are_refused(world, data):
+    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
+        TableData(world.table, world.ids[:-1], world.captions)
+    with pytest.raises(ValueError, match="29 captions are given for a table of 30"):
+        TableData(world.table, world.ids, world.captions[:-1])
+    made = data()
+    with pytest.raises(ValueError, match="has 5 rows and the table 30 pairs"):
+        made.batches(made.dataset.select(range(5)), 4, False)
+
+
+def test_a_loss_says_which_columns_it_takes(model, data):
+    rows = data(negatives="offline").dataset[[0, 1]]
+    labels = torch.tensor(rows.pop("label"))
+    features = [model.preprocess(column) for column in rows.values()]
+    with pytest.raises(ValueError, match="companion_image, companion_caption, and the data has 4"):
+        OfflineQuintupletLoss(model)(features, labels)
+    with pytest.raises(ValueError, match="the labels are none"):
+        OfflineTripletLoss(model)(features, None)
