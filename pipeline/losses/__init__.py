@@ -63,16 +63,17 @@ def plateau(
     loss: Callable[[Similarities], LossValue],
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
-) -> float:
+    device: torch.device | None = None,
+) -> Float[Tensor, ""]:
     """The loss of a model that gives every pair the same similarity: where a collapsed training sits.
 
     2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less
     with the soft margins that `match_probability` makes.
 
-    >>> round(plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128), 4)
-    51.2
+    >>> plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128)
+    tensor(51.2000)
     """
-    same = torch.zeros(batch_size)
+    same = torch.zeros(batch_size, device=device)
     offline = OfflineSimilarities(same, same, same, same, match_probability)
-    pairs = Similarities(torch.zeros(batch_size, batch_size), torch.eye(batch_size, dtype=torch.bool), offline)
-    return float(loss(pairs).total)
+    own = torch.eye(batch_size, dtype=torch.bool, device=device)
+    return loss(Similarities(same.expand(batch_size, -1), own, offline)).total

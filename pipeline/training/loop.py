@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int32
 from torch import nn
 
@@ -21,6 +20,7 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
+from aoq.pipeline.training.metrics import Figure
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
@@ -108,7 +108,7 @@ class Trainer(Resumable):
         (model,), (optimizer,) = self.models, self.optimizers
         return {
             "collapse": vars(self.collapse),
-            "pace": self.pace and vars(self.pace),
+            "pace": self.pace and self.pace.kept(),
             "learnt": self.learnt and self.learnt.state_dict(),
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -147,8 +147,9 @@ class Trainer(Resumable):
             self._say_learnt(self.learnt)
 
     def _say_hardness(self, pace: Pace) -> None:
-        self.state.hardness.append(round(pace.share, 2))
-        what = "the batch's hardest" if pace.share == 1 else f"of hardness {pace.share:.2f}"
+        share = float(pace.share)
+        self.state.hardness.append(round(share, 2))
+        what = "the batch's hardest" if share == 1 else f"of hardness {share:.2f}"
         logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
 
     def _say_learnt(self, learnt: LearntTemperature) -> None:
@@ -156,7 +157,7 @@ class Trainer(Resumable):
         said = ", ".join(f"{name} {value:.4g}" for name, value in learnt.values().items())
         logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
 
-    def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, float]:
+    def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, Figure]:
         state, training = self.state, self.schedule
         captions = order[state.step * training.batch_size :][: training.batch_size]
         rng = step_rng(seed=self.seed, epoch=state.epoch, step=state.step)
@@ -167,13 +168,13 @@ class Trainer(Resumable):
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
         if self.guide is not None:
             objective = replace(objective, guided=self.guide.matches(draw.groups[0]))
-        figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
+        figures: dict[str, Figure] = {}
+        figures |= take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
         if self.pace is not None:
             figures["hardness"] = self.pace.share
         size = len(batch.image_rows)
         if objective.guided is not None:
-            figures["guided_share"] = (int(objective.guided.sum()) - size) / max(1, size * (size - 1))
+            figures["guided_share"] = (objective.guided.sum() - size) / max(1, size * (size - 1))
         if "plateau" not in figures:
-            soft = None if draw.match_probability is None else torch.from_numpy(draw.match_probability)
-            figures["plateau"] = plateau(objective.loss, size, soft)
+            figures["plateau"] = plateau(objective.loss, size, batch.match_probability, self.run.device)
         return {**figures, "collision_rate": draw.collision_rate}

@@ -25,7 +25,7 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
-from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
+from aoq.pipeline.training.metrics import Figure, MetricsLog, Window, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Resumable(ABC):
             "threads": torch.get_num_threads(),
         }
 
-    def windows(self, number: int, steps: int, step: Callable[[], Mapping[str, float]]) -> Iterator[Window]:
+    def windows(self, number: int, steps: int, step: Callable[[], Mapping[str, Figure]]) -> Iterator[Window]:
         """The rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
 
         A model hears of every epoch once: a resumed one has begun before.

@@ -176,8 +176,8 @@ def take_step(
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
-) -> dict[str, float]:
-    """Forward, backward, clip, step; the figures of the batch."""
+) -> dict[str, Tensor]:
+    """Forward, backward, clip, step; the figures of the batch, for which nothing has waited."""
     model.train()
     value, auxiliary = forward(model, batch, objective)
     total = value.total if auxiliary is None else value.total + auxiliary
@@ -185,7 +185,7 @@ def take_step(
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary
-    return {name: float(figure.detach()) for name, figure in figures.items()}
+    return {name: figure.detach() for name, figure in figures.items()}
 
 
 def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float) -> Float[Tensor, ""]:

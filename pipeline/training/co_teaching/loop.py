@@ -24,6 +24,7 @@ from aoq.pipeline.training.co_teaching.division import (
 )
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.collapse import on_plateau
+from aoq.pipeline.training.metrics import Figure
 from aoq.pipeline.training.resumable import Resumable, State
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class CoTrainer(Resumable):
         return {
             "models": [model.state_dict() for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "levels": [network.pace and network.pace.level for network in self._networks],
+            "levels": [network.pace and float(network.pace.level) for network in self._networks],
             "probabilities": None if self.probabilities is None else torch.from_numpy(self.probabilities),
         }
 
@@ -160,7 +161,7 @@ class CoTrainer(Resumable):
                     line["plateau"],
                 )
 
-    def _step(self, clean: Batches, noisy: Batches) -> dict[str, float]:
+    def _step(self, clean: Batches, noisy: Batches) -> Mapping[str, Figure]:
         state = self.state
         network, peer = self._networks[state.network], self._networks[1 - state.network]
         rows = clean[state.step]
@@ -175,4 +176,4 @@ class CoTrainer(Resumable):
         doubtful = network.read(self.pairs, noisy[state.step])
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
         figures = network.learn_clean(batch, trusted)
-        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
+        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": labels.mean()}

@@ -62,10 +62,10 @@ class Network:
         )
         return Similarities(matrix, positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives))
 
-    def warm_up(self, batch: Batch) -> dict[str, float]:
+    def warm_up(self, batch: Batch) -> dict[str, Tensor]:
         return self._learn(batch, partial(mean_triplet, margin=self.section.margin))
 
-    def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, float]:
+    def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """From pairs selected as clean, whose labels lie between 1 and its own prediction.
 
         The figure `plateau` is the loss where all pairs are equally similar: each pair's margin, in both directions.
@@ -78,7 +78,7 @@ class Network:
             figures["hardness"] = self.pace.share
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
-    def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> float:
+    def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss on the other pairs, with the labels that both networks predict.
 
         A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there; nor have NAAF's
@@ -90,7 +90,7 @@ class Network:
         objective = Objective(loss, self.section.mask_positives, pace=pace, observes=False)
         value, _ = forward(self.model, batch, objective)
         descend(value.total, self.optimizer, self.section.gradient_clip)
-        return float(value.total.detach())
+        return value.total.detach()
 
     @property
     def _broadcasts(self) -> bool:
@@ -101,6 +101,6 @@ class Network:
         margins = soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         return partial(soft_triplet, margins=(own_margins if labels.ndim == 1 else row_margins)(margins))
 
-    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, float]:
+    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, Tensor]:
         objective = Objective(loss, self.section.mask_positives, pace=pace)
         return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip)
