@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
 
 OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """What each way of `companions` draws."""
-_epoch_order = lru_cache(maxsize=4)(epoch_order)  # every step asks for it
 
 
 class BatchSampler:
@@ -145,7 +143,7 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Any batch, without moving on."""
-        order = _epoch_order(self._pairs, seed=self._seed, epoch=epoch)
+        order = epoch_order(self._pairs, seed=self._seed, epoch=epoch)
         rows, rng = order[step * self._drawn :][: self._drawn], step_rng(seed=self._seed, epoch=epoch, step=step)
         groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
         pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -61,8 +61,17 @@ class Batch:
     """That the offline negatives match their anchors, of soft margins."""
 
     def to(self, device: torch.device) -> Batch:
-        optional = (None if part is None else part.to(device) for part in (self.corresponding, self.match_probability))
-        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
+        def moved(part: Tensor) -> Tensor:
+            return part.to(device, non_blocking=device.type == "cuda")
+
+        return replace(self, images=self.images.to(device), captions=self.captions.to(device), **self._each(moved))
+
+    def pin_memory(self) -> Batch:
+        pinned = self._each(Tensor.pin_memory)
+        return replace(self, images=self.images.pin_memory(), captions=self.captions.pin_memory(), **pinned)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        return {name: function(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
 
 
 def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:

@@ -21,8 +21,8 @@ from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES, pace, plateau
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.loop import learnt_numbers
-from aoq.pipeline.training.metrics import Window
 from aoq.pipeline.training.step import draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.window import Window
 
 ROOT = Path(aoq.__file__).resolve().parent.parent
 SHAPED_BY_NUMBERS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.masked_select}
@@ -115,7 +115,7 @@ def test_steps_of_all_models_wait_where_it_is_known_alone(pairs, sampler):
     for name in MODELS:
         step, window = step_of(pairs, sampler, name, LossSection.kind("adapoffquin")(name="adapoffquin"), paced=True)
         found += waits_of(step)
-        assert waits_of(window.means) == {"pipeline/training/metrics.py": 1}
+        assert waits_of(window.means) == {"pipeline/training/window.py": 1}
     assert found.keys() == ALLOWED.keys()
 
 

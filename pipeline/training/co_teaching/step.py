@@ -33,6 +33,10 @@ Loss = Callable[[Similarities], LossValue]
 Follow = Callable[[Similarities], Similarities]
 
 
+def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
+    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]))
+
+
 @dataclass(frozen=True)
 class Network:
     """One of the two, with its optimizer and the section they are trained by."""
@@ -45,7 +49,7 @@ class Network:
     """That of its online negatives; None makes them the hardest."""
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
+        return read_pairs(pairs, rows).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return pair_losses(self._judged(batch), margin=self.section.margin)
