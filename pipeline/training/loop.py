@@ -155,7 +155,7 @@ class Trainer(Resumable):
             objective = replace(objective, besides=besides)
         objective, batch = replace(objective, guided=drawn.guided), drawn.batch
         figures: dict[str, Figure] = {}
-        figures |= take_step(self.models[0], self.optimizers[0], batch, objective, self.schedule.gradient_clip)
+        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, self.schedule.gradient_clip)
         if self.pace is not None:
             figures["hardness"] = self.pace.share
         if "plateau" not in figures:

@@ -29,6 +29,7 @@ from aoq.pipeline.training.ahead import made_ahead
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.precision import in_precision, products_in
 from aoq.pipeline.training.window import Figure, Window
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ class Resumable(ABC):
         self.optimizers = [
             make_optimizer(model.to(self.run.device), self.schedule, self.learnt_besides()) for model in self.models
         ]
+        self.computing = [in_precision(model, self.schedule.precision, self.run.device) for model in self.models]
+        """The models as steps compute with them."""
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
@@ -132,7 +135,8 @@ class Resumable(ABC):
         self._resume()
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
-            self.train_epoch()
+            with products_in(self.schedule.precision):
+                self.train_epoch()
             ranks = validate(self.models)
             metrics = summarise(ranks)
             state.history.append(metrics)

@@ -226,6 +226,16 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
         assert not list(cut.glob("*.ckpt"))
 
 
+def test_networks_in_bfloat16_resume_to_the_bit(run_co_teaching, tmp_path):
+    rounded = SECTION.model_copy(update={"precision": "bfloat16"})
+    whole, reports = run_co_teaching(tmp_path / "whole", section=rounded)
+    with pytest.raises(KilledError):
+        run_co_teaching(tmp_path / "cut", section=rounded, kill_at=len(reports) - 1)
+    resumed, _ = run_co_teaching(tmp_path / "cut", section=rounded)
+    plain, _ = run_co_teaching(tmp_path / "plain")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+
+
 def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path):
     paced = SECTION.model_copy(update={"start_up": "auto", "warmup_epochs": 8, "epochs": 4, "decay_epochs": ()})
     whole, reports = run_co_teaching(tmp_path / "whole", section=paced)

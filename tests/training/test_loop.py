@@ -262,6 +262,18 @@ def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
+@pytest.mark.parametrize("name", ["vsepp", "scan"])
+def test_a_training_in_bfloat16_keeps_weights_in_float32_and_resumes_to_the_bit(run_training, tmp_path, name):
+    rounded = TRAINING.model_copy(update={"precision": "bfloat16", "start_up": "auto"})
+    whole, _ = run_training(tmp_path / "whole", name, training=rounded)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", name, training=rounded, kill_at=12)
+    resumed, _ = run_training(tmp_path / "cut", name, training=rounded)
+    plain, _ = run_training(tmp_path / "plain", name, training=rounded.model_copy(update={"precision": "float32"}))
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+    assert {one.dtype for one in load_model(tmp_path / "whole" / "model.safetensors").parameters()} == {torch.float32}
+
+
 class Towered(VSEpp):
     """A model whose GRU is taken for a pretrained tower."""
 

@@ -76,7 +76,7 @@ class CoTrainer(Resumable):
             Network(
                 model, optimizer, self.section, self.run.device, self.section.start_up and Pace(self.section.margin)
             )
-            for model, optimizer in zip(self.models, self.optimizers, strict=True)
+            for model, optimizer in zip(self.computing, self.optimizers, strict=True)
         ]
 
     @property
@@ -102,8 +102,8 @@ class CoTrainer(Resumable):
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         of_each = (kept[name] for name in ("models", "optimizers", "levels"))
-        for network, weights, moments, level in zip(self._networks, *of_each, strict=True):
-            network.model.load_state_dict(weights)
+        for model, network, weights, moments, level in zip(self.models, self._networks, *of_each, strict=True):
+            model.load_state_dict(weights)
             network.optimizer.load_state_dict(moments)
             if network.pace is not None:
                 network.pace.level = level
