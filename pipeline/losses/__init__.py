@@ -63,16 +63,25 @@ def plateau(
     loss: Callable[[Similarities], LossValue],
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
-    device: torch.device | None = None,
-) -> Float[Tensor, ""]:
+) -> float:
     """The loss of a model that gives every pair the same similarity: where a collapsed training sits.
 
     2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less
     with the soft margins that `match_probability` makes.
 
-    >>> plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128)
-    tensor(51.2000)
+    >>> round(plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128), 4)
+    51.2
     """
+    return float(collapsed_cost(loss, batch_size, match_probability))
+
+
+def collapsed_cost(
+    loss: Callable[[Similarities], LossValue],
+    batch_size: int,
+    match_probability: Float[Tensor, "2 batch"] | None = None,
+    device: torch.device | None = None,
+) -> Float[Tensor, ""]:
+    """`plateau` on a device, without waiting for it."""
     same = torch.zeros(batch_size, device=device)
     offline = OfflineSimilarities(same, same, same, same, match_probability)
     own = torch.eye(batch_size, dtype=torch.bool, device=device)

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from aoq.pipeline.losses import plateau
+from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.losses.triplet import online_triplet
 
@@ -54,8 +54,13 @@ class Pace:
     """From 0 to TOP."""
 
     @property
-    def share(self) -> Float64[Tensor, ""]:
+    def share(self) -> float:
         """From 0, the mean of all negatives, to 1, the hardest."""
+        return float(self.figure)
+
+    @property
+    def figure(self) -> Float64[Tensor, ""]:
+        """`share`, on its device."""
         return (torch.as_tensor(self.level, dtype=torch.float64) / (TOP - 0.5)).clamp(max=1.0)
 
     def kept(self) -> dict[str, float]:
@@ -95,7 +100,7 @@ def bearable_level(loss: Loss, pairs: Similarities, *, margin: float) -> Float64
 
     On a device all levels are tried: to stop at the first that costs more would be to wait for each.
     """
-    most = BEARABLE * plateau(loss, len(pairs.matrix), device=pairs.matrix.device).double()
+    most = BEARABLE * collapsed_cost(loss, len(pairs.matrix), device=pairs.matrix.device).double()
     found: list[Tensor] = []
     for hardness in LEVELS:
         found.append(loss(replace(pairs, hardness=hardness / margin)).total.double())

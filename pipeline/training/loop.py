@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from aoq.pipeline.config.losses import LogitLoss, Loss
-from aoq.pipeline.losses import plateau
+from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.batch_maker import BatchMaker, Drawn, epoch_loss
@@ -138,9 +138,8 @@ class Trainer(Resumable):
             self._say_learnt(self.learnt)
 
     def _say_hardness(self, pace: Pace) -> None:
-        share = float(pace.share)
-        self.state.hardness.append(round(share, 2))
-        what = "the batch's hardest" if share == 1 else f"of hardness {share:.2f}"
+        self.state.hardness.append(round(pace.share, 2))
+        what = "the batch's hardest" if pace.share == 1 else f"of hardness {pace.share:.2f}"
         logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
 
     def _say_learnt(self, learnt: LearntTemperature) -> None:
@@ -157,8 +156,8 @@ class Trainer(Resumable):
         figures: dict[str, Figure] = {}
         figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, self.schedule.gradient_clip)
         if self.pace is not None:
-            figures["hardness"] = self.pace.share
+            figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
             size = len(batch.image_rows)
-            figures["plateau"] = plateau(objective.loss, size, batch.match_probability, self.run.device)
+            figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
         return figures | drawn.figures

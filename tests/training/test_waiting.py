@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import aoq
 from aoq.models import MODELS, build_model, naaf
 from aoq.pipeline.config.losses import LossSection
-from aoq.pipeline.losses import LOSSES, pace, plateau
+from aoq.pipeline.losses import LOSSES, collapsed_cost, pace
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.loop import learnt_numbers
 from aoq.pipeline.training.step import draw_batch, make_objective, read_batch, take_step
@@ -124,4 +124,4 @@ def test_no_loss_waits(pairs, sampler, name):
     loss = LossSection.kind(name)(name=name)
     step, _ = step_of(pairs, sampler, "vsepp", loss, paced=loss.takes_pace)
     assert waits_of(step).keys() <= ALLOWED.keys()
-    assert not waits_of(lambda: plateau(make_objective(loss).loss, 10))
+    assert not waits_of(lambda: collapsed_cost(make_objective(loss).loss, 10))

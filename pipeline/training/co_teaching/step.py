@@ -79,7 +79,7 @@ class Network:
         loss = self._soft_loss(refined_labels(clean, self.labels(batch)))
         figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
         if self.pace is not None:
-            figures["hardness"] = self.pace.share
+            figures["hardness"] = self.pace.figure
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
