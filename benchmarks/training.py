@@ -5,8 +5,10 @@
 
 Steps of all approaches are timed in turn in this process, on the same captions, so that a machine that slows down
 slows all; the table gives the median of each and of its ratios to the online step beside it, with their quartiles.
-Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. The
-paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36 (OffTri), 1.42 (OffQuin), 1.46 (AdapOffQuin).
+Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. Beside them
+stand the anchors read and encoded alone, with gradients: where that is the share e of an online step, one of three
+groups takes at least 1 + 2e times as long. The paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36 (OffTri),
+1.42 (OffQuin), 1.46 (AdapOffQuin).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.training.drawable import Drawable
-from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.sampler import Draw, Group, Sampler
 from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
 APPROACHES: dict[str, Loss] = {
@@ -111,17 +113,32 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
     orders = partial(epoch_order, pairs.split.caption_count, seed=0)
     needed = (steps + WARM_UP) * batch_size
     order = np.concatenate([orders(epoch=epoch) for epoch in range(1 + needed // pairs.split.caption_count)])
+    encoding: list[float] = []
     for step in range(steps + WARM_UP):
         captions = order[step * batch_size :][:batch_size]
         for one in trained.values():
             began = time.perf_counter()
             rng = step_rng(seed=0, epoch=0, step=step)
-            drawn = draw_batch(pairs, sampler, one.objective, captions, rng, 0)
-            batch = read_batch(pairs, drawn).to(device)
-            take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
-            one.seconds.append(time.perf_counter() - began)  # take_step reads the figures, so a GPU is done
+            batch = read_batch(pairs, draw_batch(pairs, sampler, one.objective, captions, rng, 0)).to(device)
+            figures = take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
+            float(figures["gradient_norm"])  # then a GPU is done
+            one.seconds.append(time.perf_counter() - began)
+        encoding.append(seconds_to_encode(pairs, trained["online"], captions, device))
     seconds = {name: np.array(one.seconds[WARM_UP:]) for name, one in trained.items()}
+    seconds["anchors encoded alone"] = np.array(encoding[WARM_UP:])
     return {name: describe(values, values / seconds["online"]) for name, values in seconds.items()}
+
+
+def seconds_to_encode(pairs: PairData, one: Trained, captions: np.ndarray, device: torch.device) -> float:
+    """Of a batch of anchors, with the gradients of any loss."""
+    began = time.perf_counter()
+    batch = read_batch(pairs, Draw([Group(pairs.split.image_of[captions], captions)])).to(device)
+    codes = [one.model.encode_images(batch.images).vectors, one.model.encode_captions(batch.captions).vectors]
+    torch.autograd.backward(codes, [torch.ones_like(code) for code in codes])
+    float(codes[0].detach().flatten()[0])
+    taken = time.perf_counter() - began
+    one.optimizer.zero_grad(set_to_none=True)
+    return taken
 
 
 def describe(seconds: np.ndarray, ratios: np.ndarray) -> list[str]:

@@ -35,7 +35,11 @@ class Images:
         return replace(self._each(lambda part: part[rows]), groups=1)
 
     def to(self, device: torch.device) -> Images:
-        return self._each(lambda part: part.to(device))
+        """On a GPU a copy from pinned memory is not waited for."""
+        return self._each(lambda part: part.to(device, non_blocking=device.type == "cuda"))
+
+    def pin_memory(self) -> Images:
+        return self._each(torch.Tensor.pin_memory)
 
     def _each(self, function: Callable[[Tensor], Any]) -> Images:
         return replace(self, **{name: function(part) for name, part in vars(self).items() if isinstance(part, Tensor)})
@@ -56,7 +60,10 @@ class Captions:
         return Captions(self.words[rows][:, : int(lengths.max())], lengths)
 
     def to(self, device: torch.device) -> Captions:
-        return Captions(self.words.to(device), self.lengths)
+        return Captions(self.words.to(device, non_blocking=device.type == "cuda"), self.lengths)
+
+    def pin_memory(self) -> Captions:
+        return Captions(self.words.pin_memory(), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,10 @@ class Code:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Tensor) -> Code:
+        if isinstance(rows, Tensor) and rows.dtype != torch.bool:  # its gradient is added up faster than an index's
+            chosen = rows.to(self.vectors.device)
+            parts = {name: part.index_select(0, chosen) for name, part in vars(self).items() if part is not None}
+            return Code(**parts)
         return Code(**{name: part[rows] for name, part in vars(self).items() if part is not None})
 
 

@@ -20,6 +20,8 @@ class Engine:
     threads: int = 0
     """0: as many as this process may use; of a unit on Ray, one."""
     checkpoint_steps: int = 500
+    workers: int = 1
+    """Threads that draw and read batches ahead of a training; 0: its own does it."""
     tensorboard: bool = False
     verify: Verify = "sampled"
     """How arrays of the data folder beyond 1 GiB are compared with what was read first: by blocks, or wholly."""
@@ -38,6 +40,8 @@ class Engine:
         most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
         if not 0 <= self.threads <= most:
             raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as there are cores) to {most:,}.")
+        if not 0 <= self.workers <= most:
+            raise ValueError(f"[engine] workers is {self.workers}; give 0 (none reads ahead) to {most:,}.")
         if self.checkpoint_steps < 1:
             raise ValueError(f"[engine] checkpoint_steps is {self.checkpoint_steps}; give at least 1.")
         if self.mining_memory_mb < 100:

@@ -37,6 +37,7 @@ class engine(luigi.Config):  # noqa: N801
     device: luigi.Parameter = luigi.Parameter(default="auto")
     threads: luigi.IntParameter = luigi.IntParameter(default=0)
     checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
+    workers: luigi.IntParameter = luigi.IntParameter(default=1)
     mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)
     backend: luigi.Parameter = luigi.Parameter(default="inprocess")
     ray_address: luigi.Parameter = luigi.Parameter(default="")

@@ -113,6 +113,8 @@ def test_threads_that_no_machine_has_are_refused():
     for threads in (100_000, -1, 10**20):
         with pytest.raises(ValueError, match=rf"\[engine\] threads is {threads}; give 0 .* to "):
             Engine(threads=threads)
+        with pytest.raises(ValueError, match=rf"\[engine\] workers is {threads}; give 0 .* to "):
+            Engine(workers=threads)
     with pytest.raises(ValueError, match=r"\[engine\] checkpoint_steps is 0; give at least 1"):
         Engine(checkpoint_steps=0)
 

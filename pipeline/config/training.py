@@ -10,6 +10,7 @@ from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
 from aoq.pipeline.config.section import Array, Margin, Section
 
 StartUp = Literal["auto"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 class Constraint(Section):
@@ -55,6 +56,8 @@ class Schedule(Section):
     """Decoupled from the gradient (AdamW); by default Adam without any."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
+    precision: Precision = "float32"
+    """In what models encode and compare. It is no setting of the engine, since another gives other weights."""
 
 
 class Training(Schedule):

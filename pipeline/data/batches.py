@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -43,9 +44,12 @@ def steps_per_epoch(captions: int, batch_size: int) -> int:
     return full + (rest > 1)
 
 
+@lru_cache(maxsize=4)  # every step asks for it
 def epoch_order(captions: int, *, seed: int, epoch: int) -> Int32[np.ndarray, " captions"]:
     """The order in which an epoch visits the captions: a function of (seed, epoch) alone, so it can be resumed."""
-    return np.random.default_rng([seed, epoch]).permutation(captions).astype(np.int32)
+    order = np.random.default_rng([seed, epoch]).permutation(captions).astype(np.int32)
+    order.flags.writeable = False
+    return order
 
 
 def step_rng(*, seed: int, epoch: int, step: int) -> np.random.Generator:

@@ -74,7 +74,17 @@ def plateau(
     >>> round(plateau(lambda pairs: online_triplet(pairs, margin=0.2), 128), 4)
     51.2
     """
-    same = torch.zeros(batch_size)
+    return float(collapsed_cost(loss, batch_size, match_probability))
+
+
+def collapsed_cost(
+    loss: Callable[[Similarities], LossValue],
+    batch_size: int,
+    match_probability: Float[Tensor, "2 batch"] | None = None,
+    device: torch.device | None = None,
+) -> Float[Tensor, ""]:
+    """`plateau` on a device, without waiting for it."""
+    same = torch.zeros(batch_size, device=device)
     offline = OfflineSimilarities(same, same, same, same, match_probability)
-    pairs = Similarities(torch.zeros(batch_size, batch_size), torch.eye(batch_size, dtype=torch.bool), offline)
-    return float(loss(pairs).total)
+    own = torch.eye(batch_size, dtype=torch.bool, device=device)
+    return loss(Similarities(same.expand(batch_size, -1), own, offline)).total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -13,6 +14,8 @@ NO_NEGATIVE = -1e4
 
 Margin = float | Float[Tensor, "..."]
 """One for all, or each pair's own."""
+Hardness = float | Float[Tensor, ""]
+"""A number, or one that stays on its device."""
 
 
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
@@ -51,7 +54,7 @@ def online_negative(
     similarity: Float[Tensor, "anchors candidates"],
     is_positive: Bool[Tensor, "anchors candidates"],
     *,
-    hardness: float,
+    hardness: Hardness,
 ) -> Float[Tensor, " anchors"]:
     """The similarity of each row's online negative: a mean of its negatives, the more similar ones weighing more.
 
@@ -64,8 +67,19 @@ def online_negative(
     >>> [online_negative(similarity, similarity > 0.5, hardness=h).item() for h in (0.0, 10.0, math.inf)]
     [0.3..., 0.376..., 0.4...]
     """
-    if math.isinf(hardness):
-        return hardest_negative(similarity, is_positive)
+    if isinstance(hardness, Tensor):  # both, since which one it is would have to be waited for
+        hardest = hardest_negative(similarity, is_positive)
+        return torch.where(hardness.isinf(), hardest, _mean(similarity, is_positive, hardness.nan_to_num(posinf=0.0)))
+    return (
+        hardest_negative(similarity, is_positive) if math.isinf(hardness) else _mean(similarity, is_positive, hardness)
+    )
+
+
+def _mean(
+    similarity: Float[Tensor, "anchors candidates"],
+    is_positive: Bool[Tensor, "anchors candidates"],
+    hardness: Hardness,
+) -> Float[Tensor, " anchors"]:
     without = is_positive.all(dim=1, keepdim=True)
     share = (similarity.detach() * hardness).masked_fill(is_positive & ~without, -math.inf).softmax(dim=1)
     return (share * similarity).sum(dim=1).masked_fill(without[:, 0], NO_NEGATIVE)

@@ -80,13 +80,12 @@ def adap_info_nce(
 @torch.no_grad()
 def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
     """The mean adaptive weight of in-batch negatives, and how many of them have no part; 0 where there are none."""
-    weights = [
-        adaptive_columns(similarity, alpha=alpha, beta=beta)[:, :-1][~log_weight[:, :-1].isinf()]
-        for similarity, log_weight in negatives_by_direction(pairs)
-    ]
-    online = torch.cat(weights)
-    shown = {"weight_mean": online.mean(), "weight_zero_share": (online == 0).float().mean()}
-    return {name: figure.nan_to_num() for name, figure in shown.items()}
+    directions = negatives_by_direction(pairs)
+    weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
+    is_negative = ~torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
+    count = is_negative.sum().clamp(min=1)
+    shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
+    return {name: figure.masked_fill(~is_negative, 0).sum() / count for name, figure in shown.items()}
 
 
 def adaptive_columns(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aoq.pipeline.losses.hinge import online_negative
+from aoq.pipeline.losses.hinge import Hardness, online_negative
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Similarities:
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
     offline: OfflineSimilarities | None = None
-    hardness: float = math.inf
+    hardness: Hardness = math.inf
     """How much more the more similar ones of the batch's negatives weigh: infinity is the hardest one alone."""
 
     @property

@@ -26,7 +26,7 @@ VERSIONS = {"hard_negatives": 2}
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
-LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate"}
+LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate", "precision"}
 """Options that came later: they have no part in keys while they are not used."""
 
 
@@ -110,7 +110,8 @@ class Recipes:
         return self.artifact("first_round", {**_trained(experiment), "training": schedule(training)}, dataset)
 
     def co_taught(self, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
-        later = {name for name in LATER_CO_TEACHING if getattr(section, name) is None}
+        defaults = CoTeaching.model_fields
+        later = {name for name in LATER_CO_TEACHING if getattr(section, name) == defaults[name].default}
         ingredients = {**_trained(experiment), "co_teaching": section.model_dump(mode="json", exclude=later)}
         return self.artifact("second_round", ingredients, dataset, way="co_teaching")
 
@@ -188,8 +189,13 @@ def student_training(student: SecondRound) -> SecondRound:
 
 
 def schedule(training: Training) -> dict[str, Any]:
-    """The round's options; those that came later are None, and have no part in keys, while they are not used."""
+    """The round's options; those that came later are None, and have no part in keys, while they are not used.
+
+    So has `precision`, while it is float32.
+    """
     unheeded = set() if training.is_paced else {"start_up"}
+    if training.precision == Training.model_fields["precision"].default:
+        unheeded.add("precision")
     return training.model_dump(mode="json", exclude_none=True, exclude=unheeded)
 
 

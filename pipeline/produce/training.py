@@ -146,7 +146,7 @@ def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator
         return retrieval_ranks(mean, dev_pairs.split.image_of, dev_pairs.split.identity)
 
     with show_progress(f"{chain.experiment.name} {what}") as report:
-        run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report)
+        run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report, engine.workers)
         description = {"name": name, "options": model_options(chain)}
         yield validate, {"description": description, "pairs": train_pairs, "seed": chain.experiment.seed, "run": run}
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-from jaxtyping import Int32
 from torch import nn
 
-from aoq.pipeline.config.losses import LogitLoss, Loss, online_version
-from aoq.pipeline.config.training import Training
-from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.losses import plateau
+from aoq.pipeline.config.losses import LogitLoss, Loss
+from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.training.batch_maker import BatchMaker, Drawn, epoch_loss
 from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import Objective, constrain, make_objective, take_step
+from aoq.pipeline.training.window import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +35,6 @@ class RoundState(State):
     """How hard online negatives are after each epoch, from 0 to 1."""
     learnt: list[dict[str, float]] = field(default_factory=list)
     """The loss's learnt numbers after each epoch."""
-
-
-def epoch_loss(training: Training, epoch: int) -> Loss:
-    """The warm-up loss of the first epochs, then the round's own.
-
-    A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
-    """
-    if epoch >= len(training.warmup):
-        return training.loss
-    return online_version(training.loss, training.warmup[epoch])
 
 
 def learnt_numbers(loss: Loss) -> LearntTemperature | None:
@@ -108,7 +96,7 @@ class Trainer(Resumable):
         (model,), (optimizer,) = self.models, self.optimizers
         return {
             "collapse": vars(self.collapse),
-            "pace": self.pace and vars(self.pace),
+            "pace": self.pace and self.pace.kept(),
             "learnt": self.learnt and self.learnt.state_dict(),
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -129,18 +117,21 @@ class Trainer(Resumable):
         objective = make_objective(loss, self.pace, learnt)
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
-        order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=state.epoch)
-        for window in self.windows(0, self.steps, lambda: self._step(objective, order)):
-            line = window.means()
-            collapsed = self.collapse.observe(
-                loss.name,
-                line["retrieval_loss"],
-                line["plateau"],
-                gap=line["positive_gap"],
-                steps=window.steps,
-                can_pace=loss.takes_pace,
-            )
-            self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
+        is_pinned = self.run.device.type == "cuda"
+        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, is_pinned)
+        steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
+        with closing(steps) as windows:
+            for window in windows:
+                line = window.means()
+                collapsed = self.collapse.observe(
+                    loss.name,
+                    line["retrieval_loss"],
+                    line["plateau"],
+                    gap=line["positive_gap"],
+                    steps=window.steps,
+                    can_pace=loss.takes_pace,
+                )
+                self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
         if self.pace is not None:
             self._say_hardness(self.pace)
         if self.learnt is not None:
@@ -156,24 +147,17 @@ class Trainer(Resumable):
         said = ", ".join(f"{name} {value:.4g}" for name, value in learnt.values().items())
         logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
 
-    def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, float]:
-        state, training = self.state, self.schedule
-        captions = order[state.step * training.batch_size :][: training.batch_size]
-        rng = step_rng(seed=self.seed, epoch=state.epoch, step=state.step)
-        drawing_epoch = state.epoch - len(training.warmup)  # the warm-up draws nothing
-        draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, drawing_epoch)
-        batch = read_batch(self.pairs, draw).to(self.run.device)
-        if training.constraints is not None:
-            objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
-        if self.guide is not None:
-            objective = replace(objective, guided=self.guide.matches(draw.groups[0]))
-        figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
+    def _step(self, objective: Objective, drawn: Drawn) -> Mapping[str, Figure]:
+        drawn = drawn.to(self.run.device)
+        if self.schedule.constraints is not None:
+            besides = partial(constrain, constraints=self.schedule.constraints, rng=drawn.rng)
+            objective = replace(objective, besides=besides)
+        objective, batch = replace(objective, guided=drawn.guided), drawn.batch
+        figures: dict[str, Figure] = {}
+        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, self.schedule.gradient_clip)
         if self.pace is not None:
-            figures["hardness"] = self.pace.share
-        size = len(batch.image_rows)
-        if objective.guided is not None:
-            figures["guided_share"] = (int(objective.guided.sum()) - size) / max(1, size * (size - 1))
+            figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
-            soft = None if draw.match_probability is None else torch.from_numpy(draw.match_probability)
-            figures["plateau"] = plateau(objective.loss, size, soft)
-        return {**figures, "collision_rate": draw.collision_rate}
+            size = len(batch.image_rows)
+            figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
+        return figures | drawn.figures

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -95,24 +94,3 @@ def _summary_writer(folder: Path) -> Any:
     except (ImportError, OSError) as error:
         logger.warning('no TensorBoard log: %s; `pip install "aoq[tensorboard]"`', error)
         return None
-
-
-class Window:
-    """Sums figures over some steps."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._started = time.perf_counter()
-        self.steps = 0
-
-    def add(self, figures: Mapping[str, float]) -> None:
-        self.steps += 1
-        for name, value in figures.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.steps / (time.perf_counter() - self._started)
-
-    def means(self) -> dict[str, float]:
-        return {name: round(value / self.steps, 6) for name, value in self._sums.items()}

@@ -8,10 +8,11 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +25,15 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
+from aoq.pipeline.training.ahead import made_ahead
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
-from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
+from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.precision import in_precision, products_in
+from aoq.pipeline.training.window import Figure, Window
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOG_STEPS = 50
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
@@ -47,6 +52,8 @@ class Run:
     checkpoint_steps: int = 500
     tensorboard: bool = False
     progress: Callable[[int, int, str], None] = lambda done, total, text: None
+    workers: int = 0
+    """Threads that draw and read batches ahead; 0: the training's own does it."""
 
 
 @dataclass
@@ -88,6 +95,8 @@ class Resumable(ABC):
         self.optimizers = [
             make_optimizer(model.to(self.run.device), self.schedule, self.learnt_besides()) for model in self.models
         ]
+        self.computing = [in_precision(model, self.schedule.precision, self.run.device) for model in self.models]
+        """The models as steps compute with them."""
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
@@ -126,7 +135,8 @@ class Resumable(ABC):
         self._resume()
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
-            self.train_epoch()
+            with products_in(self.schedule.precision):
+                self.train_epoch()
             ranks = validate(self.models)
             metrics = summarise(ranks)
             state.history.append(metrics)
@@ -148,24 +158,28 @@ class Resumable(ABC):
             "threads": torch.get_num_threads(),
         }
 
-    def windows(self, number: int, steps: int, step: Callable[[], Mapping[str, float]]) -> Iterator[Window]:
+    def windows(
+        self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
+    ) -> Generator[Window]:
         """The rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
 
-        A model hears of every epoch once: a resumed one has begun before.
+        What a step works on is made ahead, and then taken. A model hears of every epoch once: a resumed one has begun
+        before.
         """
         state, window = self.state, Window()
         for group in self.optimizers[number].param_groups:
             group["lr"] = group.get("share", 1.0) * learning_rate(self.schedule, state.epoch)
         if state.step == 0:
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
-        while state.step < steps:
-            window.add(step())
-            state.step += 1
-            if self.taken % LOG_STEPS == 0 or state.step == steps:
-                yield window
-                window = Window()
-                if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
-                    self.checkpoint()
+        with closing(made_ahead(make, range(state.step, steps), self.run.workers)) as batches:
+            for batch in batches:
+                window.add(take(batch))
+                state.step += 1
+                if self.taken % LOG_STEPS == 0 or state.step == steps:
+                    yield window
+                    window = Window()
+                    if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
+                        self.checkpoint()
 
     def record(self, window: Window, about: Mapping[str, Any], number: int = 0) -> None:
         """One line of figures of a model's steps; a loss that is not finite is an error."""

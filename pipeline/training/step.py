@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -61,8 +61,17 @@ class Batch:
     """That the offline negatives match their anchors, of soft margins."""
 
     def to(self, device: torch.device) -> Batch:
-        optional = (None if part is None else part.to(device) for part in (self.corresponding, self.match_probability))
-        return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
+        def moved(part: Tensor) -> Tensor:
+            return part.to(device, non_blocking=device.type == "cuda")
+
+        return replace(self, images=self.images.to(device), captions=self.captions.to(device), **self._each(moved))
+
+    def pin_memory(self) -> Batch:
+        pinned = self._each(Tensor.pin_memory)
+        return replace(self, images=self.images.pin_memory(), captions=self.captions.pin_memory(), **pinned)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        return {name: function(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
 
 
 def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:
@@ -176,8 +185,8 @@ def take_step(
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
-) -> dict[str, float]:
-    """Forward, backward, clip, step; the figures of the batch."""
+) -> dict[str, Tensor]:
+    """Forward, backward, clip, step; the figures of the batch, for which nothing has waited."""
     model.train()
     value, auxiliary = forward(model, batch, objective)
     total = value.total if auxiliary is None else value.total + auxiliary
@@ -185,7 +194,7 @@ def take_step(
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary
-    return {name: float(figure.detach()) for name, figure in figures.items()}
+    return {name: figure.detach() for name, figure in figures.items()}
 
 
 def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float) -> Float[Tensor, ""]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.config.losses import LossSection
-from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses import LOSSES, pace
 from aoq.pipeline.losses.companions import turn_triples, with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
 from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
@@ -47,6 +47,19 @@ def test_online_negatives_are_the_weighed_means_of_loops(seed, size, hardness):
         assert similarity == pytest.approx(mean, abs=1e-6)
 
 
+@pytest.mark.parametrize("hardness", [0.0, 10.0, math.inf])
+def test_a_hardness_that_stays_on_its_device_is_the_same_number(hardness):
+    found = []
+    for given_as in (hardness, torch.tensor(hardness, dtype=torch.float64)):
+        matrix = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        is_positive = torch.eye(7).bool()
+        is_positive[3] = True  # without any negative
+        online = online_negative(matrix, is_positive, hardness=given_as)
+        online.square().sum().backward()
+        found.append((online.detach(), matrix.grad))
+    assert all(map(torch.equal, *found))
+
+
 def test_the_weights_have_no_gradient():
     matrix = torch.tensor([[0.9, 0.4, 0.2], [0.1, 0.8, 0.3], [0.0, 0.2, 0.7]], requires_grad=True)
     is_positive = torch.eye(3).bool()
@@ -71,7 +84,10 @@ def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, sprea
             for row in range(size)
         ) / (2 * size * MARGIN)
 
-    level = bearable_level(ONLINE, pairs, margin=MARGIN)
+    level = float(bearable_level(ONLINE, pairs, margin=MARGIN))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "AT_ONCE", ())  # as on a device
+        assert float(bearable_level(ONLINE, pairs, margin=MARGIN)) == level
     bearable = [whole for whole in range(TOP + 1) if cost(whole) <= BEARABLE]
     if not bearable:
         assert level == 0
@@ -86,30 +102,31 @@ def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, sprea
 
 def test_hardness_grows_with_the_level_without_a_jump():
     levels = np.linspace(0, TOP - 0.51, 400)
-    found = np.array([hardness_at(level, margin=MARGIN) for level in levels])
+    found = np.array([float(hardness_at(level, margin=MARGIN)) for level in levels])
     assert found[0] == 0
     assert (np.diff(found) > 0).all()
     assert (np.diff(found)[100:] < 0.1 * found[101:]).all()
-    assert [hardness_at(float(level), margin=MARGIN) * MARGIN for level in range(TOP)] == pytest.approx(LEVELS[:-1])
+    whole = [float(hardness_at(float(level), margin=MARGIN)) * MARGIN for level in range(TOP)]
+    assert whole == pytest.approx(LEVELS[:-1])
     assert math.isinf(hardness_at(TOP - 0.5, margin=MARGIN))
 
 
 def test_a_pace_follows_slowly_and_comes_back():
     flat, parted = similarities(torch.zeros(8, 8)), similarities(torch.eye(8))
-    pace = Pace(MARGIN)
-    assert pace.follow(flat).hardness == 0
-    assert pace.follow(parted).hardness == pytest.approx(hardness_at(0.05 * TOP, margin=MARGIN))
+    paced = Pace(MARGIN)
+    assert paced.follow(flat).hardness == 0
+    assert float(paced.follow(parted).hardness) == pytest.approx(float(hardness_at(0.05 * TOP, margin=MARGIN)))
     for _ in range(100):
-        hardest = pace.follow(parted)
+        hardest = paced.follow(parted)
     assert math.isinf(hardest.hardness)
-    assert pace.share == 1
-    assert pace.at_level(flat).hardness == math.inf
+    assert paced.share == 1
+    assert paced.at_level(flat).hardness == math.inf
     for _ in range(200):
-        pace.follow(flat)
-    assert pace.level < 0.01
+        paced.follow(flat)
+    assert paced.level < 0.01
 
 
-def gap_after_training(seed, pace):
+def gap_after_training(seed, paced):
     """How far positives are above the mean of a batch, after 300 steps of two linear maps on noisy pairs."""
     rng = torch.Generator().manual_seed(seed)
     maps = [torch.nn.Linear(16, 4) for _ in range(2)]
@@ -122,7 +139,7 @@ def gap_after_training(seed, pace):
         told = seen + torch.randn(64, 16, generator=rng)
         images, captions = (torch.nn.functional.normalize(m(x)) for m, x in zip(maps, (seen, told), strict=True))
         pairs = similarities(images @ captions.T)
-        loss = ONLINE(pairs if pace is None else pace.follow(pairs)).total
+        loss = ONLINE(pairs if paced is None else paced.follow(pairs)).total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -48,6 +48,8 @@ def test_keys_are_pinned():
         ('mining.search="faiss:HNSW32"', {"hard_negatives", "second_round", "evaluation"}),
         ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
         ("second_round.weight_decay=0.01", {"control", "second_round", "evaluation"}),
+        ('second_round.precision="bfloat16"', {"control", "second_round", "evaluation"}),
+        ('second_round.precision="float32"', set()),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
@@ -144,6 +146,8 @@ def test_co_teaching_needs_the_dataset_only(tmp_path):
     other = keys("co_teaching.threshold=0.6", path)
     assert {stage for stage in made if made[stage] != other[stage]} == {"second_round", "evaluation"}
     other = keys("co_teaching.weight_decay=0.01", path)
+    assert {stage for stage in made if made[stage] != other[stage]} == {"control", "second_round", "evaluation"}
+    other = keys('co_teaching.precision="bfloat16"', path)
     assert {stage for stage in made if made[stage] != other[stage]} == {"control", "second_round", "evaluation"}
     other = keys("co_teaching.epochs=5", path)
     assert {stage for stage in made if made[stage] != other[stage]} == {"control", "second_round", "evaluation"}

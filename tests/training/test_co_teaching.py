@@ -173,7 +173,7 @@ def run_co_teaching(pairs, monkeypatch):
     wrong[[1, 9, 22, 31, 40]] = wrong[[9, 22, 31, 40, 1]]
     noisy = replace(pairs, split=replace(pairs.split, image_of=wrong))
 
-    def run(work, name="vsepp", kill_at=None, section=SECTION):
+    def run(work, name="vsepp", kill_at=None, section=SECTION, workers=0):
         work.mkdir(exist_ok=True)
         torch.manual_seed(3)
         options = {**SMALL, **OPTIONS[name]}
@@ -189,7 +189,7 @@ def run_co_teaching(pairs, monkeypatch):
             return retrieval_ranks(mean, pairs.split.image_of)
 
         models = build_model(name, **options), build_model(name, **options)
-        settings = Run(work, CPU, checkpoint_steps=4, progress=progress)
+        settings = Run(work, CPU, checkpoint_steps=4, progress=progress, workers=workers)
         description = {"name": name, "options": options}
         where = {"description": description, "pairs": noisy, "seed": 5, "run": settings}
         return CoTrainer(models=models, section=section, **where).train(validate), reports
@@ -215,8 +215,8 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
     for kill_at in (5, len(reports) - 1):  # in the second network's warm-up, and in its co-teaching
         cut = tmp_path / f"cut{kill_at}"
         with pytest.raises(KilledError):
-            run_co_teaching(cut, name, kill_at=kill_at)
-        resumed, again = run_co_teaching(cut, name)
+            run_co_teaching(cut, name, kill_at=kill_at, workers=1)
+        resumed, again = run_co_teaching(cut, name, workers=2)  # who reads ahead changes nothing
         for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps"):
             assert resumed[key] == whole[key], key
         for file in (*FILES, "clean_pairs.parquet"):
@@ -224,6 +224,16 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
         assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
         assert len(again) < len(reports)  # it did not start over
         assert not list(cut.glob("*.ckpt"))
+
+
+def test_networks_in_bfloat16_resume_to_the_bit(run_co_teaching, tmp_path):
+    rounded = SECTION.model_copy(update={"precision": "bfloat16"})
+    whole, reports = run_co_teaching(tmp_path / "whole", section=rounded)
+    with pytest.raises(KilledError):
+        run_co_teaching(tmp_path / "cut", section=rounded, kill_at=len(reports) - 1)
+    resumed, _ = run_co_teaching(tmp_path / "cut", section=rounded)
+    plain, _ = run_co_teaching(tmp_path / "plain")
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
 def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path):

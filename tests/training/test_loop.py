@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity, retrieval_ranks
 from aoq.pipeline.training import collapse, resumable
+from aoq.pipeline.training.batch_maker import epoch_loss
 from aoq.pipeline.training.checkpoint import load_model, save_model
-from aoq.pipeline.training.loop import Trainer, epoch_loss, learnt_numbers
+from aoq.pipeline.training.loop import Trainer, learnt_numbers
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
 from aoq.pipeline.training.resumable import Run
 
@@ -54,7 +56,7 @@ def run_training(pairs, sampler, monkeypatch):
     monkeypatch.setattr(resumable, "LOG_STEPS", 2)
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
 
-    def run(work: Path, name="vsepp", kill_at=None, training=TRAINING, sampler=sampler):
+    def run(work: Path, name="vsepp", kill_at=None, training=TRAINING, sampler=sampler, workers=0):
         work.mkdir(exist_ok=True)
         torch.manual_seed(3)
         options = {**OPTIONS[name], "feature_size": 6, "vocabulary_size": 24}
@@ -70,12 +72,35 @@ def run_training(pairs, sampler, monkeypatch):
             (model,) = models
             return retrieval_ranks(similarity_matrix(model, pairs, torch.device("cpu")), pairs.split.image_of)
 
-        settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress)
+        settings = Run(work, torch.device("cpu"), checkpoint_steps=4, progress=progress, workers=workers)
         description = {"name": name, "options": options}
         where = {"description": description, "pairs": pairs, "seed": 5, "run": settings}
         return Trainer(models=[model], schedule=training, sampler=sampler, **where).train(validate), steps
 
     return run
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_reading_ahead_changes_nothing_and_leaves_no_thread(run_training, tmp_path, workers):
+    whole, _ = run_training(tmp_path / "whole")
+    for kill_at in (4, 12):
+        cut = tmp_path / f"cut{kill_at}"
+        with pytest.raises(KilledError):
+            run_training(cut, kill_at=kill_at, workers=workers)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+        resumed, _ = run_training(cut, workers=workers)
+        assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+        assert timeless(cut) == timeless(tmp_path / "whole")
+
+
+def test_what_a_worker_finds_wrong_ends_the_training(run_training, sampler, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ValueError("row 7 is damaged; prepare it again.")
+
+    monkeypatch.setattr(sampler, "draw", refuse)
+    with pytest.raises(ValueError, match=r"^row 7 is damaged; prepare it again\.$"):
+        run_training(tmp_path, workers=2)
+    assert [line["epoch"] for line in lines(tmp_path) if "dev_rsum" in line] == [0, 1]  # the warm-up draws nothing
 
 
 def test_triples_train_with_the_same_steps(run_training, tmp_path):
@@ -235,6 +260,18 @@ def test_decaying_weights_resume_to_the_bit(run_training, tmp_path):
     resumed, _ = run_training(tmp_path / "cut", training=decaying)
     plain, _ = run_training(tmp_path / "plain")
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+
+
+@pytest.mark.parametrize("name", ["vsepp", "scan"])
+def test_a_training_in_bfloat16_keeps_weights_in_float32_and_resumes_to_the_bit(run_training, tmp_path, name):
+    rounded = TRAINING.model_copy(update={"precision": "bfloat16", "start_up": "auto"})
+    whole, _ = run_training(tmp_path / "whole", name, training=rounded)
+    with pytest.raises(KilledError):
+        run_training(tmp_path / "cut", name, training=rounded, kill_at=12)
+    resumed, _ = run_training(tmp_path / "cut", name, training=rounded)
+    plain, _ = run_training(tmp_path / "plain", name, training=rounded.model_copy(update={"precision": "float32"}))
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
+    assert {one.dtype for one in load_model(tmp_path / "whole" / "model.safetensors").parameters()} == {torch.float32}
 
 
 class Towered(VSEpp):

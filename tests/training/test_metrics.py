@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
+from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 
 
 def test_rewinding_drops_what_came_after(tmp_path):
@@ -43,14 +43,6 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 50}\n{"step": 1')
     assert read_metrics(path) == [{"step": 50}]
-
-
-def test_a_window_averages_its_steps():
-    window = Window()
-    window.add({"loss": 1.0, "weight": 3.0})
-    window.add({"loss": 2.0, "weight": 5.0})
-    assert window.steps == 2
-    assert window.means() == {"loss": 1.5, "weight": 4.0}
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +19,17 @@ from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.co_teaching.division import (
     Batches,
+    Rows,
     clean_probabilities,
     even_batches,
     scikit_learn,
     selected_clean,
 )
-from aoq.pipeline.training.co_teaching.step import Network
+from aoq.pipeline.training.co_teaching.step import Network, read_pairs
 from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.resumable import Resumable, State
+from aoq.pipeline.training.step import Batch
+from aoq.pipeline.training.window import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,14 @@ FILES = ("model.safetensors", "peer.safetensors")
 """The weights of the two networks."""
 JUDGING = 2
 """In place of a network's number, in what is random about judging pairs."""
+
+
+class Read(NamedTuple):
+    """What a step works on: pairs of the split, and what is read of them and of others that are flagged as noisy."""
+
+    rows: Rows
+    batch: Batch
+    doubtful: Batch | None
 
 
 @dataclass
@@ -63,7 +76,7 @@ class CoTrainer(Resumable):
             Network(
                 model, optimizer, self.section, self.run.device, self.section.start_up and Pace(self.section.margin)
             )
-            for model, optimizer in zip(self.models, self.optimizers, strict=True)
+            for model, optimizer in zip(self.computing, self.optimizers, strict=True)
         ]
 
     @property
@@ -83,14 +96,14 @@ class CoTrainer(Resumable):
         return {
             "models": [model.state_dict() for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "levels": [network.pace and network.pace.level for network in self._networks],
+            "levels": [network.pace and float(network.pace.level) for network in self._networks],
             "probabilities": None if self.probabilities is None else torch.from_numpy(self.probabilities),
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         of_each = (kept[name] for name in ("models", "optimizers", "levels"))
-        for network, weights, moments, level in zip(self._networks, *of_each, strict=True):
-            network.model.load_state_dict(weights)
+        for model, network, weights, moments, level in zip(self.models, self._networks, *of_each, strict=True):
+            model.load_state_dict(weights)
             network.optimizer.load_state_dict(moments)
             if network.pace is not None:
                 network.pace.level = level
@@ -145,34 +158,54 @@ class CoTrainer(Resumable):
                 "learning rate",
                 who,
             )
-        for window in self.windows(state.network, clean.steps, lambda: self._step(clean, noisy)):
-            self.record(window, {"network": state.network, "loss_name": name}, state.network)
-            line = window.means()
-            if state.step < clean.steps or self.probabilities is None:
-                continue
-            if on_plateau(line["retrieval_loss"], line["plateau"], gap=line["positive_gap"]):
-                logger.warning(
-                    "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
-                    'negatives of its batches cost more than that. Try start_up = "auto", a smaller batch_size, whose '
-                    "hardest negatives are easier, or more warmup_epochs.",
-                    who,
-                    line["retrieval_loss"],
-                    line["plateau"],
-                )
+        steps = self.windows(state.network, clean.steps, partial(self._read, clean, noisy), self._step)
+        with closing(steps) as windows:
+            for window in windows:
+                self.record(window, {"network": state.network, "loss_name": name}, state.network)
+                line = window.means()
+                if state.step < clean.steps or self.probabilities is None:
+                    continue
+                if on_plateau(line["retrieval_loss"], line["plateau"], gap=line["positive_gap"]):
+                    _say_collapsed(who, line)
 
-    def _step(self, clean: Batches, noisy: Batches) -> dict[str, float]:
-        state = self.state
+    def _read(self, clean: Batches, noisy: Batches, step: int) -> Read:
+        """A step's pairs: a function of the epoch's probabilities, and of the step."""
+        rows, doubtful = clean[step], None
+        if self._is_rectified and noisy.steps:
+            doubtful = self._pinned(read_pairs(self.pairs, noisy[step]))
+        return Read(rows, self._pinned(read_pairs(self.pairs, rows)), doubtful)
+
+    def _pinned(self, batch: Batch) -> Batch:
+        return batch.pin_memory() if self.run.device.type == "cuda" else batch
+
+    @property
+    def _is_rectified(self) -> bool:
+        """Whether pairs flagged as noisy train as well in this epoch."""
+        since = self.state.epoch - self.section.warmup_epochs
+        return self.probabilities is not None and since >= self.section.first_rectified
+
+    def _step(self, read: Read) -> Mapping[str, Figure]:
+        state, device = self.state, self.run.device
         network, peer = self._networks[state.network], self._networks[1 - state.network]
-        rows = clean[state.step]
-        batch = network.read(self.pairs, rows)
+        batch = read.batch.to(device)
         state.taken += 1
         if self.probabilities is None:
             return network.warm_up(batch)
-        trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(self.run.device)
-        is_rectified = state.epoch - self.section.warmup_epochs >= self.section.first_rectified
-        if not is_rectified or noisy.steps == 0:
+        trusted = torch.from_numpy(self.probabilities[1 - state.network][read.rows]).to(device, non_blocking=True)
+        if read.doubtful is None:
             return network.learn_clean(batch, trusted)
-        doubtful = network.read(self.pairs, noisy[state.step])
+        doubtful = read.doubtful.to(device)
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
         figures = network.learn_clean(batch, trusted)
-        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
+        return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": labels.mean()}
+
+
+def _say_collapsed(who: str, line: Mapping[str, float]) -> None:
+    logger.warning(
+        "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest negatives of its "
+        'batches cost more than that. Try start_up = "auto", a smaller batch_size, whose hardest negatives are easier, '
+        "or more warmup_epochs.",
+        who,
+        line["retrieval_loss"],
+        line["plateau"],
+    )

@@ -33,6 +33,10 @@ Loss = Callable[[Similarities], LossValue]
 Follow = Callable[[Similarities], Similarities]
 
 
+def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
+    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]))
+
+
 @dataclass(frozen=True)
 class Network:
     """One of the two, with its optimizer and the section they are trained by."""
@@ -45,7 +49,7 @@ class Network:
     """That of its online negatives; None makes them the hardest."""
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])).to(self.device)
+        return read_pairs(pairs, rows).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return pair_losses(self._judged(batch), margin=self.section.margin)
@@ -62,10 +66,10 @@ class Network:
         )
         return Similarities(matrix, positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives))
 
-    def warm_up(self, batch: Batch) -> dict[str, float]:
+    def warm_up(self, batch: Batch) -> dict[str, Tensor]:
         return self._learn(batch, partial(mean_triplet, margin=self.section.margin))
 
-    def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, float]:
+    def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """From pairs selected as clean, whose labels lie between 1 and its own prediction.
 
         The figure `plateau` is the loss where all pairs are equally similar: each pair's margin, in both directions.
@@ -75,10 +79,10 @@ class Network:
         loss = self._soft_loss(refined_labels(clean, self.labels(batch)))
         figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
         if self.pace is not None:
-            figures["hardness"] = self.pace.share
+            figures["hardness"] = self.pace.figure
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
-    def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> float:
+    def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
         """The loss on the other pairs, with the labels that both networks predict.
 
         A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there; nor have NAAF's
@@ -90,7 +94,7 @@ class Network:
         objective = Objective(loss, self.section.mask_positives, pace=pace, observes=False)
         value, _ = forward(self.model, batch, objective)
         descend(value.total, self.optimizer, self.section.gradient_clip)
-        return float(value.total.detach())
+        return value.total.detach()
 
     @property
     def _broadcasts(self) -> bool:
@@ -101,6 +105,6 @@ class Network:
         margins = soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         return partial(soft_triplet, margins=(own_margins if labels.ndim == 1 else row_margins)(margins))
 
-    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, float]:
+    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, Tensor]:
         objective = Objective(loss, self.section.mask_positives, pace=pace)
         return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip)

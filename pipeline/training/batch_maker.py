@@ -1,0 +1,86 @@
+"""What each step of a round sees, drawn and read: by anybody, in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from aoq.pipeline.config.losses import Loss, online_version
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
+from aoq.pipeline.training.guide import Guide
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import Batch, draw_batch, make_objective, read_batch
+
+
+def epoch_loss(training: Training, epoch: int) -> Loss:
+    """The warm-up loss of the first epochs, then the round's own.
+
+    A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
+    """
+    if epoch >= len(training.warmup):
+        return training.loss
+    return online_version(training.loss, training.warmup[epoch])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch with what is known of it before the step."""
+
+    batch: Batch
+    rng: np.random.Generator
+    """Where drawing has left it: what else is random in the step goes on from there."""
+    figures: dict[str, float]
+    guided: Bool[Tensor, "batch batch"] | None = None
+    """The pairs that are no negatives to the guide."""
+
+    def to(self, device: torch.device) -> Drawn:
+        guided = None if self.guided is None else self.guided.to(device, non_blocking=device.type == "cuda")
+        return replace(self, batch=self.batch.to(device), guided=guided)
+
+    def pin_memory(self) -> Drawn:
+        guided = None if self.guided is None else self.guided.pin_memory()
+        return replace(self, batch=self.batch.pin_memory(), guided=guided)
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """The batch of any step, a pure function of (seed, epoch, step).
+
+    In pinned memory where it goes to a GPU, so that no step waits for a copy.
+    """
+
+    pairs: PairData
+    sampler: Sampler | None
+    guide: Guide | None
+    training: Training
+    seed: int
+    is_pinned: bool = False
+
+    def __call__(self, epoch: int, step: int) -> Drawn:
+        size = self.training.batch_size
+        order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
+        rng = step_rng(seed=self.seed, epoch=epoch, step=step)
+        objective = make_objective(epoch_loss(self.training, epoch))
+        drawing_epoch = epoch - len(self.training.warmup)  # the warm-up draws nothing
+        draw = draw_batch(self.pairs, self.sampler, objective, order[step * size :][:size], rng, drawing_epoch)
+        figures = {"collision_rate": draw.collision_rate}
+        guided = None if self.guide is None else self.guide.matches(draw.groups[0])
+        if guided is not None:
+            figures = {"guided_share": off_diagonal_share(guided), **figures}
+        drawn = Drawn(read_batch(self.pairs, draw), rng, figures, guided)
+        return drawn.pin_memory() if self.is_pinned else drawn
+
+
+def off_diagonal_share(chosen: Bool[Tensor, "batch batch"]) -> float:
+    """Of a matrix whose diagonal is chosen, the share of all other places.
+
+    >>> off_diagonal_share(torch.tensor([[True, True], [False, True]]))
+    0.5
+    """
+    size = len(chosen)
+    return (int(chosen.sum()) - size) / max(1, size * (size - 1))

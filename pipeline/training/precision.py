@@ -1,0 +1,88 @@
+"""The arithmetic of a training: float32, or less where models encode and compare. Losses and weights stay float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel
+from aoq.pipeline.config.training import Precision
+
+
+def in_precision(model: MatchingModel, precision: Precision, device: torch.device) -> MatchingModel:
+    """The model as its trainer computes with it, of the same parameters.
+
+    Raises:
+        ValueError: for a device without this arithmetic.
+    """
+    if precision == "tf32" and not (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)):
+        raise ValueError(
+            f'precision = "tf32" is of NVIDIA GPUs since Ampere, and this training runs on {device}; choose "float32" '
+            'or "bfloat16", or another [engine] device.'
+        )
+    if precision == "bfloat16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        raise ValueError(
+            f'precision = "bfloat16" is of NVIDIA GPUs since Ampere, and {device} is older; choose "float32", or '
+            "another [engine] device."
+        )
+    return InBfloat16(model, device.type) if precision == "bfloat16" else model
+
+
+@contextmanager
+def products_in(precision: Precision) -> Iterator[None]:
+    """Let float32 matrices be multiplied in TF32, where that is the precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class InBfloat16(MatchingModel):
+    """A model that encodes and compares under autocast, whose codes and similarities are float32 to all others."""
+
+    def __init__(self, model: MatchingModel, device_type: str) -> None:
+        super().__init__()
+        self.model = model
+        self._device_type = device_type
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device_type, torch.bfloat16)
+
+    def encode_images(self, images: Images) -> Code:
+        with self._autocast():
+            return _as_float32(self.model.encode_images(images))
+
+    def encode_captions(self, captions: Captions) -> Code:
+        with self._autocast():
+            return _as_float32(self.model.encode_captions(captions))
+
+    def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
+        with self._autocast():
+            return self.model.similarity(images, captions).float()
+
+    def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
+        with self._autocast():
+            return self.model.pair_similarity(images, captions).float()
+
+    def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
+        return self.model.fragment_attention(images, captions)
+
+    def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
+        with self._autocast():
+            loss = self.model.auxiliary_loss(images, captions)
+        return None if loss is None else loss.float()
+
+    def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
+        self.model.observe(images, captions, similarity)
+
+
+def _as_float32(code: Code) -> Code:
+    parts = {name: part for name, part in vars(code).items() if isinstance(part, Tensor)}
+    return replace(code, **{name: part.float() for name, part in parts.items() if part.dtype == torch.bfloat16})

@@ -1,0 +1,98 @@
+"""Batches made ahead: in order, whoever makes them; errors at their turn; no thread is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.pipeline.config.losses import AdaptiveLoss
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.training.ahead import made_ahead
+from aoq.pipeline.training.batch_maker import BatchMaker
+
+WORKERS = [0, 1, 3]
+TRAINING = Training(loss=AdaptiveLoss(name="adapoffquin"), epochs=4, batch_size=10, warmup=("sum",))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")] == []
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_slow_and_quick_steps_come_in_order(workers):
+    def make(step):
+        time.sleep(0.01 * (step % 3 == 0))
+        return step
+
+    assert list(made_ahead(make, range(5, 17), workers)) == list(range(5, 17))
+    assert list(made_ahead(make, range(0), workers)) == []
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_error_comes_when_its_step_is_due(workers):
+    def make(step):
+        if step == 4:
+            raise ValueError("row 7 is damaged; prepare it again.")
+        return step
+
+    taken = []
+    with pytest.raises(ValueError, match=r"^row 7 is damaged; prepare it again.$"):
+        taken.extend(made_ahead(make, range(9), workers))
+    assert taken == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_who_takes_them_may_be_interrupted(workers, error):
+    """What is being made then is waited for, and no further step is begun."""
+    made = []
+
+    def make(step):
+        made.append(step)
+        time.sleep(0.02)
+        return step
+
+    def take():
+        with closing(made_ahead(make, range(1000), workers)) as steps:
+            for step in steps:
+                if step == 2:
+                    raise error
+
+    with pytest.raises(error):
+        take()
+    assert max(made) <= 2 + workers + 1
+    count = len(made)
+    time.sleep(0.05)
+    assert len(made) == count
+
+
+def test_no_more_are_made_than_are_kept():
+    made = []
+    with closing(made_ahead(made.append, range(100), workers=2)) as steps:
+        next(steps)
+        time.sleep(0.05)
+        assert len(made) <= 3
+
+
+def test_the_batch_of_a_step_is_the_same_whoever_makes_it_and_when(pairs, sampler):
+    maker = BatchMaker(pairs, sampler, None, TRAINING, seed=5)
+    wanted = [(epoch, step) for epoch in range(2) for step in range(5)]
+    first = {place: maker(*place) for place in wanted}
+    again = BatchMaker(pairs, sampler, None, TRAINING, seed=5)
+    for place in reversed(wanted):
+        one, other = first[place], again(*place)
+        assert torch.equal(one.batch.images.features, other.batch.images.features)
+        assert torch.equal(one.batch.captions.words, other.batch.captions.words)
+        assert one.figures == other.figures
+        assert one.rng.random() == other.rng.random()
+    assert {len(first[place].batch.images) for place in wanted[:4]} == {10}  # the warm-up draws nothing
+    assert {len(first[place].batch.images) for place in wanted[5:9]} == {30}
+    rows = np.concatenate([first[0, step].batch.image_rows for step in range(5)])
+    assert np.bincount(rows).tolist() == [3] * 16  # an epoch sees every caption once
