@@ -23,7 +23,15 @@ from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import Objective, constrain, draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import (
+    Objective,
+    PairDraws,
+    constrain,
+    draw_batch,
+    make_objective,
+    read_batch,
+    take_step,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +172,8 @@ class Trainer(Resumable):
         draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, drawing_epoch)
         batch = read_batch(self.pairs, draw).to(self.run.device)
         if training.constraints is not None:
-            objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
+            draws = PairDraws(rng, len(batch.image_rows))
+            objective = replace(objective, besides=partial(constrain, constraints=training.constraints, draws=draws))
         if self.guide is not None:
             objective = replace(objective, guided=self.guide.matches(draw.groups[0]))
         figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)

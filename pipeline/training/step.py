@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
@@ -24,6 +24,7 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
+from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
@@ -35,7 +36,7 @@ class Objective:
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
     offline: Literal["none"] | Offline = "none"
-    besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
+    besides: Aligned | None = None
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
     """Makes the online negatives as hard as the model can bear."""
@@ -117,35 +118,46 @@ def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[L
     The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a
     collapsed model.
     """
-    size = len(batch.image_rows)
-    images = model.encode_images(batch.images)
-    captions = model.encode_captions(batch.captions)
-    matrix = model.similarity(images[:size], captions[:size])
+    scores = AtOnce(model, batch.images, batch.captions)
+    matrix = scores.matrix()
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
         is_positive = is_positive | objective.guided.to(is_positive.device)
-    offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
+    offline = _offline_similarities(scores, batch) if batch.images.groups > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
-    auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
+    auxiliary = scores.auxiliary()
     if objective.besides is not None:
-        further = objective.besides(model, images[:size], captions[:size])
+        further = scores.besides(objective.besides)
         figures |= further.figures
         auxiliary = further.total if auxiliary is None else auxiliary + further.total
     if objective.observes:
-        model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
+        scores.observe(matrix.detach())  # last: a step's scores are all of one model
     return LossValue(value.total, figures), auxiliary
 
 
+class PairDraws:
+    """Uniform numbers, two a pair of the batch, for each direction that a model attends in: the same for every part."""
+
+    def __init__(self, rng: np.random.Generator, batch: int) -> None:
+        self._rng, self._batch = rng, batch
+        self._drawn: list[Float64[np.ndarray, "2 batch"]] = []
+
+    def __getitem__(self, direction: int) -> Float64[np.ndarray, "2 batch"]:
+        while len(self._drawn) <= direction:
+            self._drawn.append(self._rng.random((2, self._batch)))
+        return self._drawn[direction]
+
+
 def constrain(
-    model: MatchingModel, images: Code, captions: Code, *, constraints: Constraints, rng: np.random.Generator
+    model: MatchingModel, images: Code, captions: Code, rows: slice, *, constraints: Constraints, draws: PairDraws
 ) -> LossValue:
     """The weighted sum of the terms over matched pairs and directions; the figures `ccr` and `ccs` are not weighted."""
     total = images.vectors.new_zeros(())
     figures = dict.fromkeys(constraints.names, total)
-    for attention in model.fragment_attention(images, captions):
-        uniform = torch.from_numpy(rng.random((2, len(images)))).to(total.device)
+    for direction, attention in enumerate(model.fragment_attention(images, captions)):
+        uniform = torch.from_numpy(draws[direction][:, rows]).to(total.device)
         similarities = content_similarities(attention, uniform)
         for name in constraints.names:
             term, numbers = TERMS[name], getattr(constraints, name)
@@ -155,15 +167,11 @@ def constrain(
     return LossValue(total, figures)
 
 
-def _offline_similarities(model: MatchingModel, images: Code, captions: Code, batch: Batch) -> OfflineSimilarities:
-    """The aligned pair lists of AOQ eqs. (3) to (5), in one call; derived pairs that are true are no negatives."""
-    size, groups = len(batch.image_rows), batch.images.groups
-    images = replace(images, context=None, context_mask=None)  # the auxiliary loss's, and too large to be gathered here
-    anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
+def _offline_similarities(scores: Scores, batch: Batch) -> OfflineSimilarities:
+    """The aligned pair lists of AOQ eqs. (3) to (5); derived pairs that are true are no negatives."""
+    anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
-    wanted = wanted[: 2 if groups == 2 else 4]
-    image_rows, caption_rows = (torch.cat(rows) for rows in zip(*wanted, strict=True))
-    similarities = model.pair_similarity(images[image_rows], captions[caption_rows]).split(size)
+    similarities = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
     anchored, derived = similarities[:2], similarities[2:]
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
