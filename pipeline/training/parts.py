@@ -8,7 +8,7 @@ has the negatives of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ class Cut:
 
     def check(self, model: MatchingModel) -> None:
         """Refuse a model that would learn something else in parts."""
-        if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+        if not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
             return
         what = f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained"
         if self.chunk is not None:
@@ -41,7 +41,7 @@ class Cut:
             raise ValueError(f"{what} by {self.processes.count} processes; set [engine] processes = 1.")
 
     def for_batch(self, size: int) -> Cut:
-        """Too few pairs for all processes are no process's to leave out: each computes them all."""
+        """Too few pairs to be shared out are computed by each process, and the leader's gradients count."""
         return replace(self, processes=ALONE) if size < self.processes.count else self
 
     def scores(self, model: MatchingModel, images: Images, captions: Captions, size: int) -> Scores:
@@ -59,14 +59,17 @@ class InParts(Scores):
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.processes
-        self._replays = cut.chunk is not None
+        self._replays, self._observes = cut.chunk is not None, type(model).observe is not MatchingModel.observe
+        self._before = {name: buffer.clone() for name, buffer in model.named_buffers() if self._observes}
         own, groups = len(images) // images.groups, images.groups
         step = cut.chunk or own
         self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
         rows = [[slice(g * own + c.start, g * own + c.stop) for c in self._chunks] for g in range(groups)]
         self._words = [captions[one] for one in rows[0]]
-        self._images = [[self._run(model.encode_images, images[one]) for one in group] for group in rows]
-        self._captions = [[self._run(model.encode_captions, captions[one]) for one in group] for group in rows]
+        self._images, self._captions = (
+            self._encoded(encode, items, rows)
+            for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
+        )
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
     def matrix(self) -> Float[Tensor, "batch batch"]:
@@ -102,10 +105,17 @@ class InParts(Scores):
         return LossValue(self._processes.total(torch.stack([value.total for value in values]).sum()), figures)
 
     def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
-        if type(self._model).observe is not MatchingModel.observe:
+        if self._observes:
             with torch.no_grad():
                 images = self._processes.gather_code(_joined(self._images[0]), self._size)
             self._model.observe(images, self._all_captions, matrix)
+
+    def _encoded(self, encode: Callable[[Any], Code], items: Any, rows: Sequence[Sequence[slice]]) -> list[list[Code]]:
+        """The code of each chunk of each group; all in one pass where none is computed again."""
+        if self._replays:
+            return [[self._run(encode, items[one]) for one in group] for group in rows]
+        code = encode(items)
+        return [[code[one] for one in group] for group in rows]
 
     def _run(self, function: Callable[..., Any], *given: Any) -> Any:
         """Now, and in chunks once more when gradients go back."""
@@ -113,7 +123,21 @@ class InParts(Scores):
             return function(*given)
         tensor = next(part for one in given for part in vars(one).values() if isinstance(part, Tensor))
         # By the tensor it knows the device, whose random state it keeps.
-        return checkpoint(lambda _, *rest: function(*rest), tensor, *given, use_reentrant=False)
+        return checkpoint(lambda _, *rest: self._as_before(function, *rest), tensor, *given, use_reentrant=False)
+
+    def _as_before(self, function: Callable[..., Any], *given: Any) -> Any:
+        """With the buffers of the first time: a model that observes the batch moves them before gradients go back."""
+        moved = {name: self._model.get_buffer(name) for name in self._before}
+        self._set_buffers(self._before)
+        try:
+            return function(*given)
+        finally:
+            self._set_buffers(moved)
+
+    def _set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        for name, buffer in buffers.items():
+            place, _, own = name.rpartition(".")
+            setattr(self._model.get_submodule(place), own, buffer)
 
 
 def _bare(code: Code) -> Code:

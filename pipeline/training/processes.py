@@ -2,15 +2,15 @@
 
 A batch is shared out: each process reads, encodes and scores its own part. What all need is gathered, and each computes
 the loss on the whole, from the same numbers. A gradient goes back the way its number came: to what was gathered for all
-to compute with, the sum of what all found (`gather`); to what stands in the loss of each alike, its own (`gather_alike`).
-Last, the gradients of the parameters, each process's part, are added up. So loss and gradients are those of the whole
-batch, and every process takes the same step.
+to compute with goes the sum of what they found (`gather`), to what stands in the loss of each alike its own gradient
+(`gather_alike`). Last, the gradients of the parameters, each process's part, are added up. So loss and gradients are
+those of the whole batch, and every process takes the same step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -29,7 +29,7 @@ class Processes:
 
     rank: int = 0
     count: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where this one computes, and what it sends lies."""
 
     @property
@@ -47,11 +47,11 @@ class Processes:
 
     def gather(self, part: Tensor, items: int) -> Tensor:
         """All parts in order, to compute with; what each finds its gradient to be is added up."""
-        return _Gather.apply(part, self, items, True) if self.are_several else part
+        return _gathered(part, self, items, True) if self.are_several else part
 
     def gather_alike(self, part: Tensor, items: int) -> Tensor:
         """All parts in order, for a loss that each process computes alike."""
-        return _Gather.apply(part, self, items, False) if self.are_several else part
+        return _gathered(part, self, items, False) if self.are_several else part
 
     def gather_code(self, part: Code, items: int) -> Code:
         """The code of all items, as long as the longest; the context is left out."""
@@ -74,22 +74,28 @@ class Processes:
 
     def total(self, own: Tensor) -> Tensor:
         """The sum over all processes, whose gradient is that of this one's own part."""
-        return own + (self.add_up(own) - own.detach()) if self.are_several else own
+        return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
-    def add_up_gradients(self, parameters: Iterable[nn.Parameter], share: float = 1.0) -> None:
-        """Let each parameter's gradient be `share` of the sum over all processes; one that nobody has stays missing."""
+    def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool = True) -> None:
+        """Let each parameter's gradient be the sum over the processes whose gradients count; what none has stays None.
+
+        In one message a type of number.
+        """
         if not self.are_several:
             return
         trained = sorted((one for one in parameters if one.requires_grad), key=lambda one: str(one.dtype))
         for _, group in groupby(trained, key=lambda one: one.dtype):
             some = list(group)
-            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in some]
-            there = torch.tensor([one.grad is not None for one in some]).to(gradients[0])
+            own = [one.grad if counts else None for one in some]
+            gradients = [
+                torch.zeros_like(one) if found is None else found for one, found in zip(some, own, strict=True)
+            ]
+            there = torch.tensor([found is not None for found in own]).to(gradients[0])
             *sums, there = self.add_up(torch.cat([*(one.flatten() for one in gradients), there])).split(
                 [*(one.numel() for one in gradients), len(some)]
             )
-            for parameter, found, is_there in zip(some, sums, there.tolist(), strict=True):
-                parameter.grad = found.view_as(parameter) * share if is_there else None
+            for parameter, total, owners in zip(some, sums, there.tolist(), strict=True):
+                parameter.grad = total.view_as(parameter) if owners else None
 
     def from_leader(self, content: bytes = b"") -> bytes:
         """What the leader gives here, whatever the others do."""
@@ -129,10 +135,9 @@ class Processes:
         return whole
 
     def seed(self, *numbers: int) -> None:
-        """Let the random numbers of what follows be a function of these and of the process."""
+        """Let torch's random numbers from here on be a function of these: no checkpoint need keep those of each."""
         if self.are_several:
-            (state,) = np.random.SeedSequence([*numbers, self.rank]).generate_state(1, np.uint64)
-            torch.manual_seed(int(state >> np.uint64(1)))
+            torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
 ALONE = Processes()
@@ -147,8 +152,7 @@ class _Gather(torch.autograd.Function):
         padding = (0, 0) * (part.ndim - 1) + (0, max(lengths) - len(part))
         sent = F.pad(part, padding).contiguous()
         received = [torch.empty_like(sent) for _ in lengths]
-        as_sent = (lambda one: one.view(torch.uint8)) if part.dtype == torch.bool else (lambda one: one)
-        dist.all_gather([as_sent(one) for one in received], as_sent(sent))
+        dist.all_gather([_as_sent(one) for one in received], _as_sent(sent))
         if not part.is_floating_point():
             ctx.set_materialize_grads(False)
         return torch.cat([one[:length] for one, length in zip(received, lengths, strict=True)])
@@ -160,7 +164,17 @@ class _Gather(torch.autograd.Function):
         return gradient, None, None, None
 
 
+_gathered: Callable[[Tensor, Processes, int, bool], Tensor] = _Gather.apply
+
+
+def _as_sent(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
 def _lengthened(code: Code, longest: int) -> Code:
     """The code with as many fragments, the further ones masked."""
-    filler = Code(code.vectors.new_zeros(1, longest, code.vectors.shape[2]), pooled=code.pooled and code.pooled[:1])
+    filler = Code(
+        code.vectors.new_zeros(1, longest, code.vectors.shape[2]),
+        pooled=None if code.pooled is None else code.pooled[:1],
+    )
     return concatenate([code, filler])[: len(code)]

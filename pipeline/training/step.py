@@ -23,8 +23,9 @@ from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
-from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
+from aoq.pipeline.training.scoring import Aligned, Scores
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
@@ -95,8 +96,9 @@ def draw_batch(
     return sampler.draw_for(objective.offline, captions, rng, epoch)
 
 
-def read_batch(pairs: PairData, draw: Draw) -> Batch:
-    images, captions = (np.concatenate(rows) for rows in zip(*draw.groups, strict=True))
+def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
+    """The images and captions of this part of the anchors, and of what goes with them; the rest is of all anchors."""
+    images, captions = (np.concatenate([rows[part] for rows in side]) for side in zip(*draw.groups, strict=True))
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
@@ -111,14 +113,16 @@ def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[
     return (images if identity is None else identity[images]).astype(np.int64)
 
 
-def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:
+def forward(
+    model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = WHOLE
+) -> tuple[LossValue, Float[Tensor, ""] | None]:
     """The loss on the batch's similarities, and what is added to it: the model's auxiliary loss on the anchors, and the
     objective's.
 
     The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a
     collapsed model.
     """
-    scores = AtOnce(model, batch.images, batch.captions)
+    scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
     matrix = scores.matrix()
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
@@ -184,23 +188,32 @@ def take_step(
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
+    cut: Cut = WHOLE,
 ) -> dict[str, float]:
     """Forward, backward, clip, step; the figures of the batch."""
     model.train()
-    value, auxiliary = forward(model, batch, objective)
+    of_batch = cut.for_batch(len(batch.image_rows))
+    value, auxiliary = forward(model, batch, objective, of_batch)
     total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, gradient_clip)
+    counts = of_batch is cut or cut.processes.leads
+    norm = descend(total, optimizer, gradient_clip, partial(cut.processes.add_up_gradients, counts=counts))
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary
     return {name: float(figure.detach()) for name, figure in figures.items()}
 
 
-def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float) -> Float[Tensor, ""]:
-    """Backward, clip, step; the gradient's norm before it was clipped."""
+def descend(
+    total: Tensor,
+    optimizer: torch.optim.Optimizer,
+    gradient_clip: float,
+    gather: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+) -> Float[Tensor, ""]:
+    """Backward, `gather` the gradients of all processes, clip, step; the gradient's norm before it was clipped."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gather(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm
