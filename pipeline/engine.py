@@ -27,6 +27,8 @@ class Engine:
     """MB that mining may use beyond the embeddings, about; on Ray, each unit."""
     backend: str = "inprocess"
     """Who mines, extracts and encodes: this process, or Ray."""
+    processes: int = 1
+    """That train a model together on this machine; each with a GPU of its own, or with `threads` threads."""
     ray_address: str = ""
     """The cluster's address: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
 
@@ -40,17 +42,25 @@ class Engine:
             raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as there are cores) to {most:,}.")
         if self.checkpoint_steps < 1:
             raise ValueError(f"[engine] checkpoint_steps is {self.checkpoint_steps}; give at least 1.")
+        if self.processes < 1:
+            raise ValueError(f"[engine] processes is {self.processes}; give at least 1.")
         if self.mining_memory_mb < 100:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 
-    def torch_device(self) -> torch.device:
-        """The device, with the process's threads set on the way."""
-        torch.set_num_threads(self.threads or len(os.sched_getaffinity(0)))
+    def torch_device(self, rank: int | None = None) -> torch.device:
+        """The device, with the process's threads set on the way; with a rank, those of one of the `processes`."""
+        sharing = 1 if rank is None else self.processes
+        torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         wanted = automatic if self.device == "auto" else self.device
         if wanted.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError("[engine] device is cuda, but torch sees no GPU; use device = cpu or auto.")
         try:
-            return torch.device(wanted)
+            device = torch.device(wanted)
         except RuntimeError:
             raise ValueError(f"[engine] device is {wanted!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
+        if rank is None or device.type != "cuda":
+            return device
+        if self.processes > (there := torch.cuda.device_count()):
+            raise ValueError(f"[engine] processes is {self.processes}, and torch sees {there} GPUs; give {there}.")
+        return torch.device("cuda", rank)

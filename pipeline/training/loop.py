@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int32
-from torch import nn
+from torch import Tensor, nn
 
 from aoq.pipeline.config.losses import LogitLoss, Loss, online_version
 from aoq.pipeline.config.training import Training
@@ -21,6 +21,7 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
+from aoq.pipeline.training.parts import Cut
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import (
@@ -75,6 +76,8 @@ class Trainer(Resumable):
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
     def __post_init__(self) -> None:
+        self.cut = Cut(self.schedule.chunk, self.run.processes)
+        self.cut.check(self.models[0])
         self.learnt = learnt_numbers(self.schedule.loss)
         if self.learnt is not None:
             self.learnt.to(self.run.device)
@@ -133,8 +136,8 @@ class Trainer(Resumable):
     def train_epoch(self) -> None:
         state, training = self.state, self.schedule
         loss = epoch_loss(training, state.epoch)
-        learnt = self.learnt if loss is training.loss else None  # a warm-up has numbers of its own
-        objective = make_objective(loss, self.pace, learnt)
+        is_own = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
+        objective = make_objective(loss, self.pace, self._loss_numbers if is_own else None)
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=state.epoch)
@@ -164,22 +167,30 @@ class Trainer(Resumable):
         said = ", ".join(f"{name} {value:.4g}" for name, value in learnt.values().items())
         logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
 
+    def _loss_numbers(self) -> dict[str, Tensor]:
+        """What the loss learns. All processes compute the loss alike, so only the leader's gradient counts."""
+        assert self.learnt is not None
+        found: dict[str, Tensor] = self.learnt()
+        return found if self.run.processes.leads else {name: number.detach() for name, number in found.items()}
+
     def _step(self, objective: Objective, order: Int32[np.ndarray, " captions"]) -> dict[str, float]:
         state, training = self.state, self.schedule
         captions = order[state.step * training.batch_size :][: training.batch_size]
         rng = step_rng(seed=self.seed, epoch=state.epoch, step=state.step)
         drawing_epoch = state.epoch - len(training.warmup)  # the warm-up draws nothing
         draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, drawing_epoch)
-        batch = read_batch(self.pairs, draw).to(self.run.device)
+        size = len(draw.groups[0].images)
+        processes = self.cut.for_batch(size).processes
+        self.run.processes.seed(self.seed, state.epoch, state.step, processes.rank)
+        batch = read_batch(self.pairs, draw, processes.rows(size)).to(self.run.device)
         if training.constraints is not None:
-            draws = PairDraws(rng, len(batch.image_rows))
+            draws = PairDraws(rng, size)
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, draws=draws))
         if self.guide is not None:
             objective = replace(objective, guided=self.guide.matches(draw.groups[0]))
-        figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip)
+        figures = take_step(self.models[0], self.optimizers[0], batch, objective, training.gradient_clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.share
-        size = len(batch.image_rows)
         if objective.guided is not None:
             figures["guided_share"] = (int(objective.guided.sum()) - size) / max(1, size * (size - 1))
         if "plateau" not in figures:

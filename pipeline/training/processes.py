@@ -9,7 +9,8 @@ those of the whole batch, and every process takes the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -116,6 +117,17 @@ class Processes:
         if self.are_several:
             dist.all_gather_object(said, content)
         return said
+
+    def check_alike(self, about: Mapping[str, str]) -> None:
+        """Refuse to train where any of this is another in another process than in the leader."""
+        said = [json.loads(one) for one in self.of_each(json.dumps(dict(about)))]
+        for rank, other in enumerate(said):
+            for what in sorted(said[0].keys() | other.keys()):
+                if other.get(what) != said[0].get(what):
+                    raise ValueError(
+                        f"process {rank} of this training has another {what} than the first; give all the same code, "
+                        "data and settings."
+                    )
 
     def rows_to_leader(self, part: np.ndarray, items: int) -> np.ndarray:
         """The leader gets all parts in order; the others keep theirs."""

@@ -24,9 +24,10 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
-from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
+from aoq.pipeline.training.checkpoint import load_state, pack, save_model, save_state, unpack
 from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.processes import ALONE, Processes
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class Run:
     checkpoint_steps: int = 500
     tensorboard: bool = False
     progress: Callable[[int, int, str], None] = lambda done, total, text: None
+    processes: Processes = ALONE
+    """Who trains together. Only the leader writes."""
 
 
 @dataclass
@@ -124,6 +127,7 @@ class Resumable(ABC):
     def train(self, validate: Validate) -> dict[str, Any]:
         """Train to the last epoch, from the last checkpoint if there is one; returns what the manifest should say."""
         self._resume()
+        self._begin_alike()
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
             self.train_epoch()
@@ -146,7 +150,26 @@ class Resumable(ABC):
             "final_weights_sha256": self._close(),
             "device": str(self.run.device),
             "threads": torch.get_num_threads(),
+            "processes": self.run.processes.count,
         }
+
+    def follow(self, validate: Callable[[Sequence[MatchingModel]], object]) -> None:
+        """Take every step that the leader takes, from where it begins."""
+        self._begin_alike()
+        while self.state.epoch < self.schedule.epochs:
+            self.train_epoch()
+            validate(self.models)
+            self.end_epoch()
+
+    def _begin_alike(self) -> None:
+        """The others begin where the leader does: at its checkpoint, or with its fresh weights."""
+        processes = self.run.processes
+        if processes.are_several:
+            mine = pack({"state": vars(self.state), **self.kept()}) if processes.leads else b""
+            given = unpack(processes.from_leader(mine))
+            if not processes.leads:
+                self.restore(given)
+                self.state = type(self.state)(**given["state"])
 
     def windows(self, number: int, steps: int, step: Callable[[], Mapping[str, float]]) -> Iterator[Window]:
         """The rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
@@ -182,7 +205,8 @@ class Resumable(ABC):
 
     def append(self, line: Mapping[str, Any]) -> None:
         """A line of the log."""
-        self._log.append(self.taken, {"epoch": self.state.epoch, **line})
+        if self.run.processes.leads:
+            self._log.append(self.taken, {"epoch": self.state.epoch, **line})
 
     def means_by_epoch(self, figure: str) -> list[float]:
         """Average a figure of the log over the steps of each epoch that has it."""
@@ -202,6 +226,8 @@ class Resumable(ABC):
             )
 
     def checkpoint(self) -> None:
+        if not self.run.processes.leads:
+            return
         self.state.metrics_position, self.state.metrics_sha256 = self._log.position, self._log.sha256()
         random = {"cpu": torch.get_rng_state()}
         if self.run.device.type == "cuda":

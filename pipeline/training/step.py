@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -67,13 +67,15 @@ class Batch:
         return Batch(self.images.to(device), self.captions.to(device), self.image_rows.to(device), *optional)
 
 
-def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:
+def make_objective(
+    loss: Loss, pace: Pace | None = None, learnt: Callable[[], Mapping[str, Tensor]] | None = None
+) -> Objective:
     """The loss with its numbers, those that are `learnt` as they stand at each step; `pace` is given what the online
     negatives alone would cost."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
 
     def with_numbers(pairs: Similarities) -> LossValue:
-        return kind.function(pairs, **loss.numbers | ({} if learnt is None else learnt()))
+        return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
 
     objective = Objective(with_numbers, loss.mask_positives, kind.offline)
     if pace is None:
