@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -85,14 +84,15 @@ def step(pairs, draw, name, loss, cut=WHOLE):
 def one_of_several(rank, count, folder, pairs, cases):
     """Take these steps with the others, and leave what they yield."""
     torch.set_num_threads(1)
+    folder.mkdir(exist_ok=True)
     naaf.FEWEST_WORDS = 4
-    meeting = f"file://{Path(folder) / 'meeting'}"
+    meeting = f"file://{folder / 'meeting'}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
     processes = Processes(rank, count)
-    found = [step(pairs, *case, cut=Cut(chunk, processes)) for *case, chunk in cases]
+    found = [step(pairs, *case, cut=Cut(chunk if count > 1 else None, processes)) for *case, chunk in cases]
     try:
         processes.check_alike({"code": "same", "data": str(rank)})
     except ValueError as error:
         found.append(str(error))
-    torch.save(found, Path(folder) / f"{rank}.pt")
+    torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()

@@ -19,11 +19,15 @@ def same(one, other):
     torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(("name", "loss"), CASES)
+FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsepp", "scan")]
+"""Types are checked while these run, again and again; other processes take all steps."""
+
+
+@pytest.mark.parametrize(("name", "loss"), FEW)
 def test_chunks_are_the_whole(pairs, sampler, name, loss, monkeypatch):
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
     draw = drawn(pairs, sampler, loss)
-    whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=3)))
+    whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
     assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
     same(whole, chunked)
 
