@@ -14,6 +14,8 @@ class Launched:
     count: int
     place: int
     places: int
+    attempt: int
+    """Which start of all this is: torchrun may start them again, and its store keeps what was said before."""
     address: str
     port: int
 
@@ -22,10 +24,18 @@ class Launched:
         """This process, if torchrun started it."""
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return None
-        rank, count, place, places, port = (
-            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+        rank, count, place, places, attempt, port = (
+            int(os.environ[name])
+            for name in (
+                "RANK",
+                "WORLD_SIZE",
+                "LOCAL_RANK",
+                "LOCAL_WORLD_SIZE",
+                "TORCHELASTIC_RESTART_COUNT",
+                "MASTER_PORT",
+            )
         )
-        return cls(rank, count, place, places, os.environ["MASTER_ADDR"], port)
+        return cls(rank, count, place, places, attempt, os.environ["MASTER_ADDR"], port)
 
     @property
     def settings(self) -> dict[str, object]:

@@ -55,7 +55,8 @@ def _give(launched: Launched, content: bytes) -> Store:
 
 def _store(launched: Launched) -> Store:
     """The one that torchrun keeps."""
-    return TCPStore(launched.address, launched.port, launched.count, is_master=False, timeout=FOREVER)
+    kept = TCPStore(launched.address, launched.port, launched.count, is_master=False, timeout=FOREVER)
+    return PrefixStore(f"attempt {launched.attempt}", kept)
 
 
 def _call(number: int) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from torch import distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from aoq.pipeline.engine import Engine
@@ -96,7 +97,9 @@ def _told(store: Store, count: int, others: Sequence[BaseProcess]) -> Iterator[N
             f"process {rank} of this training was killed (signal {-code})." for rank, code in codes.items() if code < 0
         ]
         ended = [f"process {rank} of this training ended." for rank, code in codes.items() if code]
-        why = [*killed, *filter(None, [failure(store, count)]), *ended]
+        is_of_network = isinstance(error, dist.DistError) or "gloo" in str(error)
+        unknown = ["another process of this training ended."] if is_of_network else []
+        why = [*killed, *filter(None, [failure(store, count)]), *ended, *unknown]
         if not why:
             raise
         raise ChildProcessError(f"{why[0]} Run again: the training goes on from its last checkpoint.") from error

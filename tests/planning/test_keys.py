@@ -48,6 +48,7 @@ def test_keys_are_pinned():
         ('mining.search="faiss:HNSW32"', {"hard_negatives", "second_round", "evaluation"}),
         ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
         ("second_round.weight_decay=0.01", {"control", "second_round", "evaluation"}),
+        ("second_round.chunk=8", {"control", "second_round", "evaluation"}),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
