@@ -24,7 +24,7 @@ import torch
 from torch import distributed as dist
 
 from aoq.models import build_model
-from aoq.pipeline.config.losses import OnlineLoss
+from aoq.pipeline.config.losses import LossSection, OnlineLoss
 from aoq.pipeline.data.batches import PairData, epoch_order
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
@@ -48,7 +48,11 @@ def generated() -> PairData:
     return PairData(Split("train", features, [""] * len(image_of), image_of, [""] * IMAGES), tokens)
 
 
-def timed(rank: int, count: int, folder: str, chunk: int | None, batch_size: int, steps: int) -> None:
+LOSSES = {"online": OnlineLoss(name="online"), "infonce": LossSection.model_validate({"name": "infonce"})}
+"""A gradient at a few entries of the matrix, and at all."""
+
+
+def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batch_size: int, steps: int) -> None:
     """One process: leaves seconds a pair and the megabytes that the steps added."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -56,7 +60,7 @@ def timed(rank: int, count: int, folder: str, chunk: int | None, batch_size: int
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
     sizes = {"feature_size": FEATURES, "vocabulary_size": VOCABULARY, "embedding_size": EMBEDDING, "word_size": WORDS}
     pairs, model = generated(), build_model("scan", **sizes, direction="t2i", aggregation="Mean")
-    cut, objective = Cut(chunk, Processes(rank, count)), make_objective(OnlineLoss(name="online"))
+    cut, objective = Cut(chunk, Processes(rank, count)), make_objective(LOSSES[loss])
     optimizer, order = torch.optim.Adam(model.parameters()), epoch_order(len(pairs.tokens.lengths), seed=0, epoch=0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is this moment's
     before, seconds = peak_mb(), []
@@ -93,10 +97,11 @@ def measured(count: int, *given: object) -> tuple[float, ...]:
 @click.command()
 @click.option("--processes", default=1, show_default=True)
 @click.option("--chunk", default=128, show_default=True, help="Where there is one process.")
+@click.option("--loss", type=click.Choice([*LOSSES]), default="online", show_default=True)
 @click.option("--batch-size", default=0, help="0 takes 1,024, or 64 of several processes.")
 @click.option("--steps", default=0, help="Timed steps, after one of warming up; 0 takes 3, or 30.")
 @click.option("--repeat", default=3, show_default=True)
-def main(processes: int, chunk: int, batch_size: int, steps: int, repeat: int) -> None:
+def main(processes: int, chunk: int, loss: str, batch_size: int, steps: int, repeat: int) -> None:
     """Print both ways and their ratio."""
     batch_size, steps = batch_size or (1024 if processes == 1 else 64), steps or (3 if processes == 1 else 30)
     ways = {"at once, one process": (1, None)}
@@ -107,14 +112,14 @@ def main(processes: int, chunk: int, batch_size: int, steps: int, repeat: int) -
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
     for _ in range(repeat):
         for name, (count, part) in ways.items():
-            found[name].append(measured(count, part, batch_size, steps))
+            found[name].append(measured(count, part, loss, batch_size, steps))
             print(
                 "{}: {:.2f} ms a pair, {:.2f} of the processor, {:,.0f} MB".format(name, *found[name][-1]), flush=True
             )
     one, other = (np.min(rounds, axis=0) for rounds in found.values())
     time_ratio, processor_ratio, memory_ratio = other / one
     print(
-        f"batch {batch_size}: time {time_ratio:.2f} of one's, of the processor {processor_ratio:.2f}, memory "
+        f"{loss}, batch {batch_size}: time {time_ratio:.2f} of one's, of the processor {processor_ratio:.2f}, memory "
         f"{memory_ratio:.3f}"
     )
 

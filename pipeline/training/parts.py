@@ -2,8 +2,8 @@
 
 Losses see the whole batch either way. In chunks nothing is kept of a forward pass but codes and scores: where gradients
 go back, each chunk is computed again with the random numbers it had (GradCache, Gao et al. 2021, arXiv 2101.06983), its
-encoding and the scores of its images with all captions alike. Unlike accumulated gradients of small batches, every pair
-has the negatives of the whole batch.
+encoding and its scores (`aoq.pipeline.training.rescored`) alike. Unlike accumulated gradients of small batches, every
+pair has the negatives of the whole batch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.rescored import rescored
 from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
 
 
@@ -73,7 +74,7 @@ class InParts(Scores):
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
     def matrix(self) -> Float[Tensor, "batch batch"]:
-        rows = [self._run(self._model.similarity, _bare(images), self._all_captions) for images in self._images[0]]
+        rows = [self._scored(images) for images in self._images[0]]
         return self._processes.gather_alike(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
@@ -116,6 +117,11 @@ class InParts(Scores):
             return [[self._run(encode, items[one]) for one in group] for group in rows]
         code = encode(items)
         return [[code[one] for one in group] for group in rows]
+
+    def _scored(self, images: Code) -> Float[Tensor, "images batch"]:
+        if self._replays and torch.is_grad_enabled():
+            return rescored(self._model, images, self._all_captions, self._as_before)
+        return self._model.similarity(_bare(images), self._all_captions)
 
     def _run(self, function: Callable[..., Any], *given: Any) -> Any:
         """Now, and in chunks once more when gradients go back."""

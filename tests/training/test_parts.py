@@ -10,6 +10,7 @@ import torch
 
 from aoq.models import MODELS, naaf
 from aoq.models.base import EmbeddingModel
+from aoq.pipeline.training import rescored
 from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.step import forward, make_objective, read_batch
 from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
@@ -23,9 +24,13 @@ FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsep
 """Types are checked while these run, again and again; other processes take all steps."""
 
 
+@pytest.mark.parametrize("by_pair", [True, False])
 @pytest.mark.parametrize(("name", "loss"), FEW)
-def test_chunks_are_the_whole(pairs, sampler, name, loss, monkeypatch):
+def test_chunks_are_the_whole(pairs, sampler, name, loss, by_pair, monkeypatch):
+    """Whether the entries with a gradient are scored again one by one, or all."""
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    monkeypatch.setattr(rescored, "FEW", 1.0 if by_pair else -1.0)
+    monkeypatch.setattr(rescored, "MOST", 1)
     draw = drawn(pairs, sampler, loss)
     whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
     assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
