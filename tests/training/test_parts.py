@@ -43,9 +43,17 @@ def test_there_are_all_kinds():
     assert any(kind.attends for kind in kinds)
 
 
-def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler):
-    """The gradient along a direction, against a difference of losses with the same dropout."""
+@pytest.mark.parametrize("of_scores", [0.0, 0.5])
+def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_scores, monkeypatch):
+    """The gradient along a direction, against a difference of losses with the same dropout.
+
+    Scores that are drawn can only be drawn again all together.
+    """
+    monkeypatch.setattr(rescored, "FEW", 1.0)
     model = fresh("described")
+    if of_scores:
+        score = type(model).similarity
+        model.similarity = lambda *codes: torch.nn.functional.dropout(score(model, *codes), of_scores)
     model.describe = torch.nn.Sequential(torch.nn.Dropout(0.5), model.describe)
     model.project = torch.nn.Sequential(model.project, torch.nn.Dropout(0.5))
     objective = make_objective(LOSSES["online"])
