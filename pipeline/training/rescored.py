@@ -39,8 +39,6 @@ class _Rescored(torch.autograd.Function):
     def forward(ctx: Any, model: MatchingModel, call: Call, codes: Sequence[Code], _: Any, *tensors: Tensor) -> Tensor:
         device = tensors[0].device
         ctx.model, ctx.call, ctx.codes, ctx.random = model, call, codes, _random_state(device)
-        kind = device.type
-        ctx.precision = torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         scores = call(model.similarity, *codes)
         ctx.draws = any(not torch.equal(*both) for both in zip(ctx.random, _random_state(device), strict=True))
         return scores
@@ -50,7 +48,7 @@ class _Rescored(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         model, codes = ctx.model, [_detached(code, requires_grad=True) for code in ctx.codes]
         rows, columns = gradient.nonzero(as_tuple=True)
-        with torch.enable_grad(), ctx.precision:
+        with torch.enable_grad():
             if ctx.draws or len(rows) > FEW * gradient.numel():
                 _with_random_state(ctx.random, lambda: ctx.call(model.similarity, *codes).backward(gradient))
             else:
