@@ -50,7 +50,7 @@ def test_two_processes_end_where_one_does(make, tmp_path):
 
 def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     """Killed after its first checkpoint, and resumed by one process."""
-    long = LEARNT.replace("epochs = 3", "epochs = 40")
+    long = LEARNT.replace("epochs = 3", "epochs = 20")
     chain = make("cut", "mining", second_round=long)
     checkpoint = chain["second_round"].work / CHECKPOINTS[0]
 
@@ -69,7 +69,7 @@ def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     assert time.monotonic() - started < 60
     assert checkpoint.exists()
     said = train(chain, ENGINE)
-    assert len(said["dev_rsum_by_epoch"]) == 40
+    assert len(said["dev_rsum_by_epoch"]) == 20
     assert said["processes"] == 1
 
 
