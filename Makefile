@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-exports test-extractors test-integrations test-install chaos lint clean
+.PHONY: demo test test-slow test-cluster test-exports test-extractors test-integrations test-install chaos lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
@@ -17,6 +17,9 @@ demo: .venv/installed
 # One thread each: two processes of two threads wait for each other more than they work.
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

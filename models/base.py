@@ -160,7 +160,8 @@ class MatchingModel(nn.Module, ABC):
         )
 
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
-        """A further loss on matched pairs (VSRN's captioner), already weighted; None for models without one."""
+        """A further loss on matched pairs (VSRN's captioner), a mean over them, already weighted; None for models
+        without one."""
         return None
 
     def load_pretrained(self) -> None:

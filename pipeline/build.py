@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
+
+
+def code_versions() -> dict[str, str]:
+    """What computes: the versions of packages, and the content of our own source files."""
+    root, content = Path(__file__).parents[1], sha256()
+    for folder in ("models", "pipeline"):
+        for path in sorted((root / folder).rglob("*.py")):
+            content.update(path.read_bytes())
+    return {"python": platform.python_version(), **_versions(), "source": content.hexdigest()}
 
 
 def _git_commit() -> str | None:

@@ -40,15 +40,20 @@ def encode_captions(
 
 @torch.inference_mode()
 def similarity_matrix(
-    model: MatchingModel, pairs: PairData, device: torch.device, file: Path | None = None
+    model: MatchingModel,
+    pairs: PairData,
+    device: torch.device,
+    file: Path | None = None,
+    rows: Integer[np.ndarray, " images"] | None = None,
 ) -> Float32[np.ndarray, "images captions"]:
-    """Every image of an evaluation split against every caption, in eval mode; working memory is one tile.
+    """Every image of an evaluation split, or these `rows`, against every caption, in eval mode; working memory is one
+    tile.
 
     With `file`, an .npy to be written, the matrix is that file's, mapped.
     """
     model.eval()
-    images = encode_images(model, pairs, device)
-    shape = (pairs.split.image_count, pairs.split.caption_count)
+    images = encode_images(model, pairs, device, rows)
+    shape = (len(images), pairs.split.caption_count)
     similarity = np.empty(shape, np.float32) if file is None else reserved_file(file, shape)
     for columns, captions in encode_captions(model, pairs, device):
         for start in range(0, len(images), TILE_IMAGES):

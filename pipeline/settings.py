@@ -36,6 +36,7 @@ class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the cla
 class engine(luigi.Config):  # noqa: N801
     device: luigi.Parameter = luigi.Parameter(default="auto")
     threads: luigi.IntParameter = luigi.IntParameter(default=0)
+    processes: luigi.IntParameter = luigi.IntParameter(default=1)
     checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
     workers: luigi.IntParameter = luigi.IntParameter(default=1)
     mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)

@@ -14,6 +14,7 @@ from typing import ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.launcher import Launched
 from aoq.pipeline.planning.chain import Chain, run_name, split_member
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
@@ -96,12 +97,16 @@ class MakingTask(luigi.Task):
         from aoq.pipeline.engine import Engine
         from aoq.pipeline.produce import PRODUCERS
 
+        launched = Launched.here()
+
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](self.source, build, Engine(**settings_of(engine)))
+                    PRODUCERS[self.stage](
+                        self.source, build, Engine(**settings_of(engine) | (launched.settings if launched else {}))
+                    )
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")

@@ -22,6 +22,7 @@ ROWS = [
         "aoq.pipeline.engine",
         "aoq.pipeline.extras",
         "aoq.pipeline.hub",
+        "aoq.pipeline.launcher",
         "aoq.pipeline.orphans",
         "aoq.pipeline.progress",
         "aoq.pipeline.reading",

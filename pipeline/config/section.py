@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -36,6 +37,13 @@ class NamedSection(Section):
     def _as_its_kind(cls, given: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
         kind = cls.kind(str(given.get("name", ""))) if isinstance(given, Mapping) else cls
         return validate(given) if kind is cls else kind.model_validate(given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By what it says: a derived section's class is in no module, and another process derives it anew."""
+        (named, *_) = (
+            base for base in type(self).__mro__ if getattr(sys.modules[base.__module__], base.__name__, 0) is base
+        )
+        return named.model_validate, (self.model_dump(),)
 
 
 S = TypeVar("S", bound=NamedSection)

@@ -73,6 +73,9 @@ class Training(Schedule):
     as `infonce`, have no use for it."""
     constraints: Constraints | None = None
     """What is demanded of the model's attention besides ranking pairs."""
+    chunk: PositiveInt | None = None
+    """This many items are encoded and scored at a time, with the loss still on the whole batch: less memory, and a
+    forward pass more (`aoq.pipeline.training.parts`). By default all at once."""
 
     @property
     def is_paced(self) -> bool:

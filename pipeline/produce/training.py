@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.build import Build
+from aoq.pipeline.build import Build, code_versions
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
@@ -19,7 +23,7 @@ from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
-from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.prepare.extractors.loading import loading
@@ -31,6 +35,7 @@ from aoq.pipeline.produce.data import (
     open_true_train_split,
 )
 from aoq.pipeline.produce.drawing import cautions, open_table, ranks_of
+from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
@@ -38,7 +43,8 @@ from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.drawable import GapWeights, drawable
 from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.loop import Trainer
-from aoq.pipeline.training.resumable import Run, Validate
+from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.resumable import Run
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
@@ -95,7 +101,23 @@ def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -
 
 def _train(chain: Chain, training: Training, build: Build, engine: Engine, *, on_table: bool = False) -> None:
     """One model, fresh, or on the table from the weights of the chain's `start`, if there is one."""
-    with _prepared(chain, build, engine, training.loss.name) as (validate, given):
+    with together(engine, _follow, chain, training, on_table) as processes:
+        build.notes |= _train_one(chain, training, build, engine, on_table, processes)
+
+
+def _follow(processes: Processes, engine: Engine, chain: Chain, training: Training, on_table: bool) -> None:
+    """Train beside the leader, with a folder of its own for what it reads."""
+    with TemporaryDirectory() as folder:
+        build = Build(Path(folder))
+        with collected(build.inputs):
+            _train_one(chain, training, build, replace(engine, tensorboard=False), on_table, processes)
+
+
+def _train_one(
+    chain: Chain, training: Training, build: Build, engine: Engine, on_table: bool, processes: Processes
+) -> dict[str, Any]:
+    """What this process has to do of a training; what the manifest says, from the leader."""
+    with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         sampler = _sampler(chain, given["pairs"].split) if on_table else None
         model = _model(given)
         if on_table and chain.start is not None:
@@ -105,12 +127,22 @@ def _train(chain: Chain, training: Training, build: Build, engine: Engine, *, on
             except RuntimeError as error:
                 raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
         guide = _guide(chain) if on_table else None
-        build.notes |= Trainer(models=[model], schedule=training, sampler=sampler, guide=guide, **given).train(validate)
+        trainer = Trainer(models=[model], schedule=training, sampler=sampler, guide=guide, **given)
+        if processes.are_several:
+            processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
+        if processes.leads:
+            return trainer.train(validate)
+        trainer.follow(validate)
+        return {}
 
 
 def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
     """Two networks with the pairs they select as clean; where the wrong pairs are known, how many were found."""
-    with _prepared(chain, build, engine, "co-teaching") as (validate, given):
+    if engine.processes > 1:
+        raise ValueError(
+            f"[engine] processes is {engine.processes}, and two networks that are co-taught train in one; give 1."
+        )
+    with _prepared(chain, build, engine, "co-teaching", ALONE) as (validate, given):
         models = [_model(given) for _ in FILES]
         build.notes |= CoTrainer(models=models, section=section, **given).train(validate)
     seen, true = given["pairs"].split.image_of, open_true_train_split(chain, engine.verify).image_of
@@ -131,24 +163,35 @@ def _model(given: Mapping[str, Any]) -> MatchingModel:
 
 
 @contextmanager
-def _prepared(chain: Chain, build: Build, engine: Engine, what: str) -> Iterator[tuple[Validate, dict[str, Any]]]:
+def _prepared(
+    chain: Chain, build: Build, engine: Engine, what: str, processes: Processes
+) -> Iterator[tuple[Callable[[Sequence[MatchingModel]], Any], dict[str, Any]]]:
     """What all trainings share: validation on dev (by the models' mean), and what a trainer is given by name."""
-    device, name = engine.torch_device(), chain.experiment.model.name
+    device = processes.device if processes.are_several else engine.torch_device()
+    name = chain.experiment.model.name
     check_pretrained(chain)
     torch.manual_seed(chain.experiment.seed)  # the one place: initial weights and dropout follow from it
     train_pairs, dev_pairs = (open_pairs(chain, role, engine.verify) for role in ("train", "dev"))
     for pairs in (train_pairs, dev_pairs):
         check_inputs(MODELS[name], pairs)
 
-    def validate(models: Sequence[MatchingModel]) -> Ranks:
-        scores = [similarity_matrix(model, dev_pairs, device) for model in models]
-        mean = scores[0] if len(scores) == 1 else ensemble(scores)
-        return retrieval_ranks(mean, dev_pairs.split.image_of, dev_pairs.split.identity)
+    def validate(models: Sequence[MatchingModel]) -> Ranks | None:
+        images = dev_pairs.split.image_count
+        rows = np.arange(images)[processes.rows(images)]
+        scores = [similarity_matrix(model, dev_pairs, device, rows=rows) for model in models]
+        mean = processes.rows_to_leader(scores[0] if len(scores) == 1 else ensemble(scores), images)
+        return retrieval_ranks(mean, dev_pairs.split.image_of, dev_pairs.split.identity) if processes.leads else None
 
-    with show_progress(f"{chain.experiment.name} {what}") as report:
-        run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, report, engine.workers)
+    with show_progress(f"{chain.experiment.name} {what}") if processes.leads else nullcontext(_say_nothing) as report:
+        run = Run(
+            build.directory, device, engine.checkpoint_steps, engine.tensorboard, report, engine.workers, processes
+        )
         description = {"name": name, "options": model_options(chain)}
         yield validate, {"description": description, "pairs": train_pairs, "seed": chain.experiment.seed, "run": run}
+
+
+def _say_nothing(done: int, total: int, text: str) -> None:
+    return
 
 
 def _guide(chain: Chain) -> Guide | None:

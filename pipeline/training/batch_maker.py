@@ -13,6 +13,7 @@ from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.training.guide import Guide
+from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Batch, draw_batch, make_objective, read_batch
 
@@ -59,6 +60,8 @@ class BatchMaker:
     guide: Guide | None
     training: Training
     seed: int
+    cut: Cut = WHOLE
+    """Of a batch that several processes share, one reads its own part."""
     is_pinned: bool = False
 
     def __call__(self, epoch: int, step: int) -> Drawn:
@@ -72,7 +75,9 @@ class BatchMaker:
         guided = None if self.guide is None else self.guide.matches(draw.groups[0])
         if guided is not None:
             figures = {"guided_share": off_diagonal_share(guided), **figures}
-        drawn = Drawn(read_batch(self.pairs, draw), rng, figures, guided)
+        pairs = len(draw.groups[0].images)
+        own = self.cut.for_batch(pairs).processes.rows(pairs)
+        drawn = Drawn(read_batch(self.pairs, draw, own), rng, figures, guided)
         return drawn.pin_memory() if self.is_pinned else drawn
 
 

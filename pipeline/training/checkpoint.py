@@ -87,11 +87,21 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return description, weights
 
 
-def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Tensors, numbers, strings, lists and dicts only; the file's last bytes are the sha256 of all before."""
+def pack(state: Mapping[str, Any]) -> bytes:
+    """Tensors, numbers, strings, lists and dicts only."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    content = buffer.getvalue()
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """What was packed, to the bit."""
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """The packed state; the file's last bytes are the sha256 of all before."""
+    content = pack(state)
     write_atomically(path, content + sha256(content).digest())
 
 
@@ -106,4 +116,4 @@ def load_state(path: Path) -> dict[str, Any]:
         content, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
         if sha256(content).digest() != checksum:
             raise ValueError("its checksum is another")
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return unpack(content)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from aoq.pipeline.config.losses import LogitLoss, Loss
 from aoq.pipeline.losses import collapsed_cost
@@ -18,9 +18,10 @@ from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.batch_maker import BatchMaker, Drawn, epoch_loss
 from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
+from aoq.pipeline.training.parts import Cut
 from aoq.pipeline.training.resumable import Resumable, State, Validate
 from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import Objective, constrain, make_objective, take_step
+from aoq.pipeline.training.step import Objective, PairDraws, constrain, make_objective, take_step
 from aoq.pipeline.training.window import Figure
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Trainer(Resumable):
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
     def __post_init__(self) -> None:
+        self.cut = Cut(self.schedule.chunk, self.run.processes)
+        self.cut.check(self.models[0])
         self.learnt = learnt_numbers(self.schedule.loss)
         if self.learnt is not None:
             self.learnt.to(self.run.device)
@@ -113,12 +116,12 @@ class Trainer(Resumable):
     def train_epoch(self) -> None:
         state, training = self.state, self.schedule
         loss = epoch_loss(training, state.epoch)
-        learnt = self.learnt if loss is training.loss else None  # a warm-up has numbers of its own
-        objective = make_objective(loss, self.pace, learnt)
+        is_own = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
+        objective = make_objective(loss, self.pace, self._loss_numbers if is_own else None)
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         is_pinned = self.run.device.type == "cuda"
-        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, is_pinned)
+        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned)
         steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
@@ -147,17 +150,26 @@ class Trainer(Resumable):
         said = ", ".join(f"{name} {value:.4g}" for name, value in learnt.values().items())
         logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
 
+    def _loss_numbers(self) -> dict[str, Tensor]:
+        """What the loss learns. All processes compute the loss alike, so only the leader's gradient counts."""
+        assert self.learnt is not None
+        found: dict[str, Tensor] = self.learnt()
+        return found if self.run.processes.leads else {name: number.detach() for name, number in found.items()}
+
     def _step(self, objective: Objective, drawn: Drawn) -> Mapping[str, Figure]:
-        drawn = drawn.to(self.run.device)
+        drawn, size = drawn.to(self.run.device), len(drawn.batch.image_rows)
+        processes = self.cut.for_batch(size).processes
+        self.run.processes.seed(self.seed, self.state.epoch, self.state.step, processes.rank)
         if self.schedule.constraints is not None:
-            besides = partial(constrain, constraints=self.schedule.constraints, rng=drawn.rng)
+            draws = PairDraws(drawn.rng, size)
+            besides = partial(constrain, constraints=self.schedule.constraints, draws=draws)
             objective = replace(objective, besides=besides)
         objective, batch = replace(objective, guided=drawn.guided), drawn.batch
         figures: dict[str, Figure] = {}
-        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, self.schedule.gradient_clip)
+        clip = self.schedule.gradient_clip
+        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
-            size = len(batch.image_rows)
             figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
         return figures | drawn.figures

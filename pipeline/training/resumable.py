@@ -26,10 +26,11 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.ahead import made_ahead
-from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
+from aoq.pipeline.training.checkpoint import load_state, pack, save_model, save_state, unpack
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
 from aoq.pipeline.training.precision import in_precision, products_in
+from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.window import Figure, Window
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Run:
     progress: Callable[[int, int, str], None] = lambda done, total, text: None
     workers: int = 0
     """Threads that draw and read batches ahead; 0: the training's own does it."""
+    processes: Processes = ALONE
+    """Who trains together. Only the leader writes."""
 
 
 @dataclass
@@ -133,6 +136,7 @@ class Resumable(ABC):
     def train(self, validate: Validate) -> dict[str, Any]:
         """Train to the last epoch, from the last checkpoint if there is one; returns what the manifest should say."""
         self._resume()
+        self._begin_alike()
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
             with products_in(self.schedule.precision):
@@ -156,7 +160,26 @@ class Resumable(ABC):
             "final_weights_sha256": self._close(),
             "device": str(self.run.device),
             "threads": torch.get_num_threads(),
+            "processes": self.run.processes.count,
         }
+
+    def follow(self, validate: Callable[[Sequence[MatchingModel]], object]) -> None:
+        """Take every step that the leader takes, from where it begins."""
+        self._begin_alike()
+        while self.state.epoch < self.schedule.epochs:
+            self.train_epoch()
+            validate(self.models)
+            self.end_epoch()
+
+    def _begin_alike(self) -> None:
+        """The others begin where the leader does: at its checkpoint, or with its fresh weights."""
+        processes = self.run.processes
+        if processes.are_several:
+            mine = pack({"state": vars(self.state), **self.kept()}) if processes.leads else b""
+            given = unpack(processes.from_leader(mine))
+            if not processes.leads:
+                self.restore(given)
+                self.state = type(self.state)(**given["state"])
 
     def windows(
         self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
@@ -196,7 +219,8 @@ class Resumable(ABC):
 
     def append(self, line: Mapping[str, Any]) -> None:
         """A line of the log."""
-        self._log.append(self.taken, {"epoch": self.state.epoch, **line})
+        if self.run.processes.leads:
+            self._log.append(self.taken, {"epoch": self.state.epoch, **line})
 
     def means_by_epoch(self, figure: str) -> list[float]:
         """Average a figure of the log over the steps of each epoch that has it."""
@@ -216,6 +240,8 @@ class Resumable(ABC):
             )
 
     def checkpoint(self) -> None:
+        if not self.run.processes.leads:
+            return
         self.state.metrics_position, self.state.metrics_sha256 = self._log.position, self._log.sha256()
         random = {"cpu": torch.get_rng_state()}
         if self.run.device.type == "cuda":

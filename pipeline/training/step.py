@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
@@ -23,7 +23,9 @@ from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
+from aoq.pipeline.training.scoring import Aligned, Scores
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
@@ -35,7 +37,7 @@ class Objective:
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
     offline: Literal["none"] | Offline = "none"
-    besides: Callable[[MatchingModel, Code, Code], LossValue] | None = None
+    besides: Aligned | None = None
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
     """Makes the online negatives as hard as the model can bear."""
@@ -74,13 +76,15 @@ class Batch:
         return {name: function(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
 
 
-def make_objective(loss: Loss, pace: Pace | None = None, learnt: nn.Module | None = None) -> Objective:
+def make_objective(
+    loss: Loss, pace: Pace | None = None, learnt: Callable[[], Mapping[str, Tensor]] | None = None
+) -> Objective:
     """The loss with its numbers, those that are `learnt` as they stand at each step; `pace` is given what the online
     negatives alone would cost."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
 
     def with_numbers(pairs: Similarities) -> LossValue:
-        return kind.function(pairs, **loss.numbers | ({} if learnt is None else learnt()))
+        return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
 
     objective = Objective(with_numbers, loss.mask_positives, kind.offline)
     if pace is None:
@@ -103,8 +107,9 @@ def draw_batch(
     return sampler.draw_for(objective.offline, captions, rng, epoch)
 
 
-def read_batch(pairs: PairData, draw: Draw) -> Batch:
-    images, captions = (np.concatenate(rows) for rows in zip(*draw.groups, strict=True))
+def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
+    """The images and captions of this part of the anchors, and of what goes with them; the rest is of all anchors."""
+    images, captions = (np.concatenate([rows[part] for rows in side]) for side in zip(*draw.groups, strict=True))
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
@@ -119,42 +124,55 @@ def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[
     return (images if identity is None else identity[images]).astype(np.int64)
 
 
-def forward(model: MatchingModel, batch: Batch, objective: Objective) -> tuple[LossValue, Float[Tensor, ""] | None]:
+def forward(
+    model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = WHOLE
+) -> tuple[LossValue, Float[Tensor, ""] | None]:
     """The loss on the batch's similarities, and what is added to it: the model's auxiliary loss on the anchors, and the
     objective's.
 
     The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a
     collapsed model.
     """
-    size = len(batch.image_rows)
-    images = model.encode_images(batch.images)
-    captions = model.encode_captions(batch.captions)
-    matrix = model.similarity(images[:size], captions[:size])
+    scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
+    matrix = scores.matrix()
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
         is_positive = is_positive | objective.guided.to(is_positive.device)
-    offline = _offline_similarities(model, images, captions, batch) if batch.images.groups > 1 else None
+    offline = _offline_similarities(scores, batch) if batch.images.groups > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
-    auxiliary = model.auxiliary_loss(images[:size], batch.captions[:size])
+    auxiliary = scores.auxiliary()
     if objective.besides is not None:
-        further = objective.besides(model, images[:size], captions[:size])
+        further = scores.besides(objective.besides)
         figures |= further.figures
         auxiliary = further.total if auxiliary is None else auxiliary + further.total
     if objective.observes:
-        model.observe(images[:size], captions[:size], matrix.detach())  # last: a step's scores are all of one model
+        scores.observe(matrix.detach())  # last: a step's scores are all of one model
     return LossValue(value.total, figures), auxiliary
 
 
+class PairDraws:
+    """Uniform numbers, two a pair of the batch, for each direction that a model attends in: the same for every part."""
+
+    def __init__(self, rng: np.random.Generator, batch: int) -> None:
+        self._rng, self._batch = rng, batch
+        self._drawn: list[Float64[np.ndarray, "2 batch"]] = []
+
+    def __getitem__(self, direction: int) -> Float64[np.ndarray, "2 batch"]:
+        while len(self._drawn) <= direction:
+            self._drawn.append(self._rng.random((2, self._batch)))
+        return self._drawn[direction]
+
+
 def constrain(
-    model: MatchingModel, images: Code, captions: Code, *, constraints: Constraints, rng: np.random.Generator
+    model: MatchingModel, images: Code, captions: Code, rows: slice, *, constraints: Constraints, draws: PairDraws
 ) -> LossValue:
     """The weighted sum of the terms over matched pairs and directions; the figures `ccr` and `ccs` are not weighted."""
     total = images.vectors.new_zeros(())
     figures = dict.fromkeys(constraints.names, total)
-    for attention in model.fragment_attention(images, captions):
-        uniform = torch.from_numpy(rng.random((2, len(images)))).to(total.device)
+    for direction, attention in enumerate(model.fragment_attention(images, captions)):
+        uniform = torch.from_numpy(draws[direction][:, rows]).to(total.device)
         similarities = content_similarities(attention, uniform)
         for name in constraints.names:
             term, numbers = TERMS[name], getattr(constraints, name)
@@ -164,15 +182,11 @@ def constrain(
     return LossValue(total, figures)
 
 
-def _offline_similarities(model: MatchingModel, images: Code, captions: Code, batch: Batch) -> OfflineSimilarities:
-    """The aligned pair lists of AOQ eqs. (3) to (5), in one call; derived pairs that are true are no negatives."""
-    size, groups = len(batch.image_rows), batch.images.groups
-    images = replace(images, context=None, context_mask=None)  # the auxiliary loss's, and too large to be gathered here
-    anchor, offline, companion = (torch.arange(size) + group * size for group in range(3))
+def _offline_similarities(scores: Scores, batch: Batch) -> OfflineSimilarities:
+    """The aligned pair lists of AOQ eqs. (3) to (5); derived pairs that are true are no negatives."""
+    anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
-    wanted = wanted[: 2 if groups == 2 else 4]
-    image_rows, caption_rows = (torch.cat(rows) for rows in zip(*wanted, strict=True))
-    similarities = model.pair_similarity(images[image_rows], captions[caption_rows]).split(size)
+    similarities = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
     anchored, derived = similarities[:2], similarities[2:]
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
@@ -185,23 +199,32 @@ def take_step(
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
+    cut: Cut = WHOLE,
 ) -> dict[str, Tensor]:
     """Forward, backward, clip, step; the figures of the batch, for which nothing has waited."""
     model.train()
-    value, auxiliary = forward(model, batch, objective)
+    of_batch = cut.for_batch(len(batch.image_rows))
+    value, auxiliary = forward(model, batch, objective, of_batch)
     total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, gradient_clip)
+    counts = of_batch is cut or cut.processes.leads
+    norm = descend(total, optimizer, gradient_clip, partial(cut.processes.add_up_gradients, counts=counts))
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary
     return {name: figure.detach() for name, figure in figures.items()}
 
 
-def descend(total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float) -> Float[Tensor, ""]:
-    """Backward, clip, step; the gradient's norm before it was clipped."""
+def descend(
+    total: Tensor,
+    optimizer: torch.optim.Optimizer,
+    gradient_clip: float,
+    gather: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+) -> Float[Tensor, ""]:
+    """Backward, `gather` the gradients of all processes, clip, step; the gradient's norm before it was clipped."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gather(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm

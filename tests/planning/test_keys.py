@@ -50,6 +50,7 @@ def test_keys_are_pinned():
         ("second_round.weight_decay=0.01", {"control", "second_round", "evaluation"}),
         ('second_round.precision="bfloat16"', {"control", "second_round", "evaluation"}),
         ('second_round.precision="float32"', set()),
+        ("second_round.chunk=8", {"control", "second_round", "evaluation"}),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),

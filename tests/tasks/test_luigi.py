@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -278,3 +279,21 @@ def test_every_task_has_its_producer():
     from aoq.pipeline.produce import PRODUCERS
 
     assert {task.stage for task in TASKS} == PRODUCERS.keys()
+
+
+@pytest.mark.slow
+def test_torchrun_trains_on_all_and_luigi_runs_in_one(command, luigi, tmp_path):
+    """Two processes that torchrun starts end where two end that the training starts."""
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    _, _, _, *given = command("SecondRound", root=tmp_path / "torchrun")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = [*torchrun, "-m", "aoq.tasks", *given]
+    made = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+    alone = luigi("SecondRound", "--engine-processes", "2", root=tmp_path / "started")
+    assert alone.returncode == 0, alone.stderr
+    for stage in ("first_round", "second_round"):
+        files = sorted(tmp_path.glob(f"*/{stage}/*/MANIFEST.json"))
+        manifests = [json.loads(path.read_text()) for path in files]
+        assert [manifest["processes"] for manifest in manifests] == [2, 2]
+        assert len({manifest["final_weights_sha256"] for manifest in manifests}) == 1

@@ -1,0 +1,155 @@
+"""A batch in parts: some of its items at a time (`chunk`), shared out among processes, or both.
+
+Losses see the whole batch either way. In chunks nothing is kept of a forward pass but codes and scores: where gradients
+go back, each chunk is computed again with the random numbers it had (GradCache, Gao et al. 2021, arXiv 2101.06983), its
+encoding and its scores (`aoq.pipeline.training.rescored`) alike. Unlike accumulated gradients of small batches, every
+pair has the negatives of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
+from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.rescored import rescored
+from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How batches are cut: `chunk` items at a time, and among whom."""
+
+    chunk: int | None = None
+    processes: Processes = ALONE
+
+    def check(self, model: MatchingModel) -> None:
+        """Refuse a model that would learn something else in parts."""
+        if not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
+            return
+        what = f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained"
+        if self.chunk is not None:
+            raise ValueError(f"{what} in chunks; leave `chunk` out.")
+        if self.processes.are_several:
+            raise ValueError(f"{what} by {self.processes.count} processes; set [engine] processes = 1.")
+
+    def for_batch(self, size: int) -> Cut:
+        """Too few pairs to be shared out are computed by each process, and the leader's gradients count."""
+        return replace(self, processes=ALONE) if size < self.processes.count else self
+
+    def scores(self, model: MatchingModel, images: Images, captions: Captions, size: int) -> Scores:
+        """Of the part of a batch of `size` pairs that this process reads."""
+        if self.chunk is None and not self.processes.are_several:
+            return AtOnce(model, images, captions)
+        return InParts(model, images, captions, size, self)
+
+
+WHOLE = Cut()
+
+
+class InParts(Scores):
+    """Chunks of codes, by group, of this process's part of a batch; what it gives is of the whole batch."""
+
+    def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
+        self._model, self._size, self._processes = model, size, cut.processes
+        self._replays, self._observes = cut.chunk is not None, type(model).observe is not MatchingModel.observe
+        self._before = {name: buffer.clone() for name, buffer in model.named_buffers() if self._observes}
+        own, groups = len(images) // images.groups, images.groups
+        step = cut.chunk or own
+        self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
+        rows = [[slice(g * own + c.start, g * own + c.stop) for c in self._chunks] for g in range(groups)]
+        self._words = [captions[one] for one in rows[0]]
+        self._images, self._captions = (
+            self._encoded(encode, items, rows)
+            for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
+        )
+        self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
+
+    def matrix(self) -> Float[Tensor, "batch batch"]:
+        rows = [self._scored(images) for images in self._images[0]]
+        return self._processes.gather_alike(torch.cat(rows), self._size)
+
+    def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
+        lists = []
+        for of_images, of_captions in wanted:
+            chunks = zip(self._images[of_images], self._captions[of_captions], strict=True)
+            scores = [self._run(self._model.pair_similarity, _bare(images), captions) for images, captions in chunks]
+            lists.append(torch.cat(scores))
+        return list(self._processes.gather_alike(torch.stack(lists, dim=1), self._size).unbind(1))
+
+    def auxiliary(self) -> Float[Tensor, ""] | None:
+        chunks = zip(self._images[0], self._words, strict=True)
+        losses = [self._run(self._model.auxiliary_loss, images, words) for images, words in chunks]
+        if losses[0] is None:
+            return None
+        means = [loss * (len(words) / self._size) for loss, words in zip(losses, self._words, strict=True)]
+        return self._processes.total(torch.stack(means).sum())
+
+    def besides(self, loss: Aligned) -> LossValue:
+        before = self._processes.rows(self._size).start
+        values = [
+            self._run(loss, self._model, _bare(images), captions, slice(before + rows.start, before + rows.stop))
+            for images, captions, rows in zip(self._images[0], self._captions[0], self._chunks, strict=True)
+        ]
+        figures = {
+            name: self._processes.add_up(torch.stack([value.figures[name] for value in values]).sum())
+            for name in values[0].figures
+        }
+        return LossValue(self._processes.total(torch.stack([value.total for value in values]).sum()), figures)
+
+    def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
+        if self._observes:
+            with torch.no_grad():
+                images = self._processes.gather_code(_joined(self._images[0]), self._size)
+            self._model.observe(images, self._all_captions, matrix)
+
+    def _encoded(self, encode: Callable[[Any], Code], items: Any, rows: Sequence[Sequence[slice]]) -> list[list[Code]]:
+        """The code of each chunk of each group; all in one pass where none is computed again."""
+        if self._replays:
+            return [[self._run(encode, items[one]) for one in group] for group in rows]
+        code = encode(items)
+        return [[code[one] for one in group] for group in rows]
+
+    def _scored(self, images: Code) -> Float[Tensor, "images batch"]:
+        if self._replays and torch.is_grad_enabled():
+            return rescored(self._model, images, self._all_captions, self._as_before)
+        return self._model.similarity(_bare(images), self._all_captions)
+
+    def _run(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Now, and in chunks once more when gradients go back."""
+        if not (self._replays and torch.is_grad_enabled()):
+            return function(*given)
+        tensor = next(part for one in given for part in vars(one).values() if isinstance(part, Tensor))
+        # By the tensor it knows the device, whose random state it keeps.
+        return checkpoint(lambda _, *rest: self._as_before(function, *rest), tensor, *given, use_reentrant=False)
+
+    def _as_before(self, function: Callable[..., Any], *given: Any) -> Any:
+        """With the buffers of the first time: a model that observes the batch moves them before gradients go back."""
+        moved = {name: self._model.get_buffer(name) for name in self._before}
+        self._set_buffers(self._before)
+        try:
+            return function(*given)
+        finally:
+            self._set_buffers(moved)
+
+    def _set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        for name, buffer in buffers.items():
+            place, _, own = name.rpartition(".")
+            setattr(self._model.get_submodule(place), own, buffer)
+
+
+def _bare(code: Code) -> Code:
+    """Without what is the auxiliary loss's alone."""
+    return replace(code, context=None, context_mask=None)
+
+
+def _joined(chunks: Sequence[Code]) -> Code:
+    return _bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)

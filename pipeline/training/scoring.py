@@ -1,0 +1,69 @@
+"""What a step asks of a model about its batch: all of it encoded at once, and scored at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aoq.models.base import Captions, Code, Images, MatchingModel
+from aoq.pipeline.losses.similarities import LossValue
+
+Aligned = Callable[[MatchingModel, Code, Code, slice], LossValue]
+"""A loss on the codes of aligned pairs, told which of the batch's anchors they are; a sum over them."""
+
+
+class Scores(ABC):
+    """The scores of one batch, whose images and captions are groups of equal size, the anchors first."""
+
+    @abstractmethod
+    def matrix(self) -> Float[Tensor, "batch batch"]:
+        """The image of every anchor against the caption of every anchor."""
+
+    @abstractmethod
+    def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
+        """For each (group of images, group of captions), the scores of aligned pairs."""
+
+    @abstractmethod
+    def auxiliary(self) -> Float[Tensor, ""] | None:
+        """The model's auxiliary loss on the anchors."""
+
+    @abstractmethod
+    def besides(self, loss: Aligned) -> LossValue:
+        """A further loss on the codes of the anchors."""
+
+    @abstractmethod
+    def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
+        """Show the model the anchors and their scores."""
+
+
+class AtOnce(Scores):
+    """One pass, as simple as it gets: what any other way to score must equal."""
+
+    def __init__(self, model: MatchingModel, images: Images, captions: Captions) -> None:
+        self._model, self._words, self._size = model, captions, len(images) // images.groups
+        self._images, self._captions = model.encode_images(images), model.encode_captions(captions)
+
+    def matrix(self) -> Float[Tensor, "batch batch"]:
+        return self._model.similarity(self._images[: self._size], self._captions[: self._size])
+
+    def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
+        images = replace(self._images, context=None, context_mask=None)  # the auxiliary loss's, too large to gather
+        group = torch.arange(self._size)
+        image_rows, caption_rows = (
+            torch.cat([group + place * self._size for place in side]) for side in zip(*wanted, strict=True)
+        )
+        return self._model.pair_similarity(images[image_rows], self._captions[caption_rows]).split(self._size)
+
+    def auxiliary(self) -> Float[Tensor, ""] | None:
+        return self._model.auxiliary_loss(self._images[: self._size], self._words[: self._size])
+
+    def besides(self, loss: Aligned) -> LossValue:
+        return loss(self._model, self._images[: self._size], self._captions[: self._size], slice(0, self._size))
+
+    def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
+        self._model.observe(self._images[: self._size], self._captions[: self._size], matrix)

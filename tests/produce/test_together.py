@@ -1,0 +1,110 @@
+"""A training by two processes of this machine: it ends where one process does, and survives the loss of one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce.together import together
+from aoq.pipeline.training.resumable import CHECKPOINTS
+from tests.produce.conftest import ENGINE
+
+TWO = replace(ENGINE, processes=2)
+LEARNT = 'epochs = 3, batch_size = 16, learning_rate = 1e-3, loss.name = "infonce"'
+
+
+def train(chain, engine, stage="second_round"):
+    with chain[stage].building() as build:
+        PRODUCERS[stage](chain, build, engine)
+    return chain[stage].manifest()
+
+
+def weights(chain, stage="second_round"):
+    return load_file(chain[stage].path / "model.safetensors")
+
+
+def test_two_processes_end_where_one_does(make, tmp_path):
+    """A student on a table, with a loss that learns."""
+    one = make("one", "mining", "second_round", second_round=LEARNT)
+    two = make("two", second_round=LEARNT + ", chunk = 64")  # a key of its own, and no chunk is as large
+    assert two["second_round"].key != one["second_round"].key
+    said = train(two, TWO)
+    alone = one["second_round"].manifest()
+    assert (said["processes"], alone["processes"]) == (2, 1)
+    assert said["dev_rsum_by_epoch"] == pytest.approx(alone["dev_rsum_by_epoch"], abs=10)
+    for epoch, learnt in enumerate(alone["learnt_by_epoch"]):
+        assert said["learnt_by_epoch"][epoch] == pytest.approx(learnt, rel=1e-4)
+    torch.testing.assert_close(weights(two), weights(one), rtol=1e-3, atol=1e-4)
+    assert not multiprocessing.active_children()
+
+
+def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
+    """Killed after its first checkpoint, and resumed by one process."""
+    long = LEARNT.replace("epochs = 3", "epochs = 20")
+    chain = make("cut", "mining", second_round=long)
+    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+
+    def kill():
+        while not checkpoint.exists():
+            time.sleep(0.01)
+        (other,) = multiprocessing.active_children()
+        os.kill(other.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    started = time.monotonic()
+    with pytest.raises(ChildProcessError, match=r"process 1 of this training was killed \(signal 9\)\. Run again"):
+        train(chain, TWO)
+    killer.join()
+    assert time.monotonic() - started < 60
+    assert checkpoint.exists()
+    said = train(chain, ENGINE)
+    assert len(said["dev_rsum_by_epoch"]) == 20
+    assert said["processes"] == 1
+
+
+def refuse(processes, engine, what):
+    raise ValueError(f"{what} is missing here.")
+
+
+def test_what_fails_in_one_is_said():
+    said = r"process 1 of this training failed: f30k is missing here\. Run again"
+    with pytest.raises(ChildProcessError, match=said), together(TWO, refuse, "f30k") as processes:
+        processes.add_up(torch.zeros(1))
+    assert not multiprocessing.active_children()
+
+
+def test_the_leaders_own_error_is_its_own():
+    with pytest.raises(ValueError, match="the disk is full"), together(TWO, refuse, "f30k"):
+        raise ValueError("the disk is full")
+    assert not multiprocessing.active_children()
+
+
+NCR = """
+dataset.folder = "one"
+model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
+co_teaching = {{epochs = 1, warmup_epochs = 1, batch_size = 16}}
+"""
+
+
+def test_co_teaching_is_of_one_process(make):
+    chain = make("ncr", "dataset", text=NCR)
+    with pytest.raises(ValueError, match=r"\[engine\] processes is 2, and two networks that are co-taught"):
+        train(chain, TWO)
+
+
+def test_threads_are_shared():
+    Engine("cpu", processes=2).torch_device(0)
+    assert torch.get_num_threads() == max(1, len(os.sched_getaffinity(0)) // 2)
+    with pytest.raises(ValueError, match="processes is 0; give at least 1"):
+        Engine(processes=0)

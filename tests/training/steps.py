@@ -1,0 +1,98 @@
+"""One step in float64, at once or in parts: what it yields, to compare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from aoq.models import MODELS, build_model, naaf
+from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
+from aoq.pipeline.config.training import Constraints
+from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.training.parts import WHOLE, Cut
+from aoq.pipeline.training.processes import Processes
+from aoq.pipeline.training.step import PairDraws, constrain, draw_batch, make_objective, read_batch, take_step
+
+LOSSES = {
+    "online": OnlineLoss(name="online"),
+    "table": AdaptiveLoss(name="adapoffquin"),
+    "companions": AdaptiveLoss(name="adapoffquin", companions="anchors"),
+    "learnt": LossSection.model_validate({"name": "infonce"}),
+}
+BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
+SMALL = {"embedding_size": 8, "word_size": 5, "feature_size": 6, "vocabulary_size": 24}
+ROWS = np.arange(0, 48, 5, dtype=np.int32)
+
+
+class Described(MODELS["vsepp"]):
+    """An auxiliary loss on what the encoder keeps for it."""
+
+    def __init__(self):
+        super().__init__(**SMALL)
+        self.describe = torch.nn.Linear(8, 24)
+
+    def encode_images(self, images):
+        code = super().encode_images(images)
+        return replace(code, context=code.vectors.tanh())
+
+    def auxiliary_loss(self, images, captions):
+        return torch.nn.functional.cross_entropy(self.describe(images.context), captions.words[:, 1])
+
+
+def fresh(name):
+    torch.manual_seed(0)
+    return (Described() if name == "described" else build_model(name, **SMALL)).double().train()
+
+
+def has_batch_norm(name):
+    return any(isinstance(layer, torch.nn.BatchNorm1d) for layer in build_model(name, **SMALL).modules())
+
+
+NAMES = [*(name for name in MODELS if not has_batch_norm(name)), "described"]
+CASES = [(name, loss) for name in NAMES for loss in LOSSES]
+
+
+def drawn(pairs, sampler, loss, rows=ROWS):
+    return draw_batch(pairs, sampler, make_objective(LOSSES[loss]), rows, np.random.default_rng(3), 0)
+
+
+def step(pairs, draw, name, loss, cut=WHOLE):
+    """The figures, gradients and buffers of one step; the process reads its part of the batch."""
+    model, learnt = fresh(name), LearntTemperature().double() if loss == "learnt" else None
+    numbers = learnt
+    if learnt is not None and not cut.processes.leads:
+        numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
+    objective, size = make_objective(LOSSES[loss], None, numbers), len(draw.groups[0].images)
+    batch = read_batch(pairs, draw, cut.for_batch(size).processes.rows(size))
+    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    if model.attends:
+        draws = PairDraws(np.random.default_rng(4), size)
+        objective = replace(objective, besides=partial(constrain, constraints=BOTH, draws=draws))
+    parameters = dict(model.named_parameters()) | dict([] if learnt is None else learnt.named_parameters())
+    figures = take_step(model, torch.optim.SGD(parameters.values(), lr=0.0), batch, objective, 1e9, cut)
+    return {
+        "figures": {name: torch.as_tensor(figure) for name, figure in figures.items()},
+        "gradients": {name: parameter.grad for name, parameter in parameters.items()},
+        "buffers": dict(model.named_buffers()),
+    }
+
+
+def one_of_several(rank, count, folder, pairs, cases):
+    """Take these steps with the others, and leave what they yield."""
+    torch.set_num_threads(1)
+    folder.mkdir(exist_ok=True)
+    naaf.FEWEST_WORDS = 4
+    meeting = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
+    processes = Processes(rank, count)
+    found = [step(pairs, *case, cut=Cut(chunk if count > 1 else None, processes)) for *case, chunk in cases]
+    try:
+        processes.check_alike({"code": "same", "data": str(rank)})
+    except ValueError as error:
+        found.append(str(error))
+    torch.save(found, folder / f"{rank}.pt")
+    dist.destroy_process_group()

@@ -1,0 +1,104 @@
+"""A step in chunks: the figures, the gradients and the buffers of one that takes the batch at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.models import MODELS, naaf
+from aoq.models.base import EmbeddingModel
+from aoq.pipeline.training import rescored
+from aoq.pipeline.training.parts import WHOLE, Cut
+from aoq.pipeline.training.step import forward, make_objective, read_batch
+from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsepp", "scan")]
+"""Types are checked while these run, again and again; other processes take all steps."""
+
+
+@pytest.mark.parametrize("by_pair", [True, False])
+@pytest.mark.parametrize(("name", "loss"), FEW)
+def test_chunks_are_the_whole(pairs, sampler, name, loss, by_pair, monkeypatch):
+    """Whether the entries with a gradient are scored again one by one, or all."""
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    monkeypatch.setattr(rescored, "FEW", 1.0 if by_pair else -1.0)
+    monkeypatch.setattr(rescored, "MOST", 1)
+    draw = drawn(pairs, sampler, loss)
+    whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
+    assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
+    same(whole, chunked)
+
+
+def test_there_are_all_kinds():
+    kinds = [MODELS[name] for name in NAMES if name in MODELS]
+    assert any(issubclass(kind, EmbeddingModel) for kind in kinds)
+    assert any(kind.attends for kind in kinds)
+
+
+@pytest.mark.parametrize("of_scores", [0.0, 0.5])
+def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_scores, monkeypatch):
+    """The gradient along a direction, against a difference of losses with the same dropout.
+
+    Scores that are drawn can only be drawn again all together.
+    """
+    monkeypatch.setattr(rescored, "FEW", 1.0)
+    model = fresh("described")
+    if of_scores:
+        score = type(model).similarity
+        model.similarity = lambda *codes: torch.nn.functional.dropout(score(model, *codes), of_scores)
+    model.describe = torch.nn.Sequential(torch.nn.Dropout(0.5), model.describe)
+    model.project = torch.nn.Sequential(model.project, torch.nn.Dropout(0.5))
+    objective = make_objective(LOSSES["online"])
+    batch = read_batch(pairs, drawn(pairs, sampler, "online"))
+    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+
+    def loss():
+        torch.manual_seed(5)
+        value, auxiliary = forward(model, batch, objective, Cut(chunk=4))
+        return value.total / len(ROWS) + auxiliary
+
+    loss().backward()
+    weight = model.project[0].weight
+    direction, size = torch.randn_like(weight), 1e-6
+    slope = float((weight.grad * direction).sum())
+    with torch.no_grad():
+        weight += size * direction
+        above = float(loss())
+        weight -= 2 * size * direction
+        below = float(loss())
+    assert (above - below) / (2 * size) == pytest.approx(slope, rel=1e-5)
+
+
+def test_chunks_keep_no_more_than_codes_and_scores(pairs):
+    """What autograd saves in the forward pass of many pairs, by its size."""
+    kept = {}
+    model, objective = fresh("scan"), make_objective(LOSSES["online"])
+    rows = np.arange(48, dtype=np.int32)
+    batch = read_batch(pairs, drawn(pairs, None, "online", rows))
+    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    for chunk in (None, 2):
+        sizes = {}
+
+        def pack(tensor, sizes=sizes):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            forward(model, batch, objective, Cut(chunk=chunk))
+        kept[chunk] = sum(sizes.values())
+    assert kept[2] < kept[None] / 6
+
+
+def test_batch_norm_is_refused_in_parts():
+    with pytest.raises(ValueError, match=r"VSRN has BatchNorm.*leave `chunk` out"):
+        Cut(chunk=3).check(fresh("vsrn"))
+    WHOLE.check(fresh("vsrn"))
+    Cut(chunk=3).check(fresh("scan"))
