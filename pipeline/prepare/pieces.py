@@ -12,7 +12,7 @@ import numpy as np
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.loading import loading
+from aoq.pipeline.loading import loading
 
 LONGEST = 512
 """Of a caption, in ids, where the tokeniser itself sets no lower limit."""

@@ -20,9 +20,9 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.loading import loading
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
-from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.produce.data import (
     check_inputs,
     check_pretrained,
