@@ -13,6 +13,8 @@ from aoq.models.gpo import GPO, SizeAugmentation, ranks
 from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
+from aoq.models.towers.opening import open_text_tower
+from aoq.models.towers.tower import SidedName, Tower
 from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
@@ -58,7 +60,7 @@ class VSEInfinity(EmbeddingModel):
         if text_tower is not None:
             if self.mask_word is not None:
                 raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
-            self.text = TransformerText(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+            self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
         else:
             self.text = TextEncoder(
                 vocabulary_size + (self.mask_word is not None),
@@ -81,12 +83,9 @@ class VSEInfinity(EmbeddingModel):
             captions = self._augmented(captions)
         return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
 
-    def load_pretrained(self) -> None:
-        if isinstance(self.text, TransformerText):
-            self.text.load_pretrained()
-
-    def pretrained_parameters(self) -> list[nn.Parameter]:
-        return [*self.text.network.parameters()] if isinstance(self.text, TransformerText) else []
+    @property
+    def towers(self) -> dict[SidedName, Tower]:
+        return {"text": self.text} if isinstance(self.text, Tower) else {}
 
     def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
         """W v + MLP(v) of the real regions, and zero elsewhere."""

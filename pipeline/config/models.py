@@ -145,7 +145,19 @@ class VSEInfinity(Encoders):
     text_tower: str | None = None
 
 
+Pooling = Literal["cls", "mean", "gpo", "native"]
+
+
+class DualEncoder(Encoders):
+    embedding_size: PositiveInt = 512
+    image_tower: str | None = None
+    text_tower: str | None = None
+    image_pooling: Pooling = "mean"
+    text_pooling: Pooling = "mean"
+    project: bool = True
+
+
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
     section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
-} | {"vse_infinity": VSEInfinity}
+} | {"vse_infinity": VSEInfinity, "dual_encoder": DualEncoder}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import planned_file
-from aoq.pipeline.loading import loading
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.produce.data import (
@@ -122,11 +121,8 @@ def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -
 
 
 def _model(given: Mapping[str, Any]) -> MatchingModel:
-    name, options = given["description"]["name"], given["description"]["options"]
-    tower = options.get("text_tower") or ""
-    with loading(tower, tower.partition(":")[2]) if tower else nullcontext():
-        model = build_model(name, **options)
-        model.load_pretrained()
+    model = build_model(given["description"]["name"], **given["description"]["options"])
+    model.load_pretrained()
     return model
 
 
