@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.attention import Direction
+from aoq.models.towers.preprocessing import Preprocessing
 from aoq.models.towers.tower import SidedName, Tower
 
 
@@ -164,6 +165,11 @@ class MatchingModel(nn.Module, ABC):
         """Called once on a fresh model that is to be trained: towers take the weights they were published with."""
         for tower in self.towers.values():
             tower.load_pretrained()
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How photographs are to be seen, where the model reads them; None of one that reads region features."""
+        return getattr(self.towers.get("image"), "preprocessing", None)
 
     def pretrained_parameters(self) -> list[nn.Parameter]:
         """What is trained at a rate of its own: the networks of the towers."""

@@ -19,6 +19,8 @@ class DemoWorld(Section):
     """How much a caption tells of its scene: all (about 3 % are true of another scene too), or a part (about 40 %)."""
     feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """The standard deviation of what is added to every feature; an object's own features have about 1.9."""
+    pictures: bool = False
+    """Draw every scene as well, for models whose image tower reads photographs."""
 
 
 class Source(Section):

@@ -10,6 +10,7 @@ from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
 from aoq.pipeline.config.section import Array, Margin, Section
 
 StartUp = Literal["auto"]
+Augmentation = Literal["crop", "flip", "randaugment"]
 
 
 class Constraint(Section):
@@ -53,6 +54,9 @@ class Schedule(Section):
     gradient_clip: PositiveFloat = 2.0
     weight_decay: PositiveFloat | None = None
     """Decoupled from the gradient (AdamW); by default Adam without any."""
+    augment: Array[Augmentation] | None = None
+    """What happens to photographs before an image tower sees them, anew in each epoch: a random crop of at least half
+    of the image; a flip where no caption of it names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
 

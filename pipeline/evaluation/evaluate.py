@@ -16,6 +16,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.prepare.pieces import read_words, tokenised
+from aoq.pipeline.prepare.pixels import open_pixels
 
 
 def recalls(
@@ -58,10 +59,13 @@ def evaluate(
 
     `vocabulary` is what the model was trained with: `vocabulary.json` or the folder `tokeniser` of its dataset
     artefact, or an official file.
-    `max_regions` keeps the first regions of each image, as in training.
+    `max_regions` keeps the first regions of each image, as in training. A model with an image tower reads the folder's
+    photographs, as `aoq prepare` lists or packs them.
     """
     opened = open_split(Path(folder), split)
     tokens = tokenised(opened.captions, read_words(Path(vocabulary)))
     place = torch.device(device)
-    matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions), place)
+    seen = model.preprocessing
+    pixels = None if seen is None else open_pixels(Path(folder), opened, seen)
+    matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions, pixels), place)
     return evaluate_similarity(matrix, opened.image_of, opened.identity, folds=folds)

@@ -162,7 +162,7 @@ class Trainer(Resumable):
         rng = step_rng(seed=self.seed, epoch=state.epoch, step=state.step)
         drawing_epoch = state.epoch - len(training.warmup)  # the warm-up draws nothing
         draw = draw_batch(self.pairs, self.sampler, objective, captions, rng, drawing_epoch)
-        batch = read_batch(self.pairs, draw).to(self.run.device)
+        batch = read_batch(self.seen, draw).to(self.run.device)
         if training.constraints is not None:
             objective = replace(objective, besides=partial(constrain, constraints=training.constraints, rng=rng))
         if self.guide is not None:

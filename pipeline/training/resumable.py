@@ -97,6 +97,11 @@ class Resumable(ABC):
         """Steps in all."""
         return self.state.epoch * self.steps + self.state.step
 
+    @property
+    def seen(self) -> PairData:
+        """The pairs as this epoch sees them."""
+        return self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
+
     @abstractmethod
     def train_epoch(self) -> None:
         """The rest of the epoch the state stands in."""

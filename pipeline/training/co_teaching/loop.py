@@ -164,7 +164,7 @@ class CoTrainer(Resumable):
         state = self.state
         network, peer = self._networks[state.network], self._networks[1 - state.network]
         rows = clean[state.step]
-        batch = network.read(self.pairs, rows)
+        batch = network.read(self.seen, rows)
         state.taken += 1
         if self.probabilities is None:
             return network.warm_up(batch)
@@ -172,7 +172,7 @@ class CoTrainer(Resumable):
         is_rectified = state.epoch - self.section.warmup_epochs >= self.section.first_rectified
         if not is_rectified or noisy.steps == 0:
             return network.learn_clean(batch, trusted)
-        doubtful = network.read(self.pairs, noisy[state.step])
+        doubtful = network.read(self.seen, noisy[state.step])
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
         figures = network.learn_clean(batch, trusted)
         return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": float(labels.mean())}
