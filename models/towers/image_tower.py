@@ -58,5 +58,5 @@ class ImageTower(Tower):
                 "give it 8-bit pixels (images, height, width, 3)."
             )
         has_statistics = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules())
-        groups = images.groups if has_statistics and self.training else 1
+        groups = images.groups if has_statistics and self.network.training else 1
         return group_by_group(lambda pixels: encode(self.preprocessing.normalised(pixels)), groups, images.features)

@@ -48,13 +48,15 @@ class Tower(nn.Module, ABC):
 
     def train(self, mode: bool = True) -> Tower:
         """What is frozen stays in eval mode."""
-        return super().train(mode and not self.is_frozen)
+        super().train(mode)
+        if self.is_frozen:
+            self.network.eval()
+        return self
 
     def freeze(self) -> None:
-        """Keep all weights and statistics as they are."""
-        self.requires_grad_(False)
+        """Keep the pretrained weights and statistics as they are."""
+        self.network.requires_grad_(False).eval()
         self.is_frozen = True
-        self.eval()
 
     @abstractmethod
     def checkpoint_gradients(self) -> None:

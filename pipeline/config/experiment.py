@@ -15,7 +15,10 @@ from aoq.pipeline.config.section import Section
 from aoq.pipeline.config.tables import Mining, Refresh
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
-TOWER_OPTIONS = {"tower_rate": {"image", "text"}, "augment": {"image"}}
+TOWER_OPTIONS = {
+    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing")},
+    "augment": {"image"},
+}
 """Options of a training, and the towers of which one must be there."""
 TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
@@ -110,6 +113,12 @@ class Experiment(Section):
                         f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {self.model.name} "
                         f"has none; leave it out, or set {towers}"
                     )
+
+            if absent := sorted({*(getattr(section, "freeze", None) or ())} - sides):
+                raise ValueError(
+                    f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
+                    "take it out, or set one"
+                )
 
     def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:

@@ -15,7 +15,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import OnlineLoss, control_version
 from aoq.pipeline.config.screen import FILES, Screen
 from aoq.pipeline.config.tables import Mining
-from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
+from aoq.pipeline.config.training import CoTeaching, Schedule, SecondRound, Training
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
@@ -26,7 +26,7 @@ VERSIONS = {"hard_negatives": 2}
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise", "pictures"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
-LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate", "augment"}
+LATER_CO_TEACHING = {"start_up", *(name for name, field in Schedule.model_fields.items() if field.default is None)}
 """Options that came later: they have no part in keys while they are not used."""
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -24,9 +24,10 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
+from aoq.pipeline.training.average import Average
 from aoq.pipeline.training.checkpoint import load_state, save_model, save_state
 from aoq.pipeline.training.metrics import MetricsLog, Window, read_metrics
-from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +86,16 @@ class Resumable(ABC):
     """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.optimizers = [
-            make_optimizer(model.to(self.run.device), self.schedule, self.learnt_besides()) for model in self.models
-        ]
+        for model in self.models:
+            set_up_towers(model.to(self.run.device), self.schedule)
+        self.optimizers = [make_optimizer(model, self.schedule, self.learnt_besides()) for model in self.models]
+        decay = self.schedule.ema
+        self.averages = [] if decay is None else [Average(model, decay) for model in self.models]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
+        warm, steps = self.schedule.warmup_steps or 0, self.steps * self.schedule.epochs
+        if warm >= steps:
+            raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
 
     @property
@@ -118,12 +124,17 @@ class Resumable(ABC):
         return ()
 
     @property
+    def evaluated(self) -> Sequence[MatchingModel]:
+        """What is judged and kept: the models, or the averages of their weights."""
+        return [cast(MatchingModel, average.module) for average in self.averages] or self.models
+
+    @property
     def can_be_best(self) -> bool:
         return True
 
     def keep_best(self, folder: Path) -> None:
         """Write what the best epoch so far leaves."""
-        for model, name in zip(self.models, self.weights, strict=True):
+        for model, name in zip(self.evaluated, self.weights, strict=True):
             save_model(folder / name, model.state_dict(), self.description)
 
     def train(self, validate: Validate) -> dict[str, Any]:
@@ -132,7 +143,7 @@ class Resumable(ABC):
         started, state = time.perf_counter(), self.state
         while state.epoch < self.schedule.epochs:
             self.train_epoch()
-            ranks = validate(self.models)
+            ranks = validate(self.evaluated)
             metrics = summarise(ranks)
             state.history.append(metrics)
             if self.can_be_best and metrics["rsum"] > state.best_rsum:
@@ -159,12 +170,14 @@ class Resumable(ABC):
         A model hears of every epoch once: a resumed one has begun before.
         """
         state, window = self.state, Window()
-        for group in self.optimizers[number].param_groups:
-            group["lr"] = group.get("share", 1.0) * learning_rate(self.schedule, state.epoch)
         if state.step == 0:
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         while state.step < steps:
+            for group in self.optimizers[number].param_groups:
+                group["lr"] = group.get("share", 1.0) * self._rate(state.step)
             window.add(step())
+            for average in self.averages[number : number + 1]:
+                average.update_parameters(self.models[number])
             state.step += 1
             if self.taken % LOG_STEPS == 0 or state.step == steps:
                 yield window
@@ -172,11 +185,15 @@ class Resumable(ABC):
                 if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                     self.checkpoint()
 
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step of this epoch."""
+        return learning_rate(self.schedule, self.state.epoch, step, self.steps)
+
     def record(self, window: Window, about: Mapping[str, Any], number: int = 0) -> None:
         """One line of figures of a model's steps; a loss that is not finite is an error."""
         state, line, epochs = self.state, window.means(), self.schedule.epochs
         self.check_finite([line["loss"], line.get("noisy_loss", 0.0)])
-        rate, speed = learning_rate(self.schedule, state.epoch), round(window.steps_per_second, 3)
+        rate, speed = self._rate(state.step - 1), round(window.steps_per_second, 3)
         self.append({**about, "learning_rate": rate, **line, "steps_per_second": speed})
         done = (len(self.models) * state.epoch + number) * self.steps + state.step
         text = f"epoch {state.epoch + 1}/{epochs} {about['loss_name']} loss {line['loss']:.2f}"
@@ -211,10 +228,11 @@ class Resumable(ABC):
         random = {"cpu": torch.get_rng_state()}
         if self.run.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.run.device)
+        averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
         last, previous = self._checkpoints
         if last.exists():
             os.replace(last, previous)
-        save_state(last, {"state": vars(self.state), **self.kept(), "random": random})
+        save_state(last, {"state": vars(self.state), **self.kept(), **averages, "random": random})
         self._drop_best(2)
 
     @property
@@ -257,6 +275,8 @@ class Resumable(ABC):
                 path.unlink()
                 continue
             self.restore(content)
+            for average, kept in zip(self.averages, content.get("averages", []), strict=True):
+                average.load_state_dict(kept)
             torch.set_rng_state(content["random"]["cpu"])
             if self.run.device.type == "cuda" and "cuda" in content["random"]:
                 torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)

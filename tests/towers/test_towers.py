@@ -112,7 +112,7 @@ def test_what_is_frozen_stays_in_eval_mode_and_has_no_gradient(saved, pixels):
     tower = image_tower(saved("vit")[1])
     tower.freeze()
     tower.train()
-    assert not any(module.training for module in tower.modules())
+    assert not any(module.training for module in tower.network.modules())
     assert not tower.states(Images(pixels))[0].requires_grad
 
 
