@@ -13,7 +13,7 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, masked_mean, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.tower import Pooling, SidedName, Tower
+from aoq.models.towers.tower import Pooling, SidedName, Tower, named_towers
 
 
 class DualEncoder(EmbeddingModel):
@@ -57,6 +57,12 @@ class DualEncoder(EmbeddingModel):
         # The states of the GRU have the size already.
         projects = project and text_tower is not None
         self.text = Side("text", text_tower, text, text_pooling, embedding_size if projects else None)
+        natives = (image_pooling, text_pooling) == ("native", "native")
+        if not project and natives and image_tower != text_tower:
+            raise ValueError(
+                f"image_tower = {image_tower!r} and text_tower = {text_tower!r} share no space; leave `project` at "
+                "true, or take both from one pair."
+            )
         sizes = {side.name: side.size for side in (self.image, self.text)}
         if {*sizes.values()} != {embedding_size}:
             raise ValueError(
@@ -73,8 +79,7 @@ class DualEncoder(EmbeddingModel):
 
     @property
     def towers(self) -> dict[SidedName, Tower]:
-        sides = (self.image, self.text)
-        return {side.name: side.encoder for side in sides if isinstance(side.encoder, Tower)}
+        return named_towers(self.image.encoder, self.text.encoder)
 
 
 class Side(nn.Module):

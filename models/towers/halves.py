@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -71,13 +73,26 @@ class Source(NamedTuple):
     def load_into(self, network: nn.Module) -> None:
         """Copy the published weights into what `build` gave."""
         with loading(self.name, self.path):
-            found, about = self.architecture.from_pretrained(
-                self.path, config=self.config, dtype=torch.float32, output_loading_info=True
-            )
+            with _quiet():
+                found, about = self.architecture.from_pretrained(
+                    self.path, config=self.config, dtype=torch.float32, output_loading_info=True
+                )
             missing = sorted(set(about["missing_keys"]) & network.state_dict().keys())
             if missing:
                 raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more: another model's")
             network.load_state_dict(without_pooler(found, keep=self.is_half).state_dict())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's own report of what is missing, poolers among it: that is looked at here."""
+    logs = import_extra("transformers.utils.logging", "transformers", "a tower")
+    level = logs.get_verbosity()
+    logs.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(level)
 
 
 def without_pooler(network: Any, *, keep: bool = False) -> Any:

@@ -51,6 +51,14 @@ class ImageTower(Tower):
         """The patches in the place of region features."""
         return Images(self.states(images)[0], groups=images.groups)
 
+    @torch.no_grad()
+    def count_patches(self) -> int:
+        """How many patches an image has."""
+        self.eval()
+        patches = self.states(Images(self.preprocessing.blank()))[0].shape[1]
+        self.train()
+        return patches
+
     def _each_group(self, encode: Callable[[Tensor], Tensor], images: Images) -> Tensor:
         if images.features.dtype != torch.uint8:
             raise ValueError(

@@ -76,6 +76,12 @@ class Tower(nn.Module, ABC):
         return [depth for depth in depths if depth]
 
 
+def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SidedName, Tower]:
+    """Those of a model's two encoders that are towers."""
+    sides: dict[SidedName, nn.Module | None] = {"image": image, "text": text}
+    return {name: side for name, side in sides.items() if isinstance(side, Tower)}
+
+
 def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
     """The poolings of an encoder that has a class token, or makes a vector itself."""
     found: list[Pooling] = ["mean", "gpo"]

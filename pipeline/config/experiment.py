@@ -91,10 +91,10 @@ class Experiment(Section):
             raise ValueError(
                 f"[model] text_tower = {tower!r} reads the ids of its own tokeniser; set [dataset] tokeniser to it too"
             )
-        if tokeniser is not None and self.model.attends:
+        if tokeniser is not None and tower is None and self.model.attends:
             raise ValueError(
                 f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
-                "leave it out, or choose a model that compares whole captions"
+                "leave it out, set `text_tower`, or choose a model that compares whole captions"
             )
 
     def _check_towers(self) -> None:

@@ -94,6 +94,8 @@ class Fragments(Encoders):
     normalise_images: bool = True
     normalise_captions: bool = True
     weight_norm: bool = False
+    image_tower: str | None = None
+    text_tower: str | None = None
 
 
 class SCAN(Fragments):
@@ -143,6 +145,7 @@ class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
     augment_words: Literal["drop", "mask"] = "drop"
     text_tower: str | None = None
+    image_tower: str | None = None
 
 
 Pooling = Literal["cls", "mean", "gpo", "native"]

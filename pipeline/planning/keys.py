@@ -219,7 +219,8 @@ def values(section: BaseModel) -> dict[str, Any]:
 
 
 def _model(experiment: Experiment) -> dict[str, Any]:
-    model = values(experiment.model)
+    later = {"image_tower", "text_tower"} if experiment.model.attends else {"image_tower"}
+    model = {name: value for name, value in values(experiment.model).items() if value is not None or name not in later}
     for option in ("image_tower", "text_tower"):
         if (tower := model.get(option)) is not None:
             model[option] = pretrained(tower)
