@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int, Int32, UInt8
 
 from aoq.models.base import Captions, Images
-from aoq.pipeline.config.training import Augmentation
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 
@@ -23,7 +22,7 @@ class Pixels(ABC):
         """A function of the rows alone."""
 
     @abstractmethod
-    def augmented(self, ways: tuple[Augmentation, ...], seed: int, epoch: int) -> Pixels:
+    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> Pixels:
         """The same photographs, changed at random: a function of the rows, the seed and the epoch."""
 
 
@@ -39,7 +38,7 @@ class PairData:
     max_regions: int | None = None
     pixels: Pixels | None = None
 
-    def augmented(self, ways: tuple[Augmentation, ...] | None, seed: int, epoch: int) -> PairData:
+    def augmented(self, ways: tuple[str, ...] | None, seed: int, epoch: int) -> PairData:
         """The split as an epoch of a training sees it."""
         if ways is None or self.pixels is None:
             return self

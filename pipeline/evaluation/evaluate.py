@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.prepare.pieces import read_words, tokenised
-from aoq.pipeline.prepare.pixels import open_pixels
 
 
 def recalls(
@@ -65,7 +65,10 @@ def evaluate(
     opened = open_split(Path(folder), split)
     tokens = tokenised(opened.captions, read_words(Path(vocabulary)))
     place = torch.device(device)
-    seen = model.preprocessing
-    pixels = None if seen is None else open_pixels(Path(folder), opened, seen)
-    matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions, pixels), place)
+    pairs = PairData(opened, tokens, max_regions)
+    if model.preprocessing is not None:
+        from aoq.pipeline.prepare.pixels import open_pixels  # not above: most models read features
+
+        pairs = replace(pairs, pixels=open_pixels(Path(folder), opened, model.preprocessing))
+    matrix = similarity_matrix(model.to(place), pairs, place)
     return evaluate_similarity(matrix, opened.image_of, opened.identity, folds=folds)

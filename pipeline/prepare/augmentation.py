@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Bool, Int32, UInt8
 
 from aoq.models.towers.preprocessing import Preprocessing
-from aoq.pipeline.config.training import Augmentation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,7 +29,8 @@ AUGMENTING = 1
 class Augmenter:
     """What happens to the photographs in one epoch."""
 
-    ways: tuple[Augmentation, ...]
+    ways: tuple[str, ...]
+    """Of "crop", "flip" and "randaugment"."""
     seed: int
     epoch: int
 

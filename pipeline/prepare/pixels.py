@@ -13,7 +13,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from aoq.models.towers.preprocessing import Preprocessing
-from aoq.pipeline.config.training import Augmentation
 from aoq.pipeline.data.batches import Pixels
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
@@ -40,7 +39,7 @@ class PhotographPixels(Pixels):
         return torch.from_numpy(pixels[places])
 
     @override
-    def augmented(self, ways: tuple[Augmentation, ...], seed: int, epoch: int) -> PhotographPixels:
+    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
         return replace(self, augmenter=Augmenter(ways, seed, epoch))
 
     def _pixels(self, row: int) -> UInt8[np.ndarray, "height width 3"]:

@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers.processors import TemplateProcessing
 
+from aoq.models import build_model
 from aoq.models.towers.preprocessing import Preprocessing
+from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.demo import read_labels, write_demo_world
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.prepare.augmentation import GREY, KNOWN, Augmenter, may_be_flipped, random_crop
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.prepare.photographs import open_photographs
+from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.prepare.pixels import open_pixels
-from tests.prepare.conftest import picture
+from aoq.pipeline.produce.photographs import encoded_sides
+from tests.prepare.conftest import TINY, WORDS, picture, save_clip
 
 SEEN = Preprocessing(16, 24, (16, 24), (0.5,) * 3, (0.5,) * 3, "bilinear")
 CROPPED = Preprocessing(16, 16, 20, (0.5,) * 3, (0.5,) * 3, "bicubic")
@@ -150,3 +157,42 @@ def test_the_demos_pictures_show_its_scenes(tmp_path):
         assert {len(one) for one in seen.values()} == {1}
         assert len(set().union(*seen.values())) == len(seen)
     assert decode(open_pixels(tmp_path, split, whole).photographs.read(0)).width == 96
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_pair_in_a_dual_encoder_gives_the_vectors_of_the_pair_as_an_encoder(prepared, photos, tmp_path, kind):
+    """Of photographs and captions, by two ways that share the library alone."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    seen = {"model_input_names": ["input_ids"]} if kind == "siglip" else {}  # as SigLIP's own: it sees padding
+    _, tokeniser = save_clip(tmp_path / "pair", model_max_length=8, **seen)
+    if kind == "siglip":
+        text = {**TINY, "vocab_size": len(WORDS), "max_position_embeddings": 8, "projection_size": 16}
+        sizes = {
+            "text_config": {**text, "pad_token_id": 0},
+            "vision_config": {**TINY, "image_size": 32, "patch_size": 8},
+        }
+        transformers.SiglipModel(transformers.SiglipConfig(**sizes)).save_pretrained(tmp_path / "pair")
+        tokeniser.backend_tokenizer.post_processor = TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+        tokeniser.save_pretrained(tmp_path / "pair")
+    folder, name = prepared(photos), f"transformers:{tmp_path / 'pair'}"
+    split, pieces, encoder = open_split(folder, "train"), Pieces.open(name), open_encoder(name)
+    dual = build_model(
+        "dual_encoder",
+        feature_size=3,
+        vocabulary_size=len(pieces),
+        embedding_size=encoder.images.dims,
+        image_tower=name,
+        text_tower=name,
+        image_pooling="native",
+        text_pooling="native",
+        project=False,
+    ).eval()
+    dual.load_pretrained()
+    pixels = open_pixels(folder, split, dual.preprocessing)
+    pairs = PairData(split, pieces.tokenised(split.captions), pixels=pixels)
+    sides = encoded_sides(open_photographs(folder, "train", 16), 16, split.captions, encoder, torch.device("cpu"))
+    with torch.inference_mode():
+        found = dual.encode_images(pairs.images(np.arange(16))), dual.encode_captions(pairs.captions(np.arange(32)))
+        for code, side, count in zip(found, ("images", "captions"), (16, 32), strict=True):
+            torch.testing.assert_close(code.vectors, sides[side].vectors(np.arange(count)), atol=1e-5, rtol=1e-4)
