@@ -104,6 +104,8 @@ class Experiment(Section):
             raise ValueError(
                 "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
             )
+        if "image" in sides and self.dataset.max_regions is not None:
+            raise ValueError("[dataset] max_regions cuts region features, and an image_tower reads none; leave it out")
         for name in ("first_round", "second_round", "co_teaching"):
             section = getattr(self, name)
             for option, needed in TOWER_OPTIONS.items():

@@ -214,6 +214,8 @@ def model_options(chain: Chain) -> dict[str, Any]:
 def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
     """Raise if the split lacks what the model needs, before anything is trained."""
     split, name = pairs.split, model.__name__
+    if pairs.pixels is not None:
+        return
     if model.needs_boxes and split.boxes is None:
         raise ValueError(
             f"{name} needs to know where regions lie, and split {split.name!r} has no {split.name}_boxes.npy; write "

@@ -375,6 +375,14 @@ def test_searches_and_strategies_are_those_of_the_config():
     assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()
 
 
+def test_photographs_have_no_regions_to_cut(load):
+    text = TEXT.replace('name = "vsepp"', 'name = "scan"\nimage_tower = "timm:a"')
+    with pytest.raises(
+        ValueError, match=r"\[dataset\] max_regions cuts region features, and an image_tower reads none"
+    ):
+        load(text, "dataset.max_regions=3, dataset.demo.pictures=true")
+
+
 def test_only_a_tower_that_is_there_is_frozen(load):
     text = TEXT.replace('name = "vsepp"', 'name = "dual_encoder"\nimage_tower = "timm:a"').replace(
         "images = 100", "images = 100\npictures = true"

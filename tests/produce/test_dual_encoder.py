@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.planning import keys
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce import data as planned
 from aoq.pipeline.produce.data import open_pairs
 from aoq.pipeline.training import resumable
 from aoq.pipeline.training.checkpoint import load_model
@@ -137,3 +144,69 @@ def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
     assert taken[3] > taken[2]
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
     assert again == weights
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """A data root with a folder of drawn scenes, as one that `aoq prepare` packed."""
+    write_demo_world(tmp_path / "data" / "drawn", images=40, dev_images=12, seed=0)
+    write_demo_pictures(tmp_path / "data" / "drawn")
+    return tmp_path / "data"
+
+
+def test_keys_are_of_the_photographs(make, drawn):
+    def made():
+        chain = make(data='folder = "drawn"', root=drawn)
+        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+    before, folder = made(), drawn / "drawn"
+    images = pq.read_table(folder / "dev_images.parquet")
+    pq.write_table(
+        images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), folder / "dev_images.parquet"
+    )
+    assert made() == before
+    shutil.copy(folder / "train_images.parquet", folder / "dev_images.parquet")
+    after = made()
+    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+
+
+def test_photographs_that_changed_after_the_plan_are_noticed(make, drawn):
+    chain = make("dataset", data='folder = "drawn"', root=drawn)
+    write_demo_world(drawn / "other", images=40, dev_images=12, seed=1)
+    write_demo_pictures(drawn / "other")
+    shutil.copy(drawn / "other" / "train_images.parquet", drawn / "drawn")
+    with pytest.raises(ValueError, match="the photographs of 'train' were changed after the run was planned"):
+        open_pairs(chain, "train")
+
+
+def test_a_folder_without_photographs_is_refused_when_it_is_planned(make, drawn):
+    (drawn / "drawn" / "dev_images.parquet").unlink()
+    with pytest.raises(ValueError, match=r"has no dev_images.parquet, .*`aoq prepare SOURCE FOLDER --pack` makes such"):
+        make(data='folder = "drawn"', root=drawn)
+
+
+def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
+    chain = make("world", "dataset")
+    monkeypatch.setattr(planned, "pretrained", lambda name: {"encoder": name} if name == vit else keys.pretrained(name))
+    with (
+        pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"),
+        chain["first_round"].building() as build,
+    ):
+        PRODUCERS["first_round"](chain, build, ENGINE)
+
+
+def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
+    """With the table of the dual encoder, and attention from words to patches."""
+    make(*MINED)
+    text = (tmp_path / "dual.toml").read_text()
+    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
+        text = text.replace(line, "")
+    constraints = "[second_round.constraints]\nccr = {weight = 0.1, margin = 0.1}\n"
+    scan = tmp_path / "scan.toml"
+    scan.write_text(f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}')
+    chain = plan(str(scan), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    for stage in ("second_round", "evaluation"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, ENGINE)
+    assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
