@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from aoq.models.attention import Direction
 from aoq.models.towers.preprocessing import Preprocessing
-from aoq.models.towers.tower import SidedName, Tower
+from aoq.models.towers.tower import SideName, Tower
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class MatchingModel(nn.Module, ABC):
         return None
 
     @property
-    def towers(self) -> dict[SidedName, Tower]:
+    def towers(self) -> dict[SideName, Tower]:
         """Encoders that start from somebody's weights, by side."""
         return {}
 

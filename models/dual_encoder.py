@@ -13,7 +13,7 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, masked_mean, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.tower import Pooling, SidedName, Tower, named_towers
+from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
 
 
 class DualEncoder(EmbeddingModel):
@@ -42,17 +42,8 @@ class DualEncoder(EmbeddingModel):
         project: bool = True,
     ) -> None:
         super().__init__()
-        image: Tower | RegionFeatures
-        text: Tower | RecurrentText
-        if image_tower is None:
-            image = RegionFeatures(feature_size)
-        else:
-            image = open_image_tower(image_tower, native=image_pooling == "native")
-        if text_tower is None:
-            text = RecurrentText(vocabulary_size, word_size, embedding_size)
-        else:
-            native = text_pooling == "native"
-            text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, native=native)
+        image = _image_encoder(image_tower, image_pooling, feature_size)
+        text = _text_encoder(text_tower, text_pooling, vocabulary_size, word_size, embedding_size)
         self.image = Side("image", image_tower, image, image_pooling, embedding_size if project else None)
         # The states of the GRU have the size already.
         projects = project and text_tower is not None
@@ -63,11 +54,10 @@ class DualEncoder(EmbeddingModel):
                 f"image_tower = {image_tower!r} and text_tower = {text_tower!r} share no space; leave `project` at "
                 "true, or take both from one pair."
             )
-        sizes = {side.name: side.size for side in (self.image, self.text)}
-        if {*sizes.values()} != {embedding_size}:
+        if {self.image.size, self.text.size} != {embedding_size}:
             raise ValueError(
-                f"without `project` the vectors of images have {sizes['image']} numbers, those of captions "
-                f"{sizes['text']}, and embedding_size is {embedding_size}; where they are all one size, set "
+                f"without `project` the vectors of images have {self.image.size} numbers, those of captions "
+                f"{self.text.size}, and embedding_size is {embedding_size}; where they are all one size, set "
                 "embedding_size to it, and otherwise leave `project` at true."
             )
 
@@ -78,8 +68,22 @@ class DualEncoder(EmbeddingModel):
         return Code(l2_normalise(self.text(captions)))
 
     @property
-    def towers(self) -> dict[SidedName, Tower]:
+    def towers(self) -> dict[SideName, Tower]:
         return named_towers(self.image.encoder, self.text.encoder)
+
+
+def _image_encoder(tower: str | None, pooling: Pooling, feature_size: int) -> Tower | RegionFeatures:
+    if tower is None:
+        return RegionFeatures(feature_size)
+    return open_image_tower(tower, native=pooling == "native")
+
+
+def _text_encoder(
+    tower: str | None, pooling: Pooling, vocabulary_size: int, word_size: int, embedding_size: int
+) -> Tower | RecurrentText:
+    if tower is None:
+        return RecurrentText(vocabulary_size, word_size, embedding_size)
+    return open_text_tower(tower, vocabulary_size=vocabulary_size, native=pooling == "native")
 
 
 class Side(nn.Module):
@@ -87,14 +91,14 @@ class Side(nn.Module):
 
     def __init__(
         self,
-        name: SidedName,
+        name: SideName,
         tower: str | None,
         encoder: Tower | RegionFeatures | RecurrentText,
         pooling: Pooling,
         embedding_size: int | None,
     ) -> None:
         super().__init__()
-        self.name, self.encoder, self.pooling = name, encoder, pooling
+        self.encoder, self.pooling = encoder, pooling
         if pooling not in encoder.poolings:
             raise ValueError(
                 f'{name}_pooling = "{pooling}" is nothing that {tower or encoder.says} has; choose '
@@ -111,6 +115,7 @@ class Side(nn.Module):
 
     def _pooled(self, items: Any) -> Float[Tensor, "items size"]:
         if self.pooling == "native":
+            assert not isinstance(self.encoder, RegionFeatures)  # which do not allow it
             return self.encoder.native(items)
         if self.pooling == "cls":
             assert isinstance(self.encoder, Tower)  # nothing else allows it
@@ -132,9 +137,6 @@ class RegionFeatures(nn.Module):
 
     def states(self, images: Images) -> tuple[Tensor, Bool[Tensor, "images regions"] | None]:
         return zero_masked(images.features, images.mask), images.mask
-
-    def native(self, images: Images) -> Tensor:
-        raise NotImplementedError
 
 
 class RecurrentText(nn.Module):

@@ -18,7 +18,7 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.tower import SidedName, Tower, named_towers
+from aoq.models.towers.tower import SideName, Tower, named_towers
 from aoq.models.towers.transformer_text import TransformerText
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
@@ -73,7 +73,7 @@ class FragmentModel(MatchingModel):
             self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
 
     @property
-    def towers(self) -> dict[SidedName, Tower]:
+    def towers(self) -> dict[SideName, Tower]:
         return named_towers(self.image, self.text)
 
     def encode_images(self, images: Images) -> Code:

@@ -14,7 +14,7 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.tower import SidedName, Tower, named_towers
+from aoq.models.towers.tower import SideName, Tower, named_towers
 from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
@@ -89,7 +89,7 @@ class VSEInfinity(EmbeddingModel):
         return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
 
     @property
-    def towers(self) -> dict[SidedName, Tower]:
+    def towers(self) -> dict[SideName, Tower]:
         return named_towers(self.image, self.text)
 
     def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 Pooling = Literal["cls", "mean", "gpo", "native"]
-SidedName = Literal["image", "text"]
+SideName = Literal["image", "text"]
 
 
 class Tower(nn.Module, ABC):
@@ -76,9 +76,9 @@ class Tower(nn.Module, ABC):
         return [depth for depth in depths if depth]
 
 
-def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SidedName, Tower]:
+def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideName, Tower]:
     """Those of a model's two encoders that are towers."""
-    sides: dict[SidedName, nn.Module | None] = {"image": image, "text": text}
+    sides: dict[SideName, nn.Module | None] = {"image": image, "text": text}
     return {name: side for name, side in sides.items() if isinstance(side, Tower)}
 
 

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aoq.models.towers.described import seen_by_transformers
-from aoq.models.towers.halves import Source, checkpoint_gradients
 from aoq.models.towers.image_tower import ImageTower
+from aoq.models.towers.source import Source, checkpoint_gradients
 from aoq.models.towers.tower import offered
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading

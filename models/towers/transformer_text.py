@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from aoq.models.base import Captions
 from aoq.models.regions import zero_masked
-from aoq.models.towers.halves import Source, checkpoint_gradients
+from aoq.models.towers.source import Source, checkpoint_gradients
 from aoq.models.towers.tower import Tower, offered
 
 

@@ -1,4 +1,4 @@
-"""The halves of a pretrained pair of transformers, such as a CLIP: an encoder of images and one of texts."""
+"""Where towers of transformers come from: an encoder, or the half of a pretrained pair such as a CLIP."""
 
 from __future__ import annotations
 
