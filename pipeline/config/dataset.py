@@ -39,6 +39,8 @@ class Source(Section):
     extractor: str = "efficientnet-lite0"
     tokens: Literal["patches", "pooled"] = "patches"
     skip_broken: bool = False
+    pack: bool = False
+    """Keep the photographs in the folder, for image towers, where they are no files of their own."""
 
 
 class Noise(Section):

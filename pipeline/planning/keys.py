@@ -68,7 +68,8 @@ class Recipes:
         """What a source holds, wherever it lies, and what is made of it."""
         from aoq.pipeline.prepare.request import Request, source_fingerprint  # not above: most experiments have none
 
-        made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"})
+        later = set() if source.pack else {"pack"}
+        made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"} | later)
         return {**made, "content": source_fingerprint(Request.of_section(source, self.data_root))}
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
