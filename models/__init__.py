@@ -6,6 +6,7 @@ from typing import Any
 
 from aoq.models.base import MatchingModel
 from aoq.models.bfan import BFAN
+from aoq.models.dual_encoder import DualEncoder
 from aoq.models.imram import IMRAM
 from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN
@@ -26,6 +27,7 @@ MODELS: dict[str, type[MatchingModel]] = {
     "naaf": NAAF,
     "imram": IMRAM,
     "vse_infinity": VSEInfinity,
+    "dual_encoder": DualEncoder,
 }
 
 

@@ -8,22 +8,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.attention import Direction
+from aoq.models.towers.preprocessing import Preprocessing
+from aoq.models.towers.tower import SideName, Tower
 
 
 @dataclass(frozen=True)
 class Images:
     """A batch of images as region features; `mask` is True where a region is real (None: all are).
 
+    For models whose tower reads photographs, `features` are their 8-bit pixels, as the tower is to see them.
+
     In training mode BatchNorm takes each of `groups` equal parts of the batch by itself, as if they were encoded in
     turn. A selection of images is one group.
     """
 
-    features: Float[Tensor, "images regions features"]
+    features: Float[Tensor, "images regions features"] | UInt8[Tensor, "images height width 3"]
     mask: Bool[Tensor, "images regions"] | None = None
     boxes: Float[Tensor, "images regions coordinates"] | None = None
     groups: int = 1
@@ -164,13 +168,24 @@ class MatchingModel(nn.Module, ABC):
         without one."""
         return None
 
+    @property
+    def towers(self) -> dict[SideName, Tower]:
+        """Encoders that start from somebody's weights, by side."""
+        return {}
+
     def load_pretrained(self) -> None:
-        """Called once on a fresh model that is to be trained: parts that are pretrained take their weights."""
-        return
+        """Called once on a fresh model that is to be trained: towers take the weights they were published with."""
+        for tower in self.towers.values():
+            tower.load_pretrained()
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How photographs are to be seen, where the model reads them; None of one that reads region features."""
+        return getattr(self.towers.get("image"), "preprocessing", None)
 
     def pretrained_parameters(self) -> list[nn.Parameter]:
-        """Parameters that start from somebody's weights, and are trained at a rate of their own."""
-        return []
+        """What is trained at a rate of its own: the networks of the towers."""
+        return [one for tower in self.towers.values() for one in tower.network.parameters()]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Called before the first step of each epoch of a training, counted from 0."""

@@ -17,6 +17,9 @@ from aoq.models.blocks import Block, Regions
 from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
+from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.tower import SideName, Tower, named_towers
+from aoq.models.towers.transformer_text import TransformerText
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
 
@@ -25,7 +28,9 @@ class FragmentModel(MatchingModel):
     """A model that compares every word with every region; it says how in `compare`, for a block of pairs.
 
     A region is l2(W v + b), a word the l2-normalised state of a GRU, of which two directions are averaged.
-    `weight_norm` learns the norm of W apart from its direction.
+    `weight_norm` learns the norm of W apart from its direction. With `image_tower` regions are the patches of a
+    pretrained encoder of photographs, with `text_tower` words are the word pieces of one of texts, through a linear
+    layer.
     """
 
     attends = True
@@ -44,22 +49,37 @@ class FragmentModel(MatchingModel):
         normalise_captions: bool = True,
         weight_norm: bool = False,
         word_dropout: float = 0.0,
+        image_tower: str | None = None,
+        text_tower: str | None = None,
     ) -> None:
         super().__init__()
+        self.image = None if image_tower is None else open_image_tower(image_tower)
+        feature_size = feature_size if self.image is None else self.image.size
         self.normalise_images, self.normalise_captions = normalise_images, normalise_captions
         project = Projection(feature_size, embedding_size)
         if weight_norm:
             parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
         self.project = project
-        self.text = TextEncoder(
-            vocabulary_size,
-            word_size=word_size,
-            embedding_size=embedding_size,
-            bidirectional=bidirectional,
-            dropout=word_dropout,
-        )
+        self.text: TextEncoder | TransformerText
+        if text_tower is None:
+            self.text = TextEncoder(
+                vocabulary_size,
+                word_size=word_size,
+                embedding_size=embedding_size,
+                bidirectional=bidirectional,
+                dropout=word_dropout,
+            )
+        else:
+            self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+
+    @property
+    def towers(self) -> dict[SideName, Tower]:
+        return named_towers(self.image, self.text)
 
     def encode_images(self, images: Images) -> Code:
+        return self.encode_regions(images if self.image is None else self.image.regions(images))
+
+    def encode_regions(self, images: Images) -> Code:
         regions = self.project(zero_masked(images.features, images.mask))
         regions = l2_normalise(regions) if self.normalise_images else regions
         return Code(zero_masked(regions, images.mask), images.mask)

@@ -38,15 +38,19 @@ class PFAN(SCAN):
         mask_padding: bool = False,
         **options: Any,
     ) -> None:
+        if options.get("image_tower") is not None:
+            raise ValueError(
+                "PFAN needs the box of every region, and patches come without; leave `image_tower` out, or choose scan."
+            )
         super().__init__(feature_size=feature_size + position_size, aggregation=aggregation, **options)
         self.grid, self.mask_padding = grid, mask_padding
         self.block_embedding = nn.Embedding(grid * grid + 1, position_size)
         self.position_query = nn.Linear(feature_size, position_size)
 
-    def encode_images(self, images: Images) -> Code:
+    def encode_regions(self, images: Images) -> Code:
         features = zero_masked(images.features, images.mask)
         placed = torch.cat([features, self.position(features, images)], dim=2)
-        return super().encode_images(replace(images, features=placed))
+        return super().encode_regions(replace(images, features=placed))
 
     def position(
         self, features: Float[Tensor, "images regions features"], images: Images

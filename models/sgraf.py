@@ -45,14 +45,14 @@ class _SGRAF(FragmentModel):
         **encoders: Any,
     ) -> None:
         super().__init__(embedding_size=embedding_size, word_dropout=dropout, **encoders)
-        self.regions = regions
-        self.pool_image = Pooling(embedding_size, regions, dropout)
+        self.regions = regions if self.image is None else self.image.count_patches()
+        self.pool_image = Pooling(embedding_size, self.regions, dropout)
         self.pool_caption = Pooling(embedding_size, None, dropout)
         self.local_similarity = _linear(embedding_size, similarity_size)
         self.global_similarity = _linear(embedding_size, similarity_size)
         self.score = _linear(similarity_size, 1)
 
-    def encode_images(self, images: Images) -> Code:
+    def encode_regions(self, images: Images) -> Code:
         count = images.features.shape[1]
         if count != self.regions:
             raise ValueError(
@@ -64,7 +64,7 @@ class _SGRAF(FragmentModel):
                 f"{type(self).__name__} normalises each region slot over the batch, so no region may be masked; "
                 "remove {split}_mask.npy, or keep only the regions that all images have with `max_regions`."
             )
-        code = super().encode_images(Images(images.features))
+        code = super().encode_regions(Images(images.features))
         return Code(code.vectors, pooled=self.pool_image(code.vectors, None, images.groups))
 
     def encode_captions(self, captions: Captions) -> Code:

@@ -13,6 +13,8 @@ from aoq.models.gpo import GPO, SizeAugmentation, ranks
 from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
+from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.tower import SideName, Tower, named_towers
 from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
@@ -26,8 +28,9 @@ class VSEInfinity(EmbeddingModel):
     released code does so with regions; of the words chosen so, it leaves out 40 %, replaces 50 % by <mask> and 10 % by
     any word: `augment_words = "mask"`. The word <mask> is the model's own, after those of the vocabulary.
 
-    `text_tower`, "transformers:NAME_OR_PATH", stands in place of the GRU: the paper's BERT. Captions are then ids of
-    its own tokeniser, whose first and last ids are never left out.
+    `image_tower` gives patches of photographs in place of regions. `text_tower`, "transformers:NAME_OR_PATH", stands in
+    place of the GRU: the paper's BERT. Captions are then ids of its own tokeniser, whose first and last ids are never
+    left out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
     the embedding. Its statistics are of real regions, those of the code of zero padding too.
@@ -43,8 +46,11 @@ class VSEInfinity(EmbeddingModel):
         size_augmentation: float = 0.2,
         augment_words: Literal["drop", "mask"] = "drop",
         text_tower: str | None = None,
+        image_tower: str | None = None,
     ) -> None:
         super().__init__()
+        self.image = None if image_tower is None else open_image_tower(image_tower)
+        feature_size = feature_size if self.image is None else self.image.size
         self.augment = SizeAugmentation(size_augmentation)
         self.mask_word = vocabulary_size if augment_words == "mask" else None
         self.project = Projection(feature_size, embedding_size)
@@ -58,7 +64,7 @@ class VSEInfinity(EmbeddingModel):
         if text_tower is not None:
             if self.mask_word is not None:
                 raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
-            self.text = TransformerText(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+            self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
         else:
             self.text = TextEncoder(
                 vocabulary_size + (self.mask_word is not None),
@@ -69,6 +75,7 @@ class VSEInfinity(EmbeddingModel):
         self.pool_regions, self.pool_words = GPO(), GPO()
 
     def encode_images(self, images: Images) -> Code:
+        images = images if self.image is None else self.image.regions(images)
         mask = images.mask
         if self.training:
             every = torch.ones(images.features.shape[:2], dtype=torch.bool, device=images.features.device)
@@ -81,12 +88,9 @@ class VSEInfinity(EmbeddingModel):
             captions = self._augmented(captions)
         return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
 
-    def load_pretrained(self) -> None:
-        if isinstance(self.text, TransformerText):
-            self.text.load_pretrained()
-
-    def pretrained_parameters(self) -> list[nn.Parameter]:
-        return [*self.text.network.parameters()] if isinstance(self.text, TransformerText) else []
+    @property
+    def towers(self) -> dict[SideName, Tower]:
+        return named_towers(self.image, self.text)
 
     def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
         """W v + MLP(v) of the real regions, and zero elsewhere."""

@@ -18,6 +18,7 @@ ROWS = [
         "aoq.pipeline.columns",
         "aoq.pipeline.digests",
         "aoq.pipeline.inputs",
+        "aoq.pipeline.loading",
         "aoq.pipeline.manifest",
         "aoq.pipeline.engine",
         "aoq.pipeline.extras",

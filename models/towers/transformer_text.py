@@ -1,4 +1,4 @@
-"""A pretrained text encoder of transformers, BERT for one, in place of a GRU."""
+"""A pretrained text encoder of transformers: BERT and its kin, or the text half of a CLIP or a SigLIP."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from aoq.models.base import Captions
 from aoq.models.regions import zero_masked
-from aoq.pipeline.extras import import_extra
+from aoq.models.towers.source import Source, checkpoint_gradients
+from aoq.models.towers.tower import Tower, offered
 
 
-class TransformerText(nn.Module):
-    """The last hidden states of `transformers:NAME_OR_PATH`, through one linear layer.
+class TransformerText(Tower):
+    """The last hidden states of `transformers:NAME_OR_PATH`, if `embedding_size` is given through one linear layer.
 
-    Captions are ids of that model's own tokeniser. Weights are random until `load_pretrained`, so that saved ones can
-    be loaded where only the configuration is at hand.
+    Captions are ids of that model's own tokeniser. The vector that a CLIP itself makes is that of the last id, through
+    its projection; SigLIP's is that of the last place, after padding, which it sees as any other id.
     """
 
-    def __init__(self, name: str, *, vocabulary_size: int, embedding_size: int) -> None:
+    def __init__(
+        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+    ) -> None:
         super().__init__()
-        library, _, self.source = name.partition(":")
-        if library != "transformers" or not self.source:
-            raise ValueError(f"there is no text tower {name!r}; known is transformers:NAME_OR_PATH.")
-        config = _library().AutoConfig.from_pretrained(self.source)
+        self.source = source = Source.open(name, "text", native=native)
+        config = source.config
         if getattr(config, "vocab_size", None) is None or getattr(config, "is_encoder_decoder", False):
             raise ValueError(f"{name} is no text encoder; choose one, such as transformers:bert-base-uncased.")
         if config.vocab_size < vocabulary_size:
@@ -33,30 +35,50 @@ class TransformerText(nn.Module):
                 f"{name} knows {config.vocab_size} ids, and the captions' tokeniser has {vocabulary_size}; set "
                 f'[dataset] tokeniser = "{name}".'
             )
-        self.network = _without_pooler(_library().AutoModel.from_config(config, dtype=torch.float32))
-        self.project = nn.Linear(config.hidden_size, embedding_size)
-        self.padding = config.pad_token_id or 0
+        self.network = source.build()
+        self.size = config.hidden_size if embedding_size is None else embedding_size
+        self.project = nn.Identity() if embedding_size is None else nn.Linear(config.hidden_size, embedding_size)
+        self.longest: int | None = getattr(config, "max_position_embeddings", None)
+        self.sees_padding = source.is_half and config.model_type.startswith("siglip")
+        self.padding = getattr(config, "pad_token_id", None)
+        if self.sees_padding and self.padding is None:
+            raise ValueError(f"{name} sees padding, and its configuration has no pad_token_id; add the tokeniser's.")
+        # The first state of a half has seen nothing (CLIP), or means nothing (SigLIP).
+        self.poolings = offered(first=not source.is_half, native=source.is_half)
+        if source.is_half:
+            self.native_size = getattr(config, "projection_size", None) or getattr(config, "projection_dim", None)
 
     def load_pretrained(self) -> None:
-        found = _library().AutoModel.from_pretrained(self.source, dtype=torch.float32)
-        self.network.load_state_dict(_without_pooler(found).state_dict())
+        self.source.load_into(self.network)
 
-    def states(self, captions: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
+    def checkpoint_gradients(self) -> None:
+        checkpoint_gradients(self.network)
+
+    def states(self, items: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
         """The state at every id, zero at padding, and the mask of real ids."""
+        found, mask = self._run(items)
+        return zero_masked(self.project(found.last_hidden_state[:, : mask.shape[1]]), mask), mask
+
+    def first(self, items: Captions) -> Float[Tensor, "captions size"]:
+        return self.states(items)[0][:, 0]
+
+    def native(self, items: Captions) -> Float[Tensor, "captions native_size"]:
+        found, _ = self._run(items)
+        vectors = getattr(found, "text_embeds", None)
+        return found.pooler_output if vectors is None else vectors
+
+    def _run(self, captions: Captions) -> tuple[Any, Bool[Tensor, "captions words"]]:
+        """What the network gives, and which ids are real."""
         longest = int(captions.lengths.max())
+        if self.longest is not None and longest > self.longest:
+            raise ValueError(
+                f"a caption has {longest} ids, and {self.source.name} takes {self.longest}; set that as its "
+                "tokeniser's model_max_length."
+            )
         words, lengths = captions.words[:, :longest], captions.lengths.to(captions.words.device)
         mask = torch.arange(longest, device=words.device) < lengths.unsqueeze(1)
-        words = words.masked_fill(~mask, self.padding)
-        states = self.network(input_ids=words, attention_mask=mask.long()).last_hidden_state
-        return zero_masked(self.project(states), mask), mask
-
-
-def _library() -> Any:
-    return import_extra("transformers", "transformers", "a text tower")
-
-
-def _without_pooler(network: Any) -> Any:
-    """BERT's further layer on the first state has no part in the states."""
-    if getattr(network, "pooler", None) is not None:
-        network.pooler = None
-    return network
+        words = words.masked_fill(~mask, self.padding or 0)
+        if not self.sees_padding:
+            return self.network(input_ids=words, attention_mask=mask.long()), mask
+        assert self.longest is not None  # a SigLIP's configuration says it
+        return self.network(input_ids=F.pad(words, (0, self.longest - longest), value=self.padding)), mask

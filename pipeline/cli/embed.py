@@ -42,8 +42,8 @@ def embed(
     from aoq.pipeline.embedding_blocks import finish_embeddings
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.prepare.encoders import open_encoder
+    from aoq.pipeline.prepare.photographs import open_photographs
     from aoq.pipeline.produce.encoding import Encoding, write_encoded
-    from aoq.pipeline.produce.photographs import open_photographs
 
     engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     if output.exists():

@@ -19,6 +19,8 @@ class DemoWorld(Section):
     """How much a caption tells of its scene: all (about 3 % are true of another scene too), or a part (about 40 %)."""
     feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """The standard deviation of what is added to every feature; an object's own features have about 1.9."""
+    pictures: bool = False
+    """Draw every scene as well, for models whose image tower reads photographs."""
 
 
 class Source(Section):
@@ -37,6 +39,8 @@ class Source(Section):
     extractor: str = "efficientnet-lite0"
     tokens: Literal["patches", "pooled"] = "patches"
     skip_broken: bool = False
+    pack: bool = False
+    """Keep the photographs in the folder, for image towers, where they are no files of their own."""
 
 
 class Noise(Section):

@@ -15,6 +15,11 @@ from aoq.pipeline.config.section import Section
 from aoq.pipeline.config.tables import Mining, Refresh
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
+TOWER_OPTIONS = {
+    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing")},
+    "augment": {"image"},
+}
+"""Options of a training, and the towers of which one must be there."""
 TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
 
@@ -67,6 +72,7 @@ class Experiment(Section):
         given = [key for key in rounds if getattr(self, key) is not None]
         idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
         self._check_words()
+        self._check_towers()
         if self.co_teaching is not None:
             if idle:
                 raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
@@ -85,17 +91,36 @@ class Experiment(Section):
             raise ValueError(
                 f"[model] text_tower = {tower!r} reads the ids of its own tokeniser; set [dataset] tokeniser to it too"
             )
-        for name in ("first_round", "second_round", "co_teaching"):
-            if tower is None and getattr(getattr(self, name), "tower_rate", None) is not None:
-                raise ValueError(
-                    f"[{name}] tower_rate belongs to a model with a pretrained tower, and [model] {self.model.name} "
-                    "has none; leave it out, or set `text_tower`"
-                )
-        if tokeniser is not None and self.model.attends:
+        if tokeniser is not None and tower is None and self.model.attends:
             raise ValueError(
                 f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
-                "leave it out, or choose a model that compares whole captions"
+                "leave it out, set `text_tower`, or choose a model that compares whole captions"
             )
+
+    def _check_towers(self) -> None:
+        """Refuse options of towers where there are none."""
+        sides = {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
+        if "image" in sides and self.dataset.demo is not None and not self.dataset.demo.pictures:
+            raise ValueError(
+                "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
+            )
+        if "image" in sides and self.dataset.max_regions is not None:
+            raise ValueError("[dataset] max_regions cuts region features, and an image_tower reads none; leave it out")
+        for name in ("first_round", "second_round", "co_teaching"):
+            section = getattr(self, name)
+            for option, needed in TOWER_OPTIONS.items():
+                if getattr(section, option, None) is not None and not sides & needed:
+                    towers = " or ".join(f"`{side}_tower`" for side in sorted(needed))
+                    raise ValueError(
+                        f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {self.model.name} "
+                        f"has none; leave it out, or set {towers}"
+                    )
+
+            if absent := sorted({*(getattr(section, "freeze", None) or ())} - sides):
+                raise ValueError(
+                    f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
+                    "take it out, or set one"
+                )
 
     def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:

@@ -94,6 +94,8 @@ class Fragments(Encoders):
     normalise_images: bool = True
     normalise_captions: bool = True
     weight_norm: bool = False
+    image_tower: str | None = None
+    text_tower: str | None = None
 
 
 class SCAN(Fragments):
@@ -143,9 +145,22 @@ class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
     augment_words: Literal["drop", "mask"] = "drop"
     text_tower: str | None = None
+    image_tower: str | None = None
+
+
+Pooling = Literal["cls", "mean", "gpo", "native"]
+
+
+class DualEncoder(Encoders):
+    embedding_size: PositiveInt = 512
+    image_tower: str | None = None
+    text_tower: str | None = None
+    image_pooling: Pooling = "mean"
+    text_pooling: Pooling = "mean"
+    project: bool = True
 
 
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
     section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
-} | {"vse_infinity": VSEInfinity}
+} | {"vse_infinity": VSEInfinity, "dual_encoder": DualEncoder}

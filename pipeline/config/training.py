@@ -11,6 +11,7 @@ from aoq.pipeline.config.section import Array, Margin, Section
 
 StartUp = Literal["auto"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+Augmentation = Literal["crop", "flip", "randaugment"]
 
 
 class Constraint(Section):
@@ -54,10 +55,35 @@ class Schedule(Section):
     gradient_clip: PositiveFloat = 2.0
     weight_decay: PositiveFloat | None = None
     """Decoupled from the gradient (AdamW); by default Adam without any."""
+    decay_biases: Literal[False] | None = None
+    """`false`: biases and norms, which have one dimension, do not decay."""
+    schedule: Literal["cosine"] | None = None
+    """`cosine`: the learning rate falls to 0 along half a cosine, in place of `decay_epochs`."""
+    warmup_steps: PositiveInt | None = None
+    """The learning rate rises linearly over the first of all steps."""
+    ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """The decay of an exponential moving average of the weights, which is evaluated and kept in their place."""
+    freeze: Array[Literal["image", "text"]] | None = None
+    """The towers whose pretrained weights stay as they are."""
+    layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Each layer of a tower is trained at this share of the rate of the layer above it; the highest at `tower_rate`."""
+    gradient_checkpointing: Literal[True] | None = None
+    """Towers compute activations again in the backward pass, in place of keeping them: less memory, more time."""
+    augment: Array[Augmentation] | None = None
+    """What happens to photographs before an image tower sees them, anew in each epoch: a random crop of at least half
+    of the image; a flip where no caption of it names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
     precision: Precision = "float32"
     """In what models encode and compare. It is no setting of the engine, since another gives other weights."""
+
+    @model_validator(mode="after")
+    def _options_are_used(self) -> Schedule:
+        if self.schedule is not None and self.decay_epochs:
+            raise ValueError('schedule = "cosine" stands in place of `decay_epochs`; leave one of them out')
+        if self.decay_biases is False and self.weight_decay is None:
+            raise ValueError("decay_biases = false says which weights decay, and none do; set `weight_decay` as well")
+        return self
 
 
 class Training(Schedule):

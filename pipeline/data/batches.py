@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32
+from jaxtyping import Int, Int32, UInt8
 
 from aoq.models.base import Captions, Images
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 
 
+class Pixels(ABC):
+    """The photographs of a split as an image tower sees them, row by row."""
+
+    @abstractmethod
+    def read(self, rows: Int[np.ndarray, " batch"]) -> UInt8[torch.Tensor, "batch height width 3"]:
+        """A function of the rows alone."""
+
+    @abstractmethod
+    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> Pixels:
+        """The same photographs, changed at random: a function of the rows, the seed and the epoch."""
+
+
 @dataclass(frozen=True)
 class PairData:
-    """A split with its captions tokenised; `max_regions` keeps the first regions of each image only."""
+    """A split with its captions tokenised; `max_regions` keeps the first regions of each image only.
+
+    With `pixels`, its images are photographs, in place of region features.
+    """
 
     split: Split
     tokens: TokenisedCaptions
     max_regions: int | None = None
+    pixels: Pixels | None = None
 
-    def images(self, rows: Int[np.ndarray, " batch"] | slice) -> Images:
+    def augmented(self, ways: tuple[str, ...] | None, seed: int, epoch: int) -> PairData:
+        """The split as an epoch of a training sees it."""
+        if ways is None or self.pixels is None:
+            return self
+        return replace(self, pixels=self.pixels.augmented(ways, seed, epoch))
+
+    def images(self, rows: Int[np.ndarray, " batch"]) -> Images:
+        if self.pixels is not None:
+            return Images(self.pixels.read(rows))
+
         def read(array: np.ndarray, dtype: type) -> torch.Tensor:
             return torch.from_numpy(np.array(array[rows, : self.max_regions], dtype=dtype))
 

@@ -21,7 +21,10 @@ TOKENISE_AGAIN = "remove it and tokenise again"
 
 @dataclass(frozen=True)
 class TokenisedCaptions:
-    """Caption c is `words[offsets[c]:offsets[c + 1]]`, `<start>` and `<end>` included; each has a word."""
+    """Caption c is `words[offsets[c]:offsets[c + 1]]`, `<start>` and `<end>` included; each has a word.
+
+    Tokenisers of transformers have tokens of their own in their place, SigLIP's the last alone.
+    """
 
     words: Int32[np.ndarray, " tokens"]
     offsets: Int64[np.ndarray, " captions_and_one"]
@@ -31,8 +34,8 @@ class TokenisedCaptions:
             raise ValueError("words are ids from 0, one after the other, and offsets where each caption begins.")
         if self.offsets[:1].tolist() != [0] or self.offsets[-1] != len(self.words):
             raise ValueError(f"offsets must run from 0 to the number of words, {len(self.words)}.")
-        if len(self) and self.lengths.min() < 3:
-            raise ValueError(f"caption {int(self.lengths.argmin())} has no word between <start> and <end>.")
+        if len(self) and self.lengths.min() < 2:
+            raise ValueError(f"caption {int(self.lengths.argmin())} has no word.")
 
     @classmethod
     def build(cls, captions: Sequence[str], vocabulary: Vocabulary) -> TokenisedCaptions:

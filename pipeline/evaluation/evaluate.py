@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,10 +59,16 @@ def evaluate(
 
     `vocabulary` is what the model was trained with: `vocabulary.json` or the folder `tokeniser` of its dataset
     artefact, or an official file.
-    `max_regions` keeps the first regions of each image, as in training.
+    `max_regions` keeps the first regions of each image, as in training. A model with an image tower reads the folder's
+    photographs, as `aoq prepare` lists or packs them.
     """
     opened = open_split(Path(folder), split)
     tokens = tokenised(opened.captions, read_words(Path(vocabulary)))
     place = torch.device(device)
-    matrix = similarity_matrix(model.to(place), PairData(opened, tokens, max_regions), place)
+    pairs = PairData(opened, tokens, max_regions)
+    if model.preprocessing is not None:
+        from aoq.pipeline.prepare.pixels import open_pixels  # not above: most models read features
+
+        pairs = replace(pairs, pixels=open_pixels(Path(folder), opened, model.preprocessing))
+    matrix = similarity_matrix(model.to(place), pairs, place)
     return evaluate_similarity(matrix, opened.image_of, opened.identity, folds=folds)

@@ -15,7 +15,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import OnlineLoss, control_version
 from aoq.pipeline.config.screen import FILES, Screen
 from aoq.pipeline.config.tables import Mining
-from aoq.pipeline.config.training import CoTeaching, SecondRound, Training
+from aoq.pipeline.config.training import CoTeaching, Schedule, SecondRound, Training
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path
@@ -24,9 +24,11 @@ from aoq.pipeline.digests import file_sha256, known_sha256
 VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
-LATER_WORLD = {"detail", "feature_noise"}
+LATER_WORLD = {"detail", "feature_noise", "pictures"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
-LATER_CO_TEACHING = {"start_up", "weight_decay", "tower_rate", "precision"}
+LATER_CO_TEACHING = {"start_up", "precision"} | {
+    name for name, field in Schedule.model_fields.items() if field.default is None
+}
 """Options that came later: they have no part in keys while they are not used."""
 
 
@@ -59,6 +61,8 @@ class Recipes:
             vocabulary = pretrained(data.tokeniser)
         cut = {} if data.train_images is None else {"train_images": data.train_images}
         ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **self._noise(data.noise)}
+        if data.folder is not None and reads_photographs(experiment):
+            ingredients["photographs"] = {name: _photographs(folder, name) for name in (data.train, data.dev)}
         stages["dataset"] = self.artifact("dataset", ingredients, *stages.values())
         return folder, stages
 
@@ -66,7 +70,8 @@ class Recipes:
         """What a source holds, wherever it lies, and what is made of it."""
         from aoq.pipeline.prepare.request import Request, source_fingerprint  # not above: most experiments have none
 
-        made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"})
+        later = set() if source.pack else {"pack"}
+        made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"} | later)
         return {**made, "content": source_fingerprint(Request.of_section(source, self.data_root))}
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
@@ -145,6 +150,8 @@ class Recipes:
         is_known = data.folder is None or options["split"] in (data.train, data.dev)
         content = None if is_known else split_fingerprint(folder, options["split"])
         shaped = {**options, "content": content, **mean}
+        if content is not None and reads_photographs(experiment):
+            shaped["photographs"] = _photographs(folder, options["split"])
         if data.folder is None:  # known by its key, and need not be there yet
             truth = {"truth": 1} if data.demo is not None else {}
             return self.artifact("evaluation", shaped | truth, *scored)
@@ -169,6 +176,17 @@ def pretrained(name: str) -> dict[str, Any]:
         return {"encoder": name}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}
+
+
+def reads_photographs(experiment: Experiment) -> bool:
+    """Whether the model's images are photographs, in place of region features."""
+    return getattr(experiment.model, "image_tower", None) is not None
+
+
+def _photographs(folder: Path, split: str) -> str:
+    from aoq.pipeline.prepare.photographs import photographs_fingerprint  # not above: most experiments need none
+
+    return photographs_fingerprint(folder, split)
 
 
 def control_training(training: Training) -> Training:
@@ -210,9 +228,11 @@ def values(section: BaseModel) -> dict[str, Any]:
 
 
 def _model(experiment: Experiment) -> dict[str, Any]:
-    model = values(experiment.model)
-    if (tower := model.get("text_tower")) is not None:
-        model["text_tower"] = pretrained(tower)
+    later = {"image_tower", "text_tower"} if experiment.model.attends else {"image_tower"}
+    model = {name: value for name, value in values(experiment.model).items() if value is not None or name not in later}
+    for option in ("image_tower", "text_tower"):
+        if (tower := model.get(option)) is not None:
+            model[option] = pretrained(tower)
     return {"model": model, "max_regions": experiment.dataset.max_regions}
 
 

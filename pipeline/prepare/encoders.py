@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
 from aoq.pipeline.prepare.extractors.by_open_clip import load_open_clip
 from aoq.pipeline.prepare.extractors.by_sentence_transformers import encode_texts, open_sentence_transformers
 from aoq.pipeline.prepare.extractors.by_transformers import open_transformers
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.loading import loading
 
 EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
 KNOWN = "transformers:NAME_OR_PATH, open_clip:NAME/TAG and sentence-transformers:NAME_OR_PATH"

@@ -12,7 +12,7 @@ import numpy as np
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.loading import loading
+from aoq.pipeline.loading import loading
 
 LONGEST = 512
 """Of a caption, in ids, where the tokeniser itself sets no lower limit."""
@@ -20,7 +20,7 @@ LONGEST = 512
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tokeniser of transformers, in place of a vocabulary; a caption's special tokens are its first and last ids."""
+    """A tokeniser of transformers, in place of a vocabulary; a caption's last id is a special token."""
 
     tokeniser: Any
 
@@ -55,10 +55,10 @@ class Pieces:
         encoded = self.tokeniser(list(captions), truncation=True, max_length=longest)["input_ids"]
         special = set(self.tokeniser.all_special_ids)
         for line, (caption, ids) in enumerate(zip(captions, encoded, strict=True), start=1):
-            if len(ids) < 3 or not {ids[0], ids[-1]} <= special:
+            if special.issuperset(ids) or ids[-1] not in special:
                 raise ValueError(
-                    f"caption {line} ({caption!r}) became the ids {ids}; there must be one or more between two special "
-                    "tokens: write a word, or choose a tokeniser that puts captions between them, as BERT's does."
+                    f"caption {line} ({caption!r}) became the ids {ids}; there must be one or more, and then a special "
+                    "token: write a word, or choose a tokeniser that ends captions so, as BERT's and SigLIP's do."
                 )
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return TokenisedCaptions(np.concatenate(encoded).astype(np.int32), offsets)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from aoq.models.towers.preprocessing import Seen, stacked
 from aoq.pipeline.orphans import die_with_parent
-from aoq.pipeline.prepare.extractors.preprocessing import Seen, stacked
 from aoq.pipeline.prepare.images import decode, thumbnail
 from aoq.pipeline.prepare.sources.listing import Images
 

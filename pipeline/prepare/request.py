@@ -50,6 +50,7 @@ class Request:
             section.extractor,
             section.tokens,
             section.skip_broken,
+            section.pack,
         )
 
 

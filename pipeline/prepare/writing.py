@@ -15,7 +15,8 @@ from aoq.pipeline.prepare.sources.listing import Listing
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.terminal import visible
 
-GROUP_IMAGES = 256
+GROUP_IMAGES = 16
+"""Packed images that are read together: a training reads them in random order."""
 BLOCK = 4096
 SCHEMA = pa.schema(
     {"id": pa.string(), "path": pa.string(), "sha256": pa.string(), "width": pa.int32(), "height": pa.int32()}

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
+from aoq.models.towers.opening import open_image_tower
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
-from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.batches import PairData, Pixels
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.files import open_features, read_pairs
@@ -27,7 +30,10 @@ from aoq.pipeline.inputs import Verify, planned_file, take_in
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import pretrained
 from aoq.pipeline.planning.opening import open_checked, take_in_files
+from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.prepare.pieces import Pieces, read_words, tokenised
+from aoq.pipeline.prepare.pixels import open_pixels
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request, source_fingerprint
 from aoq.pipeline.progress import show_progress
@@ -43,7 +49,9 @@ def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
     demo = chain.experiment.dataset.demo
     assert demo is not None  # only experiments on the demo have this stage
     build.clear()
-    write_demo_world(build.directory, **demo.model_dump())
+    write_demo_world(build.directory, **demo.model_dump(exclude={"pictures"}))
+    if demo.pictures:
+        write_demo_pictures(build.directory)
 
 
 def produce_prepared(chain: Chain, build: Build, engine: Engine) -> None:
@@ -134,7 +142,7 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     config = chain.experiment.dataset
     split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)
     tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
-    return PairData(split, tokens, config.max_regions)
+    return PairData(split, tokens, config.max_regions, _pixels(chain, split))
 
 
 def open_named_pairs(chain: Chain, name: str, verify: Verify = "sampled") -> PairData:
@@ -146,14 +154,47 @@ def as_pairs(chain: Chain, split: Split) -> PairData:
     """The split as the chain's models read it."""
     config = chain.experiment.dataset
     words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else PIECES))
-    return PairData(split, tokenised(split.captions, words), config.max_regions)
+    return PairData(split, tokenised(split.captions, words), config.max_regions, _pixels(chain, split))
+
+
+def _pixels(chain: Chain, split: Split) -> Pixels | None:
+    """The split's photographs, where the model reads them.
+
+    Raises:
+        ValueError: for photographs that are not those that keys were made of.
+    """
+    tower = getattr(chain.experiment.model, "image_tower", None)
+    if tower is None:
+        return None
+    evaluated = {chain.experiment.evaluation.split: chain["evaluation"].ingredients.get("photographs")}
+    planned = evaluated | chain["dataset"].ingredients.get("photographs", {})
+    if expected := planned.get(split.name):
+        take_in(f"photographs of {split.name}", partial(_as_photographed, chain.folder, split.name, expected))
+    images = open_features(split_paths(chain.folder, split.name)["ims.npy"]).shape[0]
+    with torch.device("meta"):  # its weights are not needed
+        seen = open_image_tower(tower).preprocessing
+    return open_pixels(chain.folder, split, seen, images)
+
+
+def _as_photographed(folder: Path, split: str, expected: str) -> str:
+    if photographs_fingerprint(folder, split) != expected:
+        raise ValueError(f"{folder}: the photographs of {split!r} were changed after the run was planned; run again.")
+    return expected
 
 
 def check_pretrained(chain: Chain) -> None:
-    """Raise if the tokeniser, which is the text tower's too, is no longer what keys were made of."""
-    name = chain.experiment.dataset.tokeniser
-    if name is not None and pretrained(name) != chain["dataset"].ingredients["vocabulary"]:
-        raise ValueError(f"{name} was changed after the run was planned; run again.")
+    """Raise if the tokeniser, which is the text tower's too, or the image tower is no longer what keys were made of."""
+    words, tower = chain.experiment.dataset.tokeniser, getattr(chain.experiment.model, "image_tower", None)
+    planned = [(words, chain["dataset"].ingredients["vocabulary"])]
+    planned += [(tower, stage.ingredients["model"]["image_tower"]) for stage in _trainings(chain)[:1]]
+    for name, expected in planned:
+        if name is not None and pretrained(name) != expected:
+            raise ValueError(f"{name} was changed after the run was planned; run again.")
+
+
+def _trainings(chain: Chain) -> list[Artifact]:
+    """The artefacts whose keys are made of the model."""
+    return [made for made in chain.stages.values() if "image_tower" in made.ingredients.get("model", {})]
 
 
 def fingerprint(chain: Chain) -> str:
@@ -173,6 +214,8 @@ def model_options(chain: Chain) -> dict[str, Any]:
 def check_inputs(model: type[MatchingModel], pairs: PairData) -> None:
     """Raise if the split lacks what the model needs, before anything is trained."""
     split, name = pairs.split, model.__name__
+    if pairs.pixels is not None:
+        return
     if model.needs_boxes and split.boxes is None:
         raise ValueError(
             f"{name} needs to know where regions lie, and split {split.name!r} has no {split.name}_boxes.npy; write "

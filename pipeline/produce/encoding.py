@@ -17,7 +17,8 @@ from aoq.pipeline.embedding_blocks import Side, write_embeddings
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.encoders import Encoder, open_encoder
 from aoq.pipeline.prepare.images_job import ImagesJob, Sample, bytes_of_room
-from aoq.pipeline.produce.photographs import Photographs, encoded_sides, encoding_of, open_photographs
+from aoq.pipeline.prepare.photographs import Photographs, open_photographs
+from aoq.pipeline.produce.photographs import encoded_sides, encoding_of
 from aoq.pipeline.progress import Report
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import write_atomically

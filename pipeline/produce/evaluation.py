@@ -47,7 +47,8 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=options.folds)
     build.notes |= measure_annotations(similarity, split, chain.folder, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
-    if not chain.members and len(models) == 1 and models[0].attends:
+    # What is known of phrases is of words and regions, not of word pieces and patches.
+    if not chain.members and len(models) == 1 and models[0].attends and not models[0].towers:
         phrases = find_phrases(chain.folder, split)
         curve = measure_attention(models[0], pairs, phrases, device) if phrases is not None else None
         build.notes |= {"attention": curve} if curve else {}

@@ -2,76 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Integer, UInt8
 from torch import Tensor
 
+from aoq.models.towers.preprocessing import stacked
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.embedding_blocks import Side
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.encoders import Encoder
-from aoq.pipeline.prepare.extractors.preprocessing import stacked
 from aoq.pipeline.prepare.images import FORMATS, decode
-from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
-from aoq.pipeline.reading import reading
+from aoq.pipeline.prepare.photographs import Photographs, open_photographs
+from aoq.pipeline.prepare.sources.listing import Files
 
 AT_ONCE = 32
 """Images, or captions."""
-
-
-@dataclass(frozen=True)
-class Photographs:
-    """The photographs of a split in order, as they were when the folder was prepared."""
-
-    images: Images
-    sha256: Sequence[str]
-
-    def read(self, row: int) -> bytes:
-        """The encoded photograph.
-
-        Raises:
-            ValueError: for one that was changed since, or is gone.
-        """
-        try:
-            content = self.images.read(row)
-            if hashlib.sha256(content).hexdigest() != self.sha256[row]:
-                raise ValueError("was changed since the folder was prepared")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{self.images.describe(row)}: {error}; prepare the folder again.") from None
-        return content
-
-
-def open_photographs(folder: Path, split: str, images: int) -> Photographs:
-    """The photographs of a split, one for each of its images.
-
-    Raises:
-        ValueError: for a folder that does not say where its photographs are, or of how many.
-    """
-    path = folder / f"{split}_images.parquet"
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {path.name}, which says where its photographs are; `aoq prepare` makes one.")
-    with reading(path, "a list of photographs", "prepare the folder again"):
-        file = pq.ParquetFile(path)
-        is_packed, listed = "bytes" in file.schema_arrow.names, file.read(["path", "sha256"])
-        paths, sha256 = (listed[name].to_pylist() for name in ("path", "sha256"))
-    if len(paths) != images:
-        raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
-    if is_packed:
-        return Photographs(ParquetImages([str(path)], "bytes"), sha256)
-    if None in paths:
-        raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
-    return Photographs(Files(paths), sha256)
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:

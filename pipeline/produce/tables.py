@@ -24,9 +24,10 @@ from aoq.pipeline.mining.shortlist import Shortlist
 from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.prepare.encoders import open_encoder
+from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split, open_true_train_split
 from aoq.pipeline.produce.encoding import Encoding, write_encoded
-from aoq.pipeline.produce.photographs import encoding_of, open_photographs
+from aoq.pipeline.produce.photographs import encoding_of
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.runners import choose_search_runner

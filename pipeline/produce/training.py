@@ -26,7 +26,6 @@ from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, 
 from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
-from aoq.pipeline.prepare.extractors.loading import loading
 from aoq.pipeline.produce.data import (
     check_inputs,
     check_pretrained,
@@ -154,11 +153,8 @@ def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -
 
 
 def _model(given: Mapping[str, Any]) -> MatchingModel:
-    name, options = given["description"]["name"], given["description"]["options"]
-    tower = options.get("text_tower") or ""
-    with loading(tower, tower.partition(":")[2]) if tower else nullcontext():
-        model = build_model(name, **options)
-        model.load_pretrained()
+    model = build_model(given["description"]["name"], **given["description"]["options"])
+    model.load_pretrained()
     return model
 
 

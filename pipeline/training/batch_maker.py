@@ -77,7 +77,8 @@ class BatchMaker:
             figures = {"guided_share": off_diagonal_share(guided), **figures}
         pairs = len(draw.groups[0].images)
         own = self.cut.for_batch(pairs).processes.rows(pairs)
-        drawn = Drawn(read_batch(self.pairs, draw, own), rng, figures, guided)
+        seen = self.pairs.augmented(self.training.augment, self.seed, epoch)
+        drawn = Drawn(read_batch(seen, draw, own), rng, figures, guided)
         return drawn.pin_memory() if self.is_pinned else drawn
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,9 +26,10 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.ahead import made_ahead
+from aoq.pipeline.training.average import Average
 from aoq.pipeline.training.checkpoint import load_state, pack, save_model, save_state, unpack
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
-from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from aoq.pipeline.training.precision import in_precision, products_in
 from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.window import Figure, Window
@@ -95,19 +96,29 @@ class Resumable(ABC):
     """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.optimizers = [
-            make_optimizer(model.to(self.run.device), self.schedule, self.learnt_besides()) for model in self.models
-        ]
+        for model in self.models:
+            set_up_towers(model.to(self.run.device), self.schedule)
+        self.optimizers = [make_optimizer(model, self.schedule, self.learnt_besides()) for model in self.models]
         self.computing = [in_precision(model, self.schedule.precision, self.run.device) for model in self.models]
         """The models as steps compute with them."""
+        decay = self.schedule.ema
+        self.averages = [] if decay is None else [Average(model, decay) for model in self.models]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, self.schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
+        warm, steps = self.schedule.warmup_steps or 0, self.steps * self.schedule.epochs
+        if warm >= steps:
+            raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
 
     @property
     def taken(self) -> int:
         """Steps in all."""
         return self.state.epoch * self.steps + self.state.step
+
+    @property
+    def seen(self) -> PairData:
+        """The pairs as this epoch sees them."""
+        return self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
 
     @abstractmethod
     def train_epoch(self) -> None:
@@ -125,12 +136,17 @@ class Resumable(ABC):
         return ()
 
     @property
+    def evaluated(self) -> Sequence[MatchingModel]:
+        """What is judged and kept: the models, or the averages of their weights."""
+        return [cast(MatchingModel, average.module) for average in self.averages] or self.models
+
+    @property
     def can_be_best(self) -> bool:
         return True
 
     def keep_best(self, folder: Path) -> None:
         """Write what the best epoch so far leaves."""
-        for model, name in zip(self.models, self.weights, strict=True):
+        for model, name in zip(self.evaluated, self.weights, strict=True):
             save_model(folder / name, model.state_dict(), self.description)
 
     def train(self, validate: Validate) -> dict[str, Any]:
@@ -141,7 +157,7 @@ class Resumable(ABC):
         while state.epoch < self.schedule.epochs:
             with products_in(self.schedule.precision):
                 self.train_epoch()
-            ranks = validate(self.models)
+            ranks = validate(self.evaluated)
             metrics = summarise(ranks)
             state.history.append(metrics)
             if self.can_be_best and metrics["rsum"] > state.best_rsum:
@@ -168,18 +184,17 @@ class Resumable(ABC):
         self._begin_alike()
         while self.state.epoch < self.schedule.epochs:
             self.train_epoch()
-            validate(self.models)
+            validate(self.evaluated)
             self.end_epoch()
 
     def _begin_alike(self) -> None:
         """The others begin where the leader does: at its checkpoint, or with its fresh weights."""
         processes = self.run.processes
         if processes.are_several:
-            mine = pack({"state": vars(self.state), **self.kept()}) if processes.leads else b""
+            mine = pack(self._content()) if processes.leads else b""
             given = unpack(processes.from_leader(mine))
             if not processes.leads:
-                self.restore(given)
-                self.state = type(self.state)(**given["state"])
+                self._stand_at(given)
 
     def windows(
         self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
@@ -190,13 +205,15 @@ class Resumable(ABC):
         before.
         """
         state, window = self.state, Window()
-        for group in self.optimizers[number].param_groups:
-            group["lr"] = group.get("share", 1.0) * learning_rate(self.schedule, state.epoch)
         if state.step == 0:
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         with closing(made_ahead(make, range(state.step, steps), self.run.workers)) as batches:
             for batch in batches:
+                for group in self.optimizers[number].param_groups:
+                    group["lr"] = group.get("share", 1.0) * self._rate(state.step)
                 window.add(take(batch))
+                for average in self.averages[number : number + 1]:
+                    average.update_parameters(self.models[number])
                 state.step += 1
                 if self.taken % LOG_STEPS == 0 or state.step == steps:
                     yield window
@@ -204,11 +221,15 @@ class Resumable(ABC):
                     if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
 
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step of this epoch."""
+        return learning_rate(self.schedule, self.state.epoch, step, self.steps)
+
     def record(self, window: Window, about: Mapping[str, Any], number: int = 0) -> None:
         """One line of figures of a model's steps; a loss that is not finite is an error."""
         state, line, epochs = self.state, window.means(), self.schedule.epochs
         self.check_finite([line["loss"], line.get("noisy_loss", 0.0)])
-        rate, speed = learning_rate(self.schedule, state.epoch), round(window.steps_per_second, 3)
+        rate, speed = self._rate(state.step - 1), round(window.steps_per_second, 3)
         self.append({**about, "learning_rate": rate, **line, "steps_per_second": speed})
         done = (len(self.models) * state.epoch + number) * self.steps + state.step
         text = f"epoch {state.epoch + 1}/{epochs} {about['loss_name']} loss {line['loss']:.2f}"
@@ -249,8 +270,19 @@ class Resumable(ABC):
         last, previous = self._checkpoints
         if last.exists():
             os.replace(last, previous)
-        save_state(last, {"state": vars(self.state), **self.kept(), "random": random})
+        save_state(last, {**self._content(), "random": random})
         self._drop_best(2)
+
+    def _content(self) -> dict[str, Any]:
+        """Where the training stands, but for random numbers."""
+        averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
+        return {"state": vars(self.state), **self.kept(), **averages}
+
+    def _stand_at(self, content: Mapping[str, Any]) -> None:
+        self.restore(content)
+        for average, kept in zip(self.averages, content.get("averages", []), strict=True):
+            average.load_state_dict(kept)
+        self.state = type(self.state)(**content["state"])
 
     @property
     def _checkpoints(self) -> list[Path]:
@@ -291,11 +323,10 @@ class Resumable(ABC):
                 logger.warning("%s Going on without it.", error)
                 path.unlink()
                 continue
-            self.restore(content)
+            self._stand_at(content)
             torch.set_rng_state(content["random"]["cpu"])
             if self.run.device.type == "cuda" and "cuda" in content["random"]:
                 torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)
-            self.state = state
             logger.info("resuming at epoch %d, step %d", state.epoch + 1, state.step)
             break
         else:

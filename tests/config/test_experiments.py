@@ -110,6 +110,22 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ),
         ('warmup = ["sum"]', 'warmup = ["offtri"]', r"second_round.warmup.0: .*'sum' or 'online'"),
         ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
+        (
+            'name = "vsepp"',
+            'name = "dual_encoder"\nimage_tower = "timm:a"',
+            r"image_tower reads photographs; set \[dataset.demo\] pictures = true",
+        ),
+        (
+            'name = "vsepp"',
+            'name = "dual_encoder"\ntext_tower = "transformers:a"',
+            r"text_tower = 'transformers:a' reads the ids of its own tokeniser; set \[dataset\] tokeniser",
+        ),
+        ('warmup = ["sum"]', 'augment = ["crop"]', r"\[second_round\] augment belongs .* or set `image_tower`"),
+        ('warmup = ["sum"]', 'freeze = ["text"]', r"\[second_round\] freeze belongs .* `image_tower` or `text_tower`"),
+        ('warmup = ["sum"]', 'augment = ["cut"]', r"second_round.augment.0: .*'crop', 'flip' or 'randaugment'"),
+        ('warmup = ["sum"]', "ema = 1.0", "second_round.ema: .*less than 1"),
+        ('warmup = ["sum"]', 'schedule = "cosine"\ndecay_epochs = [2]', "stands in place of `decay_epochs`"),
+        ('warmup = ["sum"]', "decay_biases = false", "set `weight_decay` as well"),
         ('loss.name = "online"', 'loss.name = "offtri"', "there is no table yet"),
         (
             'loss.name = "online"',
@@ -244,7 +260,7 @@ def test_co_teaching_stands_alone_and_has_the_papers_defaults(load):
         ("co_teaching.threshold=1.0", "less than 1"),
         ("co_teaching.margin=0.0", "greater than 0"),
         ('co_teaching.soft_margin="cubic"', "'exponential', 'linear' or 'sin'"),
-        ("co_teaching.warm=1", r"\[co_teaching\] has unknown keys \['warm'\]; allowed keys are \['batch_size'"),
+        ("co_teaching.warm=1", r"\[co_teaching\] has unknown keys \['warm'\]; allowed keys are .*'batch_size'"),
     ],
 )
 def test_a_wrong_co_teaching_is_refused(load, override, message):
@@ -357,3 +373,20 @@ def test_searches_and_strategies_are_those_of_the_config():
             mining(search=search)
     sampling = Experiment.model_fields["sampling"].annotation
     assert set(sampling.model_fields["strategy"].annotation.__args__) == STRATEGIES.keys()
+
+
+def test_photographs_have_no_regions_to_cut(load):
+    text = TEXT.replace('name = "vsepp"', 'name = "scan"\nimage_tower = "timm:a"')
+    with pytest.raises(
+        ValueError, match=r"\[dataset\] max_regions cuts region features, and an image_tower reads none"
+    ):
+        load(text, "dataset.max_regions=3, dataset.demo.pictures=true")
+
+
+def test_only_a_tower_that_is_there_is_frozen(load):
+    text = TEXT.replace('name = "vsepp"', 'name = "dual_encoder"\nimage_tower = "timm:a"').replace(
+        "images = 100", "images = 100\npictures = true"
+    )
+    assert load(text, 'second_round.freeze=["image"]').second_round.freeze == ("image",)
+    with pytest.raises(ValueError, match=r"\[second_round\] freeze names 'text', and .* has no `text_tower`; take"):
+        load(text, 'second_round.freeze=["image", "text"]')

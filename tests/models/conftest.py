@@ -52,6 +52,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"mode": "full", "steps": 3},
     ],
     "vse_infinity": [{}, {"augment_words": "mask"}],
+    "dual_encoder": [{}, {"image_pooling": "gpo", "text_pooling": "gpo"}, {"text_pooling": "native"}],
 }
 CASES = [(name, options) for name in MODELS for options in OPTIONS.get(name, [{}])]
 # Of statistics and thresholds; anything else lies in [-0.5, 0.5].

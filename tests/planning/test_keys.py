@@ -51,6 +51,9 @@ def test_keys_are_pinned():
         ('second_round.precision="bfloat16"', {"control", "second_round", "evaluation"}),
         ('second_round.precision="float32"', set()),
         ("second_round.chunk=8", {"control", "second_round", "evaluation"}),
+        ('second_round.schedule="cosine"', {"control", "second_round", "evaluation"}),
+        ("second_round.warmup_steps=5", {"control", "second_round", "evaluation"}),
+        ("second_round.ema=0.9", {"control", "second_round", "evaluation"}),
         ("second_round.loss.alpha=0.4", {"second_round", "evaluation"}),
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
@@ -311,3 +314,19 @@ def test_teachers_in_a_circle_are_refused(folder, tmp_path):
     text = f'teacher = "{path}"\ndataset.folder = "small"\nmodel.name = "vsepp"\n'
     with pytest.raises(ValueError, match="teachers in a circle"):
         planned(tmp_path, text + 'second_round = {epochs = 2, loss.name = "adapoffquin"}')
+
+
+@pytest.mark.parametrize(("name", "known"), [("scan", False), ("vse_infinity", True), ("dual_encoder", True)])
+def test_towers_that_came_later_have_no_part_in_keys_while_there_are_none(tmp_path, name, known):
+    text = Path(TINY).read_text().replace("vsepp", name)
+    if name == "scan":
+        text = f'teacher = "{TINY}"\n' + text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    (tmp_path / "one.toml").write_text(text)
+    model = chain_of(name=str(tmp_path / "one.toml"))["second_round"].ingredients["model"]
+    assert "image_tower" not in model
+    assert ("text_tower" in model) == known
+
+
+def test_pictures_of_the_demo_are_another_world():
+    assert keys("dataset.demo.pictures=false") == keys()
+    assert keys("dataset.demo.pictures=true")["world"] != keys()["world"]

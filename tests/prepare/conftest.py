@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 from torch import nn
 
+from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import fingerprint_of
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from tests.prepare.conftest import SEEN, TINY, picture
 
 CPU = torch.device("cpu")

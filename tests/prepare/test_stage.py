@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.folder import open_split
@@ -89,6 +90,16 @@ def test_keys_are_of_what_the_source_holds(planned, photos, tmp_path):
     (photos.parent / "03.png").write_bytes(encoded(picture(3, 40, 40)))
     changed.add(planned()["prepared"].key)
     assert len(changed | {key}) == 5
+
+
+def test_photographs_are_packed_if_so_asked(planned):
+    """It has a part in the key only then."""
+    plain, packed = planned(), planned("dataset.source.pack=true")
+    assert "pack" not in plain["prepared"].ingredients
+    assert packed["prepared"].key != plain["prepared"].key
+    for chain, is_packed in ((plain, False), (packed, True)):
+        images = pq.read_schema(make(chain, "prepared") / "train_images.parquet")
+        assert ("bytes" in images.names) == is_packed
 
 
 def test_a_source_that_changed_since_it_was_planned_is_refused(planned, photos):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
@@ -18,6 +20,7 @@ second_round = {{{second_round}}}
 """
 OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = 9, h_images = 4}'
 SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 ENGINE = Engine(device="cpu", threads=1)
 
@@ -65,3 +68,36 @@ def make(data_root, tmp_path):
 def taught_by(tmp_path):
     """The line by which a student has the teacher and table of another experiment made here."""
     return lambda name: f'teacher = "{tmp_path / name}.toml"'
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    root = tmp_path_factory.mktemp("bert")
+    write_demo_world(root / "world", images=40, dev_images=12, seed=0)
+    words = {word for line in (root / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
+    names = [*SPECIAL, *sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})]
+    cutter = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    cutter.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    cutter.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokeniser = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=cutter,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=40,
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.BertModel(
+        transformers.BertConfig(vocab_size=len(names), max_position_embeddings=48, **sizes)
+    ).eval()
+    model.save_pretrained(root / "bert")
+    tokeniser.save_pretrained(root / "bert")
+    return model, tokeniser, root / "bert"

@@ -11,9 +11,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
@@ -23,46 +21,12 @@ from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.optimizer import make_optimizer
 
 ENGINE = Engine("cpu", threads=1)
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 TEXT = """
 dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
 model = {{name = "{model}", embedding_size = 16{more}}}
 {teacher}
 second_round = {{{second_round}}}
 """
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    root = tmp_path_factory.mktemp("bert")
-    write_demo_world(root / "world", images=40, dev_images=12, seed=0)
-    words = {word for line in (root / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
-    names = [*SPECIAL, *sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})]
-    cutter = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
-    )
-    cutter.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    cutter.post_processor = tokenizers.processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokeniser = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=cutter,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=40,
-    )
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
-    torch.manual_seed(0)
-    model = transformers.BertModel(
-        transformers.BertConfig(vocab_size=len(names), max_position_embeddings=48, **sizes)
-    ).eval()
-    model.save_pretrained(root / "bert")
-    tokeniser.save_pretrained(root / "bert")
-    return model, tokeniser, root / "bert"
 
 
 @pytest.fixture

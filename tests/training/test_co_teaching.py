@@ -254,6 +254,18 @@ def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(ru
     assert len({line["hardness"] for line in trained if "hardness" in line}) > 2
 
 
+def test_averages_of_both_and_a_cosine_resume_to_the_bit(run_co_teaching, tmp_path):
+    averaged = SECTION.model_copy(update={"ema": 0.8, "schedule": "cosine", "decay_epochs": (), "warmup_steps": 3})
+    whole, reports = run_co_teaching(tmp_path / "whole", section=averaged)
+    with pytest.raises(KilledError):
+        run_co_teaching(tmp_path / "cut", section=averaged, kill_at=len(reports) - 1)
+    resumed, _ = run_co_teaching(tmp_path / "cut", section=averaged)
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    for name in ("model.safetensors", "peer.safetensors"):
+        kept = [(tmp_path / work / name).read_bytes() for work in ("whole", "cut")]
+        assert kept[0] == kept[1]
+
+
 def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
     result, _ = run_co_teaching(tmp_path)
     models = [load_model(tmp_path / name) for name in FILES]

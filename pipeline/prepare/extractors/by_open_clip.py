@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
 from aoq.pipeline.prepare.extractors.extractor import Tokens
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.loading import loading
-from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 
 
 def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., torch.Tensor]]:

@@ -7,11 +7,11 @@ from typing import Any
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from aoq.models.towers.preprocessing import Whole
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
 from aoq.pipeline.prepare.extractors.extractor import Tokens
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.loading import loading
-from aoq.pipeline.prepare.extractors.preprocessing import Whole
 
 SEEN = Whole(1024, 2048)
 """More than such a model sees of an image, which its own processor resizes."""

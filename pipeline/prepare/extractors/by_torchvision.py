@@ -12,10 +12,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from typing_extensions import override
 
+from aoq.models.towers.preprocessing import Whole
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
 from aoq.pipeline.prepare.extractors.extractor import Column, Extractor, Tokens, fingerprint_of
-from aoq.pipeline.prepare.extractors.loading import loading
-from aoq.pipeline.prepare.extractors.preprocessing import Whole
 from aoq.pipeline.reading import reading
 
 REGIONS = 36

@@ -6,14 +6,11 @@ from typing import Any
 
 import torch
 
+from aoq.models.towers.described import seen_by_transformers
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
 from aoq.pipeline.prepare.extractors.extractor import Tokens
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.loading import loading
-from aoq.pipeline.prepare.extractors.preprocessing import Interpolation, Preprocessing
-
-RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers."""
 
 
 def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
@@ -24,7 +21,7 @@ def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
     with loading(name, model):
         config, _ = from_config.ImageProcessingMixin.get_image_processor_dict(model)
         whole = library.AutoModel.from_pretrained(model, dtype=torch.float32)
-    seen = _seen(name, config)
+    seen = seen_by_transformers(name, config)
     if tokens == "patches":
         vision = getattr(whole, "vision_model", whole)
         patch: Any = getattr(vision.config, "patch_size", None)
@@ -43,25 +40,3 @@ def _vector(output: Any) -> torch.Tensor:
         return output
     pooled = getattr(output, "pooler_output", None)
     return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-
-
-def _seen(name: str, config: dict[str, Any]) -> Preprocessing:
-    """What `preprocessor_config.json` says."""
-    given = config.get("size")
-    size = {"shortest_edge": given} if isinstance(given, int) else dict(given or {})
-    if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
-        raise ValueError(f"{name} wants images of sizes {size} with padding or without; choose one of a fixed size.")
-    resize = size.get("shortest_edge") or (size["height"], size["width"])
-    crop = config.get("crop_size") if config.get("do_center_crop") else None
-    if isinstance(crop, dict):
-        height, width = crop["height"], crop["width"]
-    elif isinstance(crop, int):
-        height = width = crop
-    else:
-        height, width = (resize, resize) if isinstance(resize, int) else resize
-    is_normalised = config.get("do_normalize", True)
-    mean, std = (
-        tuple(config[key]) if is_normalised and config.get(key) else default
-        for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
-    )
-    return Preprocessing(height, width, resize, mean, std, RESAMPLE[config.get("resample", 3)])

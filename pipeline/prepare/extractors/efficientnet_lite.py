@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.extractors.extractor import Tokens, fingerprint_of
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
-from aoq.pipeline.prepare.extractors.preprocessing import Preprocessing
 from aoq.pipeline.reading import reading
 
 NAME = "efficientnet-lite0"

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Float16, Int, UInt8
 from torch import Tensor, nn
 
-from aoq.pipeline.prepare.extractors.preprocessing import Seen
+from aoq.models.towers.preprocessing import Seen
 
 Tokens = Literal["patches", "pooled"]
 

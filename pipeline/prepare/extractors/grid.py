@@ -12,8 +12,8 @@ from jaxtyping import Float, Float16, Float32, Int, UInt8
 from torch import Tensor, nn
 from typing_extensions import override
 
+from aoq.models.towers.preprocessing import Seen
 from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
-from aoq.pipeline.prepare.extractors.preprocessing import Seen
 
 CACHED = 4
 """Images at a time on a CPU: what a layer makes of so few stays in its caches, which takes half the time of 32."""

@@ -130,10 +130,14 @@ class ParquetImages(Images):
     column: str
 
     @cached_property
+    def _metadata(self) -> dict[str, pq.FileMetaData]:
+        """Read once: of many row groups it is large."""
+        return {name: pq.read_metadata(name) for name in self.files}
+
+    @cached_property
     def _groups(self) -> tuple[list[tuple[str, int]], np.ndarray]:
         groups, starts = [], [0]
-        for name in self.files:
-            about = pq.read_metadata(name)
+        for name, about in self._metadata.items():
             for group in range(about.num_row_groups):
                 groups.append((name, group))
                 starts.append(starts[-1] + about.row_group(group).num_rows)
@@ -146,7 +150,7 @@ class ParquetImages(Images):
         if kept is None or kept[0] != group:
             name, place = groups[group]
             with reading(Path(name), "a Parquet file of images"):
-                opened = pq.ParquetFile(name, page_checksum_verification=True)
+                opened = pq.ParquetFile(name, metadata=self._metadata[name], page_checksum_verification=True)
                 kept = group, opened.read_row_group(place, [self.column])[self.column]
             vars(self)["_kept"] = kept
         return bytes_of(kept[1][row - int(starts[group])].as_py())

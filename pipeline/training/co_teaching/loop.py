@@ -172,8 +172,8 @@ class CoTrainer(Resumable):
         """A step's pairs: a function of the epoch's probabilities, and of the step."""
         rows, doubtful = clean[step], None
         if self._is_rectified and noisy.steps:
-            doubtful = self._pinned(read_pairs(self.pairs, noisy[step]))
-        return Read(rows, self._pinned(read_pairs(self.pairs, rows)), doubtful)
+            doubtful = self._pinned(read_pairs(self.seen, noisy[step]))
+        return Read(rows, self._pinned(read_pairs(self.seen, rows)), doubtful)
 
     def _pinned(self, batch: Batch) -> Batch:
         return batch.pin_memory() if self.run.device.type == "cuda" else batch

@@ -1,0 +1,43 @@
+"""What encoders see of an image, as their libraries describe it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aoq.models.towers.preprocessing import Interpolation, Preprocessing
+
+RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers."""
+
+
+def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
+    """What `preprocessor_config.json` says."""
+    given = config.get("size")
+    size = {"shortest_edge": given} if isinstance(given, int) else dict(given or {})
+    if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
+        raise ValueError(f"{name} wants images of sizes {size} with padding or without; choose one of a fixed size.")
+    resize = size.get("shortest_edge") or (size["height"], size["width"])
+    crop = config.get("crop_size") if config.get("do_center_crop") else None
+    if isinstance(crop, dict):
+        height, width = crop["height"], crop["width"]
+    elif isinstance(crop, int):
+        height = width = crop
+    else:
+        height, width = (resize, resize) if isinstance(resize, int) else resize
+    is_normalised = config.get("do_normalize", True)
+    mean, std = (
+        tuple(config[key]) if is_normalised and config.get(key) else default
+        for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
+    )
+    return Preprocessing(height, width, resize, mean, std, RESAMPLE[config.get("resample", 3)])
+
+
+def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
+    """What a data configuration of timm says."""
+    _, height, width = config["input_size"]
+    scaled = math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"])
+    if config["crop_mode"] == "border" or (config["crop_mode"] == "center" and height != width):
+        raise ValueError(f"{name} pads images ({config['crop_mode']}), which is not supported")
+    resize = scaled if config["crop_mode"] == "squash" else scaled[0]
+    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])

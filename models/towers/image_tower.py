@@ -1,0 +1,70 @@
+"""What towers that read photographs share: pixels as they come from the data, and their patches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from aoq.models.base import Images
+from aoq.models.regions import group_by_group
+from aoq.models.towers.preprocessing import Preprocessing
+from aoq.models.towers.tower import Tower
+
+Pixels = UInt8[Tensor, "images height width 3"]
+
+
+class ImageTower(Tower):
+    """An encoder of photographs, seen as its `preprocessing` says: 8-bit pixels, normalised here."""
+
+    preprocessing: Preprocessing
+    has_class: bool
+    """Whether the first of all states is a class token's."""
+
+    @abstractmethod
+    def tokens(self, pixels: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images tokens size"]:
+        """Every state of the last layer, class token and registers included."""
+
+    @abstractmethod
+    def vectors(self, pixels: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images native_size"]:
+        """The vectors that the encoder itself makes."""
+
+    @property
+    @abstractmethod
+    def prefix(self) -> int:
+        """States that stand before those of the patches."""
+
+    def states(self, items: Images) -> tuple[Float[Tensor, "images patches size"], None]:
+        """The state of every patch."""
+        return self._each_group(self.tokens, items)[:, self.prefix :], None
+
+    def first(self, items: Images) -> Float[Tensor, "images size"]:
+        return self._each_group(self.tokens, items)[:, 0]
+
+    def native(self, items: Images) -> Float[Tensor, "images native_size"]:
+        return self._each_group(self.vectors, items)
+
+    def regions(self, images: Images) -> Images:
+        """The patches in the place of region features."""
+        return Images(self.states(images)[0], groups=images.groups)
+
+    @torch.no_grad()
+    def count_patches(self) -> int:
+        """How many patches an image has."""
+        self.eval()
+        patches = self.states(Images(self.preprocessing.blank()))[0].shape[1]
+        self.train()
+        return patches
+
+    def _each_group(self, encode: Callable[[Tensor], Tensor], images: Images) -> Tensor:
+        if images.features.dtype != torch.uint8:
+            raise ValueError(
+                f"{type(self).__name__} reads photographs and was given region features; leave `image_tower` out, or "
+                "give it 8-bit pixels (images, height, width, 3)."
+            )
+        has_statistics = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules())
+        groups = images.groups if has_statistics and self.network.training else 1
+        return group_by_group(lambda pixels: encode(self.preprocessing.normalised(pixels)), groups, images.features)

@@ -1,0 +1,44 @@
+"""Towers by name, LIBRARY:NAME_OR_PATH."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from aoq.models.towers.image_tower import ImageTower
+from aoq.models.towers.timm_image import TimmImage
+from aoq.models.towers.transformer_image import TransformerImage
+from aoq.models.towers.transformer_text import TransformerText
+
+T = TypeVar("T")
+IMAGE_TOWERS: dict[str, type[TimmImage] | type[TransformerImage]] = {
+    "timm": TimmImage,
+    "transformers": TransformerImage,
+}
+TEXT_TOWERS: dict[str, type[TransformerText]] = {"transformers": TransformerText}
+
+
+def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
+    """An encoder of photographs with random weights; `native` ones have the layers that make their own vector.
+
+    Raises:
+        ValueError: for an unknown name, or a configuration that cannot be loaded.
+        ImportError: names the extra that brings its library.
+    """
+    return _library("image", name, IMAGE_TOWERS)(name, native=native)
+
+
+def open_text_tower(
+    name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+) -> TransformerText:
+    """An encoder of captions, as `open_image_tower`; its states go through a linear layer to `embedding_size`."""
+    kind = _library("text", name, TEXT_TOWERS)
+    return kind(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)
+
+
+def _library(side: str, name: str, known: Mapping[str, T]) -> T:
+    library, _, model = name.partition(":")
+    if library not in known or not model:
+        names = ", ".join(f"{library}:NAME_OR_PATH" for library in known)
+        raise ValueError(f"there is no {side} tower {name!r}; known is {names}.")
+    return known[library]

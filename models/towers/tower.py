@@ -1,0 +1,98 @@
+"""What all towers are: somebody's encoder of images or captions, pooled as it is asked for, and its layers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+Pooling = Literal["cls", "mean", "gpo", "native"]
+SideName = Literal["image", "text"]
+
+
+class Tower(nn.Module, ABC):
+    """A pretrained encoder. Its weights are random until `load_pretrained`, so that saved ones can be loaded where only
+    the configuration is at hand."""
+
+    network: nn.Module
+    """What is pretrained."""
+    size: int
+    """The length of a state."""
+    native_size: int | None = None
+    """The length of the vector that the encoder itself makes of an item, where it makes one."""
+    poolings: frozenset[Pooling]
+    """Ways to one vector that the encoder allows."""
+    is_frozen = False
+
+    @abstractmethod
+    def load_pretrained(self) -> None:
+        """Take the weights that the encoder was published with.
+
+        Raises:
+            ValueError: for weights that cannot be loaded, or do not fit.
+        """
+
+    @abstractmethod
+    def states(self, items: Any) -> tuple[Float[Tensor, "items parts size"], Bool[Tensor, "items parts"] | None]:
+        """The state at every part, a patch or a word piece, and the mask of real ones (None: all are)."""
+
+    def first(self, items: Any) -> Float[Tensor, "items size"]:
+        """The state of the class token, where `poolings` has "cls"."""
+        raise NotImplementedError
+
+    def native(self, items: Any) -> Float[Tensor, "items native_size"]:
+        """The vector that the encoder itself makes, where `poolings` has "native"."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Tower:
+        """What is frozen stays in eval mode."""
+        super().train(mode)
+        if self.is_frozen:
+            self.network.eval()
+        return self
+
+    def freeze(self) -> None:
+        """Keep the pretrained weights and statistics as they are."""
+        self.network.requires_grad_(False).eval()
+        self.is_frozen = True
+
+    @abstractmethod
+    def checkpoint_gradients(self) -> None:
+        """Compute activations again in the backward pass, in place of keeping them."""
+
+    def layers(self) -> list[list[nn.Parameter]]:
+        """The parameters of the network by depth: the embeddings, every block, and what follows the last."""
+        blocks = max(_stacks(self.network), key=len, default=nn.ModuleList())
+        inside = [[*block.parameters()] for block in blocks]
+        place = {id(one): depth for depth, block in enumerate(inside, start=1) for one in block}
+        depths: list[list[nn.Parameter]] = [[], *inside, []]
+        above = False
+        for one in self.network.parameters():
+            above = above or id(one) in place
+            if id(one) not in place:
+                depths[-1 if above else 0].append(one)
+        return [depth for depth in depths if depth]
+
+
+def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideName, Tower]:
+    """Those of a model's two encoders that are towers."""
+    sides: dict[SideName, nn.Module | None] = {"image": image, "text": text}
+    return {name: side for name, side in sides.items() if isinstance(side, Tower)}
+
+
+def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
+    """The poolings of an encoder that has a class token, or makes a vector itself."""
+    found: list[Pooling] = ["mean", "gpo"]
+    if first:
+        found.append("cls")
+    if native:
+        found.append("native")
+    return frozenset(found)
+
+
+def _stacks(network: nn.Module) -> list[nn.ModuleList | nn.Sequential]:
+    """Lists of blocks of one kind."""
+    lists = [module for module in network.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
+    return [one for one in lists if len({type(block) for block in one}) == 1]

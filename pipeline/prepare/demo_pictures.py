@@ -1,0 +1,74 @@
+"""Pictures of the demo world's scenes, for models that read photographs: `{split}_images.parquet`, packed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float32
+
+from aoq.pipeline.data.demo import read_labels
+from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.thumbnails import SHADES
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.writing import BYTES, GROUP_IMAGES, SCHEMA
+from aoq.pipeline.reading import open_array
+
+SIDE = 96
+GROUNDS = ("#6a4", "#dc8", "#eef", "#888", "#48a")
+"""Grass, sand, snow, road and water."""
+CORNERS = len(OBJECTS) // 2
+"""Half of the objects are polygons of 3, 4, 5, ... corners, the others stars of as many points."""
+INNER = 0.4
+
+
+def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> None:
+    """Draw each image of a generated world: a colour for its ground, a shape of its colour for each object."""
+    pillow = import_extra("PIL.Image", "prepare", "pictures of the demo world")
+    for split in splits:
+        labels, boxes = read_labels(folder, split)["regions"], open_array(folder / f"{split}_boxes.npy")
+        ids = read_lines(folder / f"{split}_ids.txt")
+        schema = SCHEMA.append(BYTES)
+        with pq.ParquetWriter(folder / f"{split}_images.parquet", schema) as writer:
+            for start in range(0, len(ids), GROUP_IMAGES):
+                rows = range(start, min(start + GROUP_IMAGES, len(ids)))
+                drawn = [_encoded(pillow, labels[row], boxes[row]) for row in rows]
+                columns = {
+                    "id": [ids[row] for row in rows],
+                    "path": [None] * len(rows),
+                    "sha256": [hashlib.sha256(content).hexdigest() for content in drawn],
+                    "width": [SIDE] * len(rows),
+                    "height": [SIDE] * len(rows),
+                    "bytes": drawn,
+                }
+                writer.write_table(pa.table(columns, schema=schema))
+
+
+def _encoded(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
+    """One image as a PNG."""
+    from PIL import ImageDraw
+
+    ground = next(label[4] for label in labels if label[4] != NONE)
+    image, file = pillow.new("RGB", (SIDE, SIDE), GROUNDS[ground]), io.BytesIO()
+    pen = ImageDraw.Draw(image)
+    for (thing, shade, *_), box in zip(labels, boxes, strict=True):
+        if thing != NONE:
+            pen.polygon(_outline(thing, box), SHADES[COLOURS[shade]], "#555")
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def _outline(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, float]]:
+    """The corners of an object's shape inside its box."""
+    corners, is_star = 3 + thing % CORNERS, thing >= CORNERS
+    turns = np.arange(corners * (1 + is_star)) / (corners * (1 + is_star)) * 2 * np.pi
+    radii = np.where(np.arange(len(turns)) % 2 == 0, 1.0, INNER) if is_star else np.ones(len(turns))
+    middle, half = (box[:2] + box[2:]) / 2 * SIDE, (box[2:] - box[:2]) / 2 * SIDE
+    points = middle + half * np.stack([np.sin(turns), -np.cos(turns)], axis=1) * radii[:, None]
+    return [(float(x), float(y)) for x, y in points]

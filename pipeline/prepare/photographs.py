@@ -1,0 +1,72 @@
+"""The photographs of a prepared folder, as they were when it was prepared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from aoq.pipeline.digests import digest
+from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
+from aoq.pipeline.reading import reading
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """The photographs of a split in order, as they were when the folder was prepared."""
+
+    images: Images
+    sha256: Sequence[str]
+
+    def read(self, row: int) -> bytes:
+        """The encoded photograph.
+
+        Raises:
+            ValueError: for one that was changed since, or is gone.
+        """
+        try:
+            content = self.images.read(row)
+            if hashlib.sha256(content).hexdigest() != self.sha256[row]:
+                raise ValueError("was changed since the folder was prepared")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.images.describe(row)}: {error}; prepare the folder again.") from None
+        return content
+
+
+def photographs_fingerprint(folder: Path, split: str) -> str:
+    """The identity of a split's photographs, wherever they lie: their contents in order."""
+    return digest(_listed(folder, split)[1])
+
+
+def open_photographs(folder: Path, split: str, images: int) -> Photographs:
+    """The photographs of a split, one for each of its images.
+
+    Raises:
+        ValueError: for a folder that does not say where its photographs are, or of how many.
+    """
+    path = folder / f"{split}_images.parquet"
+    paths, sha256, is_packed = _listed(folder, split)
+    if len(paths) != images:
+        raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
+    if is_packed:
+        return Photographs(ParquetImages([str(path)], "bytes"), sha256)
+    files = [name for name in paths if name is not None]
+    if len(files) < len(paths):
+        raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
+    return Photographs(Files(files), sha256)
+
+
+def _listed(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:
+    """Of each photograph its file and its content's hash, and whether they are packed."""
+    path = folder / f"{split}_images.parquet"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {path.name}, which says where its photographs are; `aoq prepare SOURCE FOLDER --pack` "
+            "makes such a folder."
+        )
+    with reading(path, "a list of photographs", "prepare the folder again"), pq.ParquetFile(path) as file:
+        listed = file.read(["path", "sha256"])
+        return *(listed[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names

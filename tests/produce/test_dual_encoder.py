@@ -1,0 +1,212 @@
+"""A dual encoder of a tiny ViT and a tiny BERT, trained from photographs through both rounds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.planning import keys
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce import data as planned
+from aoq.pipeline.produce.data import open_pairs
+from aoq.pipeline.training import resumable
+from aoq.pipeline.training.checkpoint import load_model
+from tests.produce.conftest import ENGINE
+
+EXPERIMENT = """
+[dataset]
+tokeniser = "{text}"
+{data}
+
+[model]
+name = "dual_encoder"
+embedding_size = 16
+image_tower = "{image}"
+text_tower = "{text}"
+image_pooling = "cls"
+text_pooling = "mean"
+
+[first_round]
+epochs = {epochs}
+batch_size = 16
+learning_rate = 3e-3
+tower_rate = 1.0
+augment = ["crop", "flip"]
+loss.name = "infonce"
+
+[mining]
+h_captions = 9
+h_images = 4
+
+[second_round]
+epochs = 1
+batch_size = 16
+learning_rate = 3e-3
+{second_round}
+loss.name = "LOSS"
+"""
+DRAWN = "demo = {images = 48, dev_images = 12, pictures = true}"
+MINED = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]
+
+
+@pytest.fixture(scope="session")
+def vit(tmp_path_factory):
+    """The name of a tiny ViT's folder."""
+    library, folder = pytest.importorskip("transformers"), tmp_path_factory.mktemp("vit")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    config = library.ViTConfig(**sizes, image_size=48, patch_size=8)
+    library.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    seen = {"size": {"height": 48, "width": 48}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(seen))
+    return f"transformers:{folder}"
+
+
+@pytest.fixture
+def make(bert, vit, tmp_path):
+    """Plan the experiment and make stages of it."""
+
+    def run(*stages, loss="adapoffquin", epochs=1, second_round="", data=DRAWN, root=tmp_path):
+        path = tmp_path / "dual.toml"
+        values = {"image": vit, "text": f"transformers:{bert[2]}", "epochs": epochs, "data": data}
+        text = EXPERIMENT.format(**values, second_round=second_round).replace("LOSS", loss)
+        path.write_text(text)
+        chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
+        for stage in stages:
+            with chain[stage].building() as build:
+                if build is not None:
+                    PRODUCERS[stage](chain, build, ENGINE)
+        return chain
+
+    return run
+
+
+@pytest.mark.parametrize("loss", ["adapoffquin", "adapinfonce"])
+def test_both_rounds_from_photographs(make, loss):
+    chain = make(*MINED, "second_round", "evaluation", loss=loss)
+    vectors = np.load(chain["embeddings"].path / "images.npy")
+    assert vectors.shape == (48, 16)
+    model = load_model(chain["first_round"].path / "model.safetensors")
+    with torch.inference_mode():
+        seen = open_pairs(chain, "train").images(np.arange(48))
+        assert seen.features.shape == (48, 48, 48, 3)
+        np.testing.assert_allclose(model.encode_images(seen).vectors, vectors, atol=1e-5)
+    measured = evaluate(
+        load_model(chain["second_round"].path / "model.safetensors"),
+        chain.folder,
+        "dev",
+        vocabulary=chain["dataset"].path / "tokeniser",
+    )
+    assert measured["rsum"] == pytest.approx(chain["evaluation"].manifest()["metrics"]["rsum"])
+
+
+def test_the_loss_falls(make):
+    chain = make(*MINED[:3], epochs=6)
+    lines = [json.loads(line) for line in (chain["first_round"].path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["retrieval_loss"] for line in lines if "retrieval_loss" in line]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
+    monkeypatch.setattr(resumable, "LOG_STEPS", 2)
+    engine = replace(ENGINE, checkpoint_steps=4)
+    chain = make("world", "dataset", epochs=2)
+    checkpoint, taken = resumable.Resumable.checkpoint, []
+
+    def killed(self):
+        checkpoint(self)
+        taken.append(self.taken)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+
+    def train():
+        with chain["first_round"].building() as build:
+            PRODUCERS["first_round"](chain, build, engine)
+        return chain["first_round"].manifest(), (chain["first_round"].path / "model.safetensors").read_bytes()
+
+    whole, weights = train()
+    chain["first_round"].path.rename(chain["first_round"].path.with_name("whole"))
+    monkeypatch.setattr(resumable.Resumable, "checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    resumed, again = train()
+    assert taken[3] > taken[2]
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert again == weights
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """A data root with a folder of drawn scenes, as one that `aoq prepare` packed."""
+    write_demo_world(tmp_path / "data" / "drawn", images=40, dev_images=12, seed=0)
+    write_demo_pictures(tmp_path / "data" / "drawn")
+    return tmp_path / "data"
+
+
+def test_keys_are_of_the_photographs(make, drawn):
+    def made():
+        chain = make(data='folder = "drawn"', root=drawn)
+        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+    before, folder = made(), drawn / "drawn"
+    images = pq.read_table(folder / "dev_images.parquet")
+    pq.write_table(
+        images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), folder / "dev_images.parquet"
+    )
+    assert made() == before
+    shutil.copy(folder / "train_images.parquet", folder / "dev_images.parquet")
+    after = made()
+    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+
+
+def test_photographs_that_changed_after_the_plan_are_noticed(make, drawn):
+    chain = make("dataset", data='folder = "drawn"', root=drawn)
+    write_demo_world(drawn / "other", images=40, dev_images=12, seed=1)
+    write_demo_pictures(drawn / "other")
+    shutil.copy(drawn / "other" / "train_images.parquet", drawn / "drawn")
+    with pytest.raises(ValueError, match="the photographs of 'train' were changed after the run was planned"):
+        open_pairs(chain, "train")
+
+
+def test_a_folder_without_photographs_is_refused_when_it_is_planned(make, drawn):
+    (drawn / "drawn" / "dev_images.parquet").unlink()
+    with pytest.raises(ValueError, match=r"has no dev_images.parquet, .*`aoq prepare SOURCE FOLDER --pack` makes such"):
+        make(data='folder = "drawn"', root=drawn)
+
+
+def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
+    chain = make("world", "dataset")
+    monkeypatch.setattr(planned, "pretrained", lambda name: {"encoder": name} if name == vit else keys.pretrained(name))
+    with (
+        pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"),
+        chain["first_round"].building() as build,
+    ):
+        PRODUCERS["first_round"](chain, build, ENGINE)
+
+
+def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
+    """With the table of the dual encoder, and attention from words to patches."""
+    make(*MINED)
+    text = (tmp_path / "dual.toml").read_text()
+    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
+        text = text.replace(line, "")
+    constraints = "[second_round.constraints]\nccr = {weight = 0.1, margin = 0.1}\n"
+    scan = tmp_path / "scan.toml"
+    scan.write_text(f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}')
+    chain = plan(str(scan), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    for stage in ("second_round", "evaluation"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, ENGINE)
+    assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0

@@ -1,0 +1,196 @@
+"""Rates by step, groups of parameters, frozen towers, and averages of weights that resume to the bit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from aoq.models import MODELS, VSEpp, build_model
+from aoq.models.towers.tower import Tower, offered
+from aoq.pipeline.training.average import Average
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
+from tests.training.test_loop import OPTIONS, TRAINING, KilledError, run_training  # noqa: F401
+
+COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
+
+
+class Words(Tower):
+    """The GRU of a VSE++ as a tower of one layer above its embeddings."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.network, self.size, self.poolings = text, 8, offered(first=False, native=True)
+        self.network.blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+        self.network.norm = torch.nn.LayerNorm(2)
+        self.kept = False
+
+    def load_pretrained(self):
+        pass
+
+    def states(self, items):
+        return self.network.states(items)
+
+    def last(self, items):
+        return self.network.last(items)
+
+    def checkpoint_gradients(self):
+        self.kept = True
+
+
+class Towered(VSEpp):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.text = Words(self.text)
+
+    @property
+    def towers(self):
+        return {"text": self.text}
+
+
+@pytest.fixture
+def towered(monkeypatch):
+    monkeypatch.setitem(MODELS, "towered", Towered)
+    monkeypatch.setitem(OPTIONS, "towered", OPTIONS["vsepp"])
+    return lambda: build_model("towered", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+
+
+def asked(**options):
+    return TRAINING.model_copy(update=options)
+
+
+def test_the_rate_rises_and_falls_along_half_a_cosine():
+    steps, rates = 5, []
+    for epoch in range(4):
+        rates += [learning_rate(COSINE, epoch, step, steps) for step in range(steps)]
+    assert rates[:5] == pytest.approx([2e-3, 4e-3, 6e-3, 8e-3, 1e-2])
+    expected = [1e-2 * 0.5 * (1 + math.cos(math.pi * done / 15)) for done in range(15)]
+    assert rates[5:] == pytest.approx(expected)
+    warm = asked(warmup_steps=4)
+    assert [learning_rate(warm, 0, step, 5) for step in range(5)] == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2])
+    assert learning_rate(warm, 3, 2, 5) == pytest.approx(1e-3)
+
+
+def test_every_step_is_taken_at_its_rate(run_training, tmp_path, monkeypatch):  # noqa: F811
+    rates, step = [], torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (rates.append(self.param_groups[0]["lr"]), step(self)))
+    run_training(tmp_path, training=COSINE)
+    assert rates == pytest.approx([learning_rate(COSINE, n // 5, n % 5, 5) for n in range(20)])
+
+
+def test_a_warmup_that_never_ends_is_refused(run_training, tmp_path):  # noqa: F811
+    with pytest.raises(ValueError, match="warmup_steps = 20 leaves none of 20 steps; lower it"):
+        run_training(tmp_path, training=asked(warmup_steps=20))
+
+
+def groups(model, **options):
+    """Of each group its parameters' names, its share and its own weight decay."""
+    names = {id(one): name for name, one in model.named_parameters()}
+    made = make_optimizer(model, asked(**options)).param_groups
+    return [({names[id(one)] for one in g["params"]}, g.get("share"), g.get("weight_decay")) for g in made]
+
+
+def test_biases_and_norms_do_not_decay_if_so_asked(towered):
+    model = towered()
+    found = groups(model, weight_decay=0.1, decay_biases=False)
+    assert [(share, decay) for _, share, decay in found] == [(None, 0.1), (None, 0.0), (0.1, 0.1), (0.1, 0.0)]
+    for names, _, decay in found:
+        assert all((model.get_parameter(name).ndim > 1) == (decay > 0) for name in names)
+    assert "text.network.norm.weight" in found[3][0]
+    assert len(groups(model, weight_decay=0.1)) == 2
+
+
+def test_each_layer_has_a_share_of_the_rate_of_the_one_above(towered):
+    found = {share: names for names, share, _ in groups(towered(), tower_rate=0.5, layer_decay=0.8)}
+    assert {None, 0.5, 0.4, 0.32, 0.256} == {share and round(share, 6) for share in found}
+    by_share = {share and round(share, 6): names for share, names in found.items()}
+    assert by_share[0.5] == {"text.network.norm.weight", "text.network.norm.bias"}
+    assert by_share[0.4] == {"text.network.blocks.1.weight", "text.network.blocks.1.bias"}
+    assert "text.network.embedding.weight" in by_share[0.256]
+    assert by_share[None] == {"project.weight", "project.bias"}
+
+
+def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):  # noqa: F811
+    torch.manual_seed(3)
+    before = {name: one.clone() for name, one in towered().state_dict().items()}
+    run_training(tmp_path, "towered", training=asked(freeze=("text",)))
+    after = load_file(tmp_path / "model.safetensors")
+    moved = {name for name, one in after.items() if not torch.equal(one, before[name])}
+    assert moved == {"project.weight", "project.bias"}
+
+
+def test_towers_are_told_to_keep_few_activations(towered):
+    for options, kept in (({}, False), ({"gradient_checkpointing": True}, True), ({"freeze": ("text",)}, False)):
+        model = towered()
+        set_up_towers(model, asked(**options))
+        assert model.text.kept == kept
+
+
+def test_an_average_follows_the_weights_by_its_definition():
+    model = torch.nn.Linear(3, 2)
+    average, expected = Average(model, 0.9), model.weight.detach().clone()
+    for _ in range(4):
+        with torch.no_grad():
+            model.weight.add_(1.0)
+        average.update_parameters(model)
+        expected = 0.9 * expected + 0.1 * model.weight.detach()
+    assert_close(average.module.weight.detach(), expected)
+
+
+def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):  # noqa: F811
+    """Against the average that this test keeps beside the training."""
+    weights, step = [], torch.optim.Adam.step
+
+    def follow(self):
+        step(self)
+        weights.append([one.detach().clone() for one in self.param_groups[0]["params"]])
+
+    torch.manual_seed(3)
+    fresh = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+    average = [one.detach().clone() for one in fresh.parameters()]
+    monkeypatch.setattr(torch.optim.Adam, "step", follow)
+    result, _ = run_training(tmp_path, training=asked(ema=0.8))
+    for taken in weights[: 5 * (result["best_epoch"] + 1)]:
+        average = [0.8 * old + 0.2 * new for old, new in zip(average, taken, strict=True)]
+    kept = load_file(tmp_path / "model.safetensors")
+    for (name, _), expected in zip(fresh.named_parameters(), average, strict=True):
+        assert_close(kept[name], expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ema": 0.8},
+        {"schedule": "cosine", "decay_epochs": (), "warmup_steps": 3},
+        {"weight_decay": 0.1, "decay_biases": False, "layer_decay": 0.5, "ema": 0.5},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_killed_and_resumed_ends_at_the_same_weights(run_training, towered, tmp_path, options):  # noqa: F811
+    training = asked(**options)
+    whole, _ = run_training(tmp_path / "whole", "towered", training=training)
+    for kill_at in (4, 12):
+        with pytest.raises(KilledError):
+            run_training(tmp_path / str(kill_at), "towered", training=training, kill_at=kill_at)
+        resumed, _ = run_training(tmp_path / str(kill_at), "towered", training=training)
+        assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+        assert resumed["dev_rsum_by_epoch"] == whole["dev_rsum_by_epoch"]
+        kept = [(tmp_path / work / "model.safetensors").read_bytes() for work in ("whole", str(kill_at))]
+        assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "cosine", "decay_epochs": (2,)}, 'schedule = "cosine" stands in place of `decay_epochs`'),
+        ({"decay_biases": False}, "decay_biases = false says which weights decay, and none do"),
+    ],
+)
+def test_options_without_effect_are_refused(options, message):
+    plain = {"loss": {"name": "online"}, "epochs": 3}
+    with pytest.raises(ValidationError, match=message):
+        type(TRAINING).model_validate({**plain, **options})
