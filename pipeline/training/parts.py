@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
@@ -33,7 +34,7 @@ class Cut:
 
     def check(self, model: MatchingModel) -> None:
         """Refuse a model that would learn something else in parts."""
-        if not any(isinstance(layer, nn.BatchNorm1d) for layer in model.modules()):
+        if not any(isinstance(layer, _BatchNorm) for layer in model.modules()):
             return
         what = f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained"
         if self.chunk is not None:

@@ -12,6 +12,7 @@ from aoq.models import MODELS, naaf
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.training import rescored
 from aoq.pipeline.training.parts import WHOLE, Cut
+from aoq.pipeline.training.processes import Processes
 from aoq.pipeline.training.step import forward, make_objective, read_batch
 from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
 
@@ -101,4 +102,8 @@ def test_batch_norm_is_refused_in_parts():
     with pytest.raises(ValueError, match=r"VSRN has BatchNorm.*leave `chunk` out"):
         Cut(chunk=3).check(fresh("vsrn"))
     WHOLE.check(fresh("vsrn"))
+    tower = fresh("vsepp")
+    tower.stem = torch.nn.BatchNorm2d(3)
+    with pytest.raises(ValueError, match=r"BatchNorm.*by 2 processes; set \[engine\] processes = 1"):
+        Cut(processes=Processes(count=2)).check(tower)
     Cut(chunk=3).check(fresh("scan"))
