@@ -183,7 +183,8 @@ class Resumable(ABC):
         """Take every step that the leader takes, from where it begins."""
         self._begin_alike()
         while self.state.epoch < self.schedule.epochs:
-            self.train_epoch()
+            with products_in(self.schedule.precision):
+                self.train_epoch()
             validate(self.evaluated)
             self.end_epoch()
 
