@@ -8,7 +8,9 @@ each epoch, so batches differ. What matches, or is suspected to, is moved to oth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -20,6 +22,9 @@ from aoq.pipeline.batches.lists import MeetingLists
 
 MOST_EDGES = 10
 """Of each list, in a pass."""
+COMMUNITY = 32
+Order = Int32[np.ndarray, " pairs"]
+"""Rows of pairs, batch after batch."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class MinedBatches:
     lists: MeetingLists
     batch_size: int
     seed: int = 0
-    community: int = 32
+    community: int = COMMUNITY
 
     def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
         """Every pair once, batch after batch; the last may be short."""
@@ -67,3 +72,17 @@ def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator)
     last = len(loose) - batches * room
     filled = np.concatenate([whole.reshape(batches, each * wanted), loose[last:].reshape(batches, room)], axis=1)
     return np.concatenate([filled.ravel(), loose[:last]])
+
+
+class KeptOrder:
+    """The order of an epoch, made once, whichever threads ask for it; that of the last epoch is kept."""
+
+    def __init__(self, make: Callable[[int], Order]) -> None:
+        self._make, self._lock = make, Lock()
+        self._kept: tuple[int, Order] | None = None
+
+    def __call__(self, epoch: int) -> Order:
+        with self._lock:
+            if self._kept is None or self._kept[0] != epoch:
+                self._kept = epoch, self._make(epoch)
+            return self._kept[1]

@@ -56,6 +56,11 @@ class Experiment(Section):
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
         return self.second_round
 
+    @property
+    def uses_table(self) -> bool:
+        """Whether the student draws offline negatives, or its batches, from a table."""
+        return self.student.loss.draws_offline or self.sampling.batches is not None
+
     @model_validator(mode="before")
     @classmethod
     def _teacher_as_a_section(cls, given: Any) -> Any:
@@ -139,7 +144,7 @@ class Experiment(Section):
                 f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
                 "choose one that needs none, such as 'sum', 'online' or 'infonce'"
             )
-        if self.refresh is not None and not student.loss.draws_offline:
+        if self.refresh is not None and not self.uses_table:
             raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")
         if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
             raise ValueError(

@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.section import Array, Section
 
+BATCHES = ("batch_ranks", "community")
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -33,6 +34,13 @@ class Sampling(Section):
     """The part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
     one stays."""
 
+    batches: Literal["mined"] | None = None
+    """Batches of pairs that are each other's hard negatives, by the table (`aoq.pipeline.batches`); by default at
+    random."""
+    batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
+    """With `batches`, the ranks [start, stop) of captions, from 0, that bring pairs together; by default all."""
+    community: Annotated[int, Field(ge=2)] | None = None
+    """With `batches`, how many pairs are close to each other; by default 32."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
     (`aoq.pipeline.losses.guide`)."""
@@ -41,6 +49,8 @@ class Sampling(Section):
     def _fits(self) -> Sampling:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
             raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
+        if self.batches is None and (idle := [name for name in BATCHES if getattr(self, name) is not None]):
+            raise ValueError(f'{idle} belong to batches = "mined"; set it, or leave them out')
         heads = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
         if self.hardness is not None and heads:
             raise ValueError(f"`hardness` says where lists are cut; take out {heads}")

@@ -67,9 +67,9 @@ class Chain:
 
     @property
     def trains_on_table(self) -> bool:
-        """Whether the second round draws offline negatives."""
+        """Whether the second round draws offline negatives, or batches, from a table."""
         trains = "second_round" in self.stages and self.experiment.weights is None
-        return trains and self.experiment.student.loss.draws_offline
+        return trains and self.experiment.uses_table
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import OnlineLoss, control_version
+from aoq.pipeline.config.sampling import BATCHES
 from aoq.pipeline.config.screen import FILES, Screen
 from aoq.pipeline.config.tables import Mining
 from aoq.pipeline.config.training import CoTeaching, Schedule, SecondRound, Training
@@ -25,7 +26,7 @@ VERSIONS = {"hard_negatives": 2}
 """The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise", "pictures"}
-LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin"}
+LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin", "batches", *BATCHES}
 LATER_CO_TEACHING = {"start_up", "precision"} | {
     name for name, field in Schedule.model_fields.items() if field.default is None
 }

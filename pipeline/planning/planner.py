@@ -66,7 +66,7 @@ class _Planner:
             student = recipes.imported(experiment, "weights", experiment.weights, dataset)
         elif experiment.co_teaching is not None:
             student = recipes.co_taught(experiment, experiment.co_teaching, dataset)
-        elif experiment.student.loss.draws_offline:
+        elif experiment.uses_table:
             table, start = _table(recipes, chain), _start(chain)
             if experiment.screen is not None:
                 stages["screen"] = table

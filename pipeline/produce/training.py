@@ -15,6 +15,8 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
+from aoq.pipeline.batches.lists import meeting_lists
+from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.build import Build, code_versions
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
@@ -36,6 +38,7 @@ from aoq.pipeline.produce.data import (
 from aoq.pipeline.produce.drawing import cautions, open_table, ranks_of
 from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
+from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
@@ -117,7 +120,9 @@ def _train_one(
 ) -> dict[str, Any]:
     """What this process has to do of a training; what the manifest says, from the leader."""
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
-        sampler = _sampler(chain, given["pairs"].split) if on_table else None
+        draws = on_table and training.loss.draws_offline
+        sampler = _sampler(chain, given["pairs"].split) if draws else None
+        orders = _orders(chain, given["pairs"].split) if on_table else None
         model = _model(given)
         if on_table and chain.start is not None:
             path = chain.start.opened() / "model.safetensors"
@@ -126,7 +131,7 @@ def _train_one(
             except RuntimeError as error:
                 raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
         guide = _guide(chain) if on_table else None
-        trainer = Trainer(models=[model], schedule=training, sampler=sampler, guide=guide, **given)
+        trainer = Trainer(models=[model], schedule=training, sampler=sampler, orders=orders, guide=guide, **given)
         if processes.are_several:
             processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
         if processes.leads:
@@ -194,6 +199,19 @@ def _guide(chain: Chain) -> Guide | None:
     """The teacher, if [sampling] asks it about the batches."""
     margin = chain.experiment.sampling.guide_margin
     return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
+
+
+def _orders(chain: Chain, split: Split) -> KeptOrder | None:
+    """The mined batches of each epoch, if [sampling] asks for them."""
+    sampling = chain.experiment.sampling
+    if sampling.batches is None:
+        return None
+    table, view = open_table(chain)
+    pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
+    lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
+    batch_size = chain.experiment.student.batch_size
+    mined = MinedBatches(lists, batch_size, chain.experiment.seed, sampling.community or COMMUNITY)
+    return KeptOrder(mined.order)
 
 
 def _sampler(chain: Chain, split: Split) -> Sampler:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from aoq.pipeline.batches.order import KeptOrder
 from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
@@ -63,13 +64,18 @@ class BatchMaker:
     cut: Cut = WHOLE
     """Of a batch that several processes share, one reads its own part."""
     is_pinned: bool = False
+    orders: KeptOrder | None = None
+    """The order of the captions in an epoch that draws, counted from the first of these; by default a random one."""
 
     def __call__(self, epoch: int, step: int) -> Drawn:
         size = self.training.batch_size
-        order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
         rng = step_rng(seed=self.seed, epoch=epoch, step=step)
         objective = make_objective(epoch_loss(self.training, epoch))
         drawing_epoch = epoch - len(self.training.warmup)  # the warm-up draws nothing
+        if self.orders is not None and drawing_epoch >= 0:
+            order = self.orders(drawing_epoch)
+        else:
+            order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
         draw = draw_batch(self.pairs, self.sampler, objective, order[step * size :][:size], rng, drawing_epoch)
         figures = {"collision_rate": draw.collision_rate}
         guided = None if self.guide is None else self.guide.matches(draw.groups[0])

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches, Order
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities
@@ -80,7 +80,7 @@ class BatchSampler:
         windows: Sequence[Sequence[float]] = WHOLE,
         batches: str | None = None,
         batch_ranks: tuple[int, int] | None = None,
-        community: int = 32,
+        community: int = COMMUNITY,
     ) -> None:
         if companions not in OFFLINE:
             raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
@@ -131,8 +131,7 @@ class BatchSampler:
         if batches == "mined":
             seen = screened.view if screened else None
             lists = meeting_lists(table, self._sampler.pairs, view=seen, ranks=batch_ranks)
-            self._mined = MinedBatches(lists, batch_size, seed, community)
-        self._ordered: tuple[int, Int32[np.ndarray, " pairs"]] | None = None
+            self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
         full, rest = divmod(self._pairs, self._drawn)
@@ -187,13 +186,10 @@ class BatchSampler:
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 
-    def _order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
-        """The pairs in the order of an epoch; the last one is kept, since every step asks for it."""
-        if self._ordered is None or self._ordered[0] != epoch:
-            mined = self._mined
-            order = mined.order(epoch) if mined else epoch_order(self._pairs, seed=self._seed, epoch=epoch)
-            self._ordered = epoch, order
-        return self._ordered[1]
+    def _order(self, epoch: int) -> Order:
+        if self._mined is not None:
+            return self._mined(epoch)
+        return epoch_order(self._pairs, seed=self._seed, epoch=epoch)
 
     def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
         """Mark where the image of one row and the caption of another are a true pair, and so no negatives.

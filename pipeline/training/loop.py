@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from aoq.pipeline.batches.order import KeptOrder
 from aoq.pipeline.config.losses import LogitLoss, Loss
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
@@ -50,6 +51,8 @@ class Trainer(Resumable):
     """One model in the epochs of a round."""
 
     sampler: Sampler | None
+    orders: KeptOrder | None = None
+    """The order of the captions in an epoch that draws; by default a random one."""
     guide: Guide | None = None
     """Leaves in-batch negatives out, where a table is drawn from."""
     state: RoundState = field(default_factory=RoundState)
@@ -121,7 +124,7 @@ class Trainer(Resumable):
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         is_pinned = self.run.device.type == "cuda"
-        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned)
+        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned, self.orders)
         steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:

@@ -158,6 +158,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
             "sampling.windows = [[0.5, 0.2]]\n[dataset.demo]",
             r"a window is \[start, stop\] .*got \[0.5, 0.2\]",
         ),
+        ("[dataset.demo]", "sampling.community = 8\n[dataset.demo]", r"\['community'\] belong to batches = \"mined\""),
         ("[dataset.demo]", "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` goes with a `hardness`"),
         ("[dataset.demo]", "sampling = {hardness = 9.0, h_images = 5}\n[dataset.demo]", r"take out \['h_images'\]"),
         ("[dataset.demo]", 'sampling = {hardness = "auto", windows = [[0.0, 0.5]]}\n[dataset.demo]', "'windows'"),

@@ -58,6 +58,7 @@ def test_keys_are_pinned():
         ('sampling.strategy="normal"', {"second_round", "evaluation"}),
         ("sampling.windows=[[0.5, 1.0]]", {"second_round", "evaluation"}),
         ("sampling.guide_margin=0.0", {"second_round", "evaluation"}),
+        ('sampling.batches="mined"', {"second_round", "evaluation"}),
         ('sampling={strategy="weighted", gap=0.1, sharpness=50.0}', {"second_round", "evaluation"}),
         ('second_round.loss.companions="anchors"', {"second_round", "evaluation"}),
         ('second_round.start="teacher"', {"second_round", "evaluation"}),

@@ -12,11 +12,15 @@ import torch
 from click.testing import CliRunner
 
 from aoq.models import MODELS
+from aoq.pipeline.batches.lists import meeting_lists
+from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.cli import main
+from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training import batch_maker
 from aoq.pipeline.training.checkpoint import read_weights
 
 
@@ -203,6 +207,36 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
     assert set(shares[-2.0]) == {0.0}
     assert set(shares[2.0]) == {1.0}
     assert all(0 < share < 1 for share in shares[0.0])
+
+
+@pytest.mark.parametrize("loss", ["online", "adapoffquin"])
+def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, monkeypatch, loss):
+    """Batch by batch the captions are those of the table's mined batches, in each epoch."""
+    seen = []
+    read = batch_maker.read_batch
+    monkeypatch.setattr(
+        batch_maker,
+        "read_batch",
+        lambda pairs, draw, *rest: seen.append(draw.groups[0].captions) or read(pairs, draw, *rest),
+    )
+    rounds = f'epochs = 2, batch_size = 10, loss = {{name = "{loss}"}}'
+    chain = make("own", "mining", second_round=rounds, more='sampling = {batches = "mined", community = 5}')
+    seen.clear()
+    chain = make(
+        "own", "control", "second_round", second_round=rounds, more='sampling = {batches = "mined", community = 5}'
+    )
+    table = read_table(chain["hard_negatives"].path / "table")
+    captions = len(table.t2i)
+    mined = MinedBatches(meeting_lists(table, table.positives), 10, chain.experiment.seed, community=5)
+    orders = [epoch_order(captions, seed=chain.experiment.seed, epoch=epoch) for epoch in (0, 1)]
+    expected = [*orders, *(mined.order(epoch) for epoch in (0, 1))]
+    steps = steps_per_epoch(captions, 10)
+    assert len(seen) == 4 * steps
+    for epoch, order in enumerate(expected):
+        found = np.concatenate(seen[epoch * steps : (epoch + 1) * steps])
+        assert found.tolist() == order[: len(found)].tolist()
+    assert chain["second_round"].key != chain["control"].key
+    assert chain["hard_negatives"] in chain["second_round"].upstream
 
 
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"vsepp", "vsrn", "scan"}))
