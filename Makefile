@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster test-exports test-extractors test-integrations test-install chaos lint clean
+.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install chaos lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
@@ -35,6 +35,10 @@ test-exports: .venv/installed
 test-integrations: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
 	$(BIN)/python -m pytest -m integrations tests/integrations
+
+# Beside the CPU's; AOQ_GPU=cpu tests the tests where there is no GPU.
+test-gpu: .venv/installed
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install

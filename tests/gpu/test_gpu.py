@@ -1,0 +1,129 @@
+"""What runs on a GPU beside the same on the CPU: steps, rounds, a resumed run, searches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import aoq
+from aoq.models import MODELS, naaf
+from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.losses.similarities import Similarities
+from aoq.pipeline.search.brute_force import gpus
+from aoq.pipeline.training.precision import in_precision
+from aoq.pipeline.training.step import make_objective, read_batch, take_step
+from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
+from tests.training.steps import LOSSES, drawn, fresh
+
+pytestmark = pytest.mark.gpu
+
+LUIGI = Path(sys.executable).parent / "luigi"
+TINY = Path(__file__).parent.parent / "tiny.toml"
+
+
+def step(given, name, loss, device, dtype=torch.float64, precision="float32", pace=None):
+    """The figures and the gradients of one step on a device, as numbers."""
+    split, draw = given
+    model = fresh(name).to(device, dtype)
+    batch = read_batch(split, draw)
+    batch = replace(batch, images=replace(batch.images, features=batch.images.features.to(dtype))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    objective = make_objective(LOSSES[loss], pace)
+    figures = take_step(in_precision(model, precision, device), optimizer, batch, objective, 1e9)
+    gradients = {name: one.grad.cpu() for name, one in model.named_parameters() if one.grad is not None}
+    return {name: float(figure) for name, figure in figures.items()}, gradients
+
+
+@pytest.mark.parametrize("loss", ["online", "table", "companions"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_the_cpus(pairs, sampler, device, monkeypatch, name, loss):  # noqa: F811
+    if name in ("sgr", "saf") or any(getattr(layer, "p", 0) for layer in fresh(name).modules()):
+        pytest.skip("each device has random numbers of its own")
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    given = pairs, drawn(pairs, sampler, loss)
+    (figures, gradients), (others, theirs) = (step(given, name, loss, one) for one in (torch.device("cpu"), device))
+    assert others == pytest.approx(figures, rel=1e-8, abs=1e-10)
+    assert gradients.keys() == theirs.keys()
+    for one in gradients:
+        torch.testing.assert_close(theirs[one], gradients[one], rtol=1e-7, atol=1e-10)
+
+
+def test_the_pace_is_the_cpus(device):
+    rng = torch.Generator().manual_seed(0)
+    matrices = [torch.rand(8, 8, generator=rng, dtype=torch.float64) for _ in range(5)]
+    levels = []
+    for place in (torch.device("cpu"), device):
+        pace = Pace(margin=0.2)
+        for matrix in matrices:
+            pace.follow(Similarities((matrix + torch.eye(8) / 2).to(place), torch.eye(8).bool().to(place)))
+        levels.append(pace.share)
+    assert levels[1] == pytest.approx(levels[0])
+
+
+@pytest.mark.parametrize("name", ["vsepp", "scan"])
+def test_a_step_in_bfloat16_is_near(pairs, sampler, device, name):  # noqa: F811
+    given = pairs, drawn(pairs, sampler, "online")
+    whole, rounded = (
+        step(given, name, "online", device, torch.float32, precision)[0] for precision in ("float32", "bfloat16")
+    )
+    assert rounded["loss"] == pytest.approx(whole["loss"], rel=0.05)
+
+
+def luigi(task, folder, device, *options):
+    given = ["--module", "tasks", task, "--experiment", TINY, "--engine-device", device.type, "--artifact-root", folder]
+    return subprocess.run([str(LUIGI), *map(str, [*given, *options])], capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def trained(device, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    ended = luigi("SecondRound", folder, device)
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def manifest(folder):
+    (path,) = folder.glob("second_round/*/MANIFEST.json")
+    return json.loads(path.read_text())
+
+
+def test_both_rounds_run_and_say_where(trained, device):
+    said = manifest(trained)
+    assert said["device"].startswith(device.type)
+    assert np.isfinite(said["metrics"]["rsum"])
+
+
+def test_a_resumed_round_ends_at_the_same_weights(trained, device, tmp_path):
+    """Stopped after its first checkpoint by a limit on how far it logs, and gone on."""
+    script = Path(__file__).parent / "stopped.py"
+    arguments = [sys.executable, script, TINY, device.type, tmp_path]
+    stopped = subprocess.run([str(one) for one in arguments], capture_output=True, text=True, timeout=600)
+    assert stopped.returncode == 9, stopped.stderr
+    assert list(tmp_path.glob("**/last.ckpt"))
+    assert luigi("SecondRound", tmp_path, device).returncode == 0
+    assert manifest(tmp_path)["final_weights_sha256"] == manifest(trained)["final_weights_sha256"]
+
+
+@pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
+def test_lists_of_tensors_on_the_gpu_are_the_cpus(device, search):
+    rng = torch.Generator().manual_seed(0)
+    images, captions = (normalize(torch.randn(n, 32, generator=rng), dim=1) for n in (300, 1500))
+    image_of = np.arange(1500) // 5
+    ours = aoq.hard_negatives(images.to(device), captions.to(device), image_of, h=(40, 10), search=search)
+    theirs = aoq.hard_negatives(images, captions, image_of, h=(40, 10))
+    for direction in ("i2t", "t2i"):
+        assert (ours[direction].negative_ids == theirs[direction].negative_ids).all()
+
+
+def test_faiss_sees_the_gpu(device):
+    if device.type == "cpu":
+        pytest.skip("there is none to see")
+    assert gpus() >= 1
