@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install chaos lint clean
+.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
@@ -39,6 +39,9 @@ test-integrations: .venv/installed
 # Beside the CPU's; AOQ_GPU=cpu tests the tests where there is no GPU.
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+bench-gpu: .venv/installed
+	$(BIN)/python benchmarks/gpu.py --output bench-gpu.md
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install
