@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -27,7 +25,8 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.training.ahead import made_ahead
 from aoq.pipeline.training.average import Average
-from aoq.pipeline.training.checkpoint import load_state, pack, save_model, save_state, unpack
+from aoq.pipeline.training.checkpoint import pack, save_model, unpack
+from aoq.pipeline.training.kept_files import BestEpochs, Checkpoints
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from aoq.pipeline.training.precision import in_precision, products_in
@@ -38,9 +37,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOG_STEPS = 50
-CHECKPOINTS = ("last.ckpt", "previous.ckpt")
-"""Two are kept, the later one first: where that is damaged, the other one serves."""
-BEST = "best-"
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
 """The ranks on dev."""
 
@@ -109,6 +105,7 @@ class Resumable(ABC):
         if warm >= steps:
             raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
+        self._checkpoints, self._best = Checkpoints(self.run.work), BestEpochs(self.run.work)
 
     @property
     def taken(self) -> int:
@@ -162,7 +159,7 @@ class Resumable(ABC):
             state.history.append(metrics)
             if self.can_be_best and metrics["rsum"] > state.best_rsum:
                 state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
-                state.best_files = self._write_best(ranks)
+                state.best_files = self._leave_best(ranks)
             self.append({f"dev_{name}": value for name, value in metrics.items()})
             logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
             self.end_epoch()
@@ -268,11 +265,8 @@ class Resumable(ABC):
         random = {"cpu": torch.get_rng_state()}
         if self.run.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.run.device)
-        last, previous = self._checkpoints
-        if last.exists():
-            os.replace(last, previous)
-        save_state(last, {**self._content(), "random": random})
-        self._drop_best(2)
+        self._checkpoints.save({**self._content(), "random": random})
+        self._best.drop(self.state.best_epoch)
 
     def _content(self) -> dict[str, Any]:
         """Where the training stands, but for random numbers."""
@@ -285,63 +279,29 @@ class Resumable(ABC):
             average.load_state_dict(kept)
         self.state = type(self.state)(**content["state"])
 
-    @property
-    def _checkpoints(self) -> list[Path]:
-        return [self.run.work / name for name in CHECKPOINTS]
+    def _leave_best(self, ranks: Ranks) -> dict[str, str]:
+        def fill(folder: Path) -> None:
+            self.keep_best(folder)
+            write_ranks(folder / DEV_RANKS, ranks)
 
-    def _best_of(self, epoch: int) -> Path:
-        """The folder of what an epoch leaves while it is the best."""
-        return self.run.work / f"{BEST}{epoch:06d}"
-
-    def _write_best(self, ranks: Ranks) -> dict[str, str]:
-        folder = self._best_of(self.state.best_epoch)
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed run
-        folder.mkdir()
-        self.keep_best(folder)
-        write_ranks(folder / DEV_RANKS, ranks)
-        return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
-
-    def _drop_best(self, most: int) -> None:
-        """Keep the latest folders up to the best epoch: two checkpoints name two of them at most."""
-        folders = sorted(self.run.work.glob(f"{BEST}*"), reverse=True)
-        known = [folder for folder in folders if folder <= self._best_of(self.state.best_epoch)]
-        for folder in {*folders} - {*known[:most]}:
-            shutil.rmtree(folder)
+        return self._best.write(self.state.best_epoch, fill)
 
     def _resume(self) -> None:
         """Stand where the last whole checkpoint stood, or at the start."""
-        damaged = False
-        for path in self._checkpoints:
-            if not path.exists():
-                continue
-            try:
-                content = load_state(path)
-                state = type(self.state)(**content["state"])
-                if lost := self._lost(state):
-                    raise ValueError(f"{lost} is missing or damaged, and {path} needs it.")
-            except ValueError as error:
-                damaged = True
-                logger.warning("%s Going on without it.", error)
-                path.unlink()
-                continue
+        content = self._checkpoints.load(lambda content: self._lost(type(self.state)(**content["state"])))
+        if content is not None:
             self._stand_at(content)
             torch.set_rng_state(content["random"]["cpu"])
             if self.run.device.type == "cuda" and "cuda" in content["random"]:
                 torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)
-            logger.info("resuming at epoch %d, step %d", state.epoch + 1, state.step)
-            break
-        else:
-            if damaged:
-                logger.warning("no checkpoint in %s is whole: the training starts anew", self.run.work)
-        self._drop_best(2)
+            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+        self._best.drop(self.state.best_epoch)
         self._log.rewind(self.state.metrics_position)
 
     def _lost(self, state: State) -> Path | None:
         """A file that is not as a checkpoint of this state names it."""
-        best = self._best_of(state.best_epoch)
-        for name, sha256 in state.best_files.items():
-            if not (best / name).is_file() or file_sha256(best / name) != sha256:
-                return best / name
+        if lost := self._best.lost(state.best_epoch, state.best_files):
+            return lost
         return None if self._log.sha256(state.metrics_position) == state.metrics_sha256 else self._log.path
 
     def _close(self) -> list[str]:
@@ -357,9 +317,6 @@ class Resumable(ABC):
         final.unlink()
         if lost := self._lost(self.state):
             raise ValueError(f"{lost} was damaged after it was written; run again to make it again.")
-        for path in self._checkpoints:
-            path.unlink(missing_ok=True)
-        for name in self.state.best_files:
-            os.replace(self._best_of(self.state.best_epoch) / name, self.run.work / name)
-        self._drop_best(0)
+        self._checkpoints.remove()
+        self._best.publish(self.state.best_epoch, self.state.best_files)
         return found

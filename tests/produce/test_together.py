@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.together import together
-from aoq.pipeline.training.resumable import CHECKPOINTS
+from aoq.pipeline.training.kept_files import CHECKPOINTS
 from tests.produce.conftest import ENGINE
 
 TWO = replace(ENGINE, processes=2)
