@@ -79,7 +79,7 @@ def place():
         path = Path(frame.f_code.co_filename)
         if "torch/optim" in str(path):
             return "torch/optim"
-        if path.resolve().is_relative_to(ROOT) and "tests" not in path.parts:
+        if any(path.resolve().is_relative_to(ROOT / room) for room in ("models", "pipeline")):
             return str(path.resolve().relative_to(ROOT))
         frame = frame.f_back
     return "elsewhere"
