@@ -23,6 +23,8 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, che
     for folder in ("configs", "models", "pipeline", "tasks"):
         files = [path for path in (checkout / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         expected |= {f"aoq/{path.relative_to(checkout)}": path.read_bytes() for path in files}
+    own = (checkout / "aoq" / "integrations").rglob("*.py")
+    expected |= {str(path.relative_to(checkout)): path.read_bytes() for path in own}
     assert content(wheels["checkout"]) == expected
 
 
