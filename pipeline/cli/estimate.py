@@ -126,7 +126,8 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     }
     memory = settings.mining_memory_mb * 1_000_000
     problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
-    drawing = list(forecast(chain, (images, captions))) if chain.trains_on_table else []
+    draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
+    drawing = list(forecast(chain, (images, captions))) if draws else []
     return estimate(problem, mining.search, piece), steps, drawing
 
 
