@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A stage, as whoever is to take part in it plans it."""
+
+    stage: str
+    experiment: str
+    override: str
+    data_root: str
+    artifact_root: str
 
 
 @dataclass(frozen=True)
@@ -18,6 +29,8 @@ class Launched:
     """Which start of all this is: torchrun may start them again, and its store keeps what was said before."""
     address: str
     port: int
+    asked: Asked | None = None
+    """What the first one makes."""
 
     @classmethod
     def here(cls) -> Launched | None:
@@ -37,7 +50,6 @@ class Launched:
         )
         return cls(rank, count, place, places, attempt, os.environ["MASTER_ADDR"], port)
 
-    @property
-    def settings(self) -> dict[str, object]:
-        """What an engine is told."""
-        return {"launched": self, "processes": self.count}
+    def settings(self, asked: Asked | None) -> dict[str, object]:
+        """What an engine is told where the first process makes a stage."""
+        return {"launched": replace(self, asked=asked), "processes": self.count}

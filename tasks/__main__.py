@@ -16,10 +16,11 @@ def main() -> None:
         luigi_run(["--module", "aoq.tasks", *sys.argv[1:]])
         return
     from aoq.pipeline.produce.launched import dismiss, serve
+    from aoq.pipeline.produce.training import follow_stage
 
     if launched.rank:
         logging.getLogger().setLevel(logging.ERROR)
-        serve(launched)
+        serve(launched, follow_stage)
         return
     try:
         luigi_run(["--module", "aoq.tasks", *sys.argv[1:]])

@@ -14,7 +14,7 @@ from typing import ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.launcher import Launched
+from aoq.pipeline.launcher import Asked, Launched
 from aoq.pipeline.planning.chain import Chain, run_name, split_member
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
@@ -54,6 +54,11 @@ class MakingTask(luigi.Task):
     @abstractmethod
     def alias(self) -> str:
         """The folder below `runs/` with the link to the artefact."""
+
+    @property
+    def asked(self) -> Asked | None:
+        """The stage, where other processes may take part in making it."""
+        return None
 
     @property
     def subject(self) -> str:
@@ -97,16 +102,15 @@ class MakingTask(luigi.Task):
         from aoq.pipeline.engine import Engine
         from aoq.pipeline.produce import PRODUCERS
 
-        launched = Launched.here()
-
+        settings = settings_of(engine)
+        if launched := Launched.here():
+            settings |= launched.settings(self.asked)
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](
-                        self.source, build, Engine(**settings_of(engine) | (launched.settings if launched else {}))
-                    )
+                    PRODUCERS[self.stage](self.source, build, Engine(**settings))
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
@@ -128,6 +132,10 @@ class ArtifactTask(MakingTask):
     @cached_property
     def chain(self) -> Chain:
         return _plan_once(self.experiment, override=self.override, **self.roots)
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.stage, self.experiment, self.override, *map(str, self.roots.values()))
 
     @property
     def alias(self) -> str:

@@ -1,31 +1,35 @@
 """Processes that torchrun has started: the first one runs the stages, and calls the others for each training.
 
-What it calls them with is pickled, as is what torch sends between them: whoever can reach their port can run code.
+It tells them as JSON what to train, and with which settings; each plans that itself.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.launcher import Launched
+from aoq.pipeline.launcher import Asked, Launched
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.joining import Follow, follow_along
+from aoq.pipeline.training.processes import Processes
 
 FOREVER = timedelta(days=365)
 """What comes between two trainings may take days."""
 CALLS = "calls"
 
 
-def call(engine: Engine, follow: Follow, given: Sequence[Any]) -> Store:
+def call(engine: Engine) -> Store:
     """Let the others follow in a training; the store is that training's."""
-    assert engine.launched is not None  # else they are not there
-    return _give(engine.launched, pickle.dumps((follow, engine, given)))
+    launched = engine.launched
+    assert launched is not None  # else they are not there
+    assert launched.asked is not None  # a stage that trains is one of an experiment
+    settings = asdict(replace(engine, launched=None))
+    return _give(launched, json.dumps({"asked": asdict(launched.asked), "engine": settings}).encode())
 
 
 def dismiss(launched: Launched) -> None:
@@ -33,16 +37,21 @@ def dismiss(launched: Launched) -> None:
     _give(launched, b"")
 
 
-def serve(launched: Launched) -> None:
-    """Follow in every training, until there is no more."""
+def serve(launched: Launched, follow: Follow) -> None:
+    """Follow in every training, until there is no more: `follow` is told the stage and the chain it is of."""
     store, number = _store(launched), 1
     while True:
         store.wait([_call(number)], FOREVER)
         if not (content := store.get(_call(number))):
             return
-        follow, engine, given = pickle.loads(content)
-        own = replace(engine, launched=launched)
-        follow_along(PrefixStore(_call(number), store), launched.rank, own, launched.place, follow, given)
+        said = json.loads(content)
+        engine, asked = Engine(**said["engine"] | {"launched": launched}), Asked(**said["asked"])
+
+        def planned(processes: Processes, engine: Engine, asked: Asked) -> None:
+            roots = {"data_root": Path(asked.data_root), "artifact_root": Path(asked.artifact_root)}
+            follow(processes, engine, asked.stage, plan(asked.experiment, override=asked.override, **roots))
+
+        follow_along(PrefixStore(_call(number), store), launched.rank, engine, launched.place, planned, [asked])
         number += 1
 
 

@@ -34,7 +34,7 @@ def together(engine: Engine, follow: Follow, *given: Any) -> Iterator[Processes]
     if engine.processes == 1:
         yield ALONE
     elif engine.launched is not None:
-        store = call(engine, follow, given)
+        store = call(engine)  # they plan what they are to follow
         with _told(store, engine.processes, []), joined(store, 0, engine, engine.launched.place) as processes:
             yield processes
     else:

@@ -56,13 +56,13 @@ def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
     """The teacher: trained, or imported weights that fit the data, with their dev recalls."""
     experiment = chain.experiment
     if experiment.first_round is not None:
-        _train(chain, experiment.first_round, build, engine)
+        _train(chain, "first_round", build, engine)
     else:
         _import(chain, "first_round", str(experiment.teacher_weights), build, engine)
 
 
 def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
-    _train(chain, control_training(chain.experiment.student), build, engine)
+    _train(chain, "control", build, engine)
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
@@ -73,7 +73,7 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
     elif experiment.co_teaching is not None:
         _co_teach(chain, experiment.co_teaching, build, engine)
     else:
-        _train(chain, student_training(experiment.student), build, engine, on_table=chain.trains_on_table)
+        _train(chain, "second_round", build, engine)
 
 
 def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -> None:
@@ -101,24 +101,34 @@ def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -
     build.notes["metrics"] = summarise(ranks)
 
 
-def _train(chain: Chain, training: Training, build: Build, engine: Engine, *, on_table: bool = False) -> None:
+def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
+    """How a stage trains, and whether on a table."""
+    experiment = chain.experiment
+    if stage == "first_round":
+        assert experiment.first_round is not None  # else there is nothing to train
+        return experiment.first_round, False
+    if stage == "control":
+        return control_training(experiment.student), False
+    return student_training(experiment.student), chain.trains_on_table
+
+
+def _train(chain: Chain, stage: str, build: Build, engine: Engine) -> None:
     """One model, fresh, or on the table from the weights of the chain's `start`, if there is one."""
-    with together(engine, _follow, chain, training, on_table) as processes:
-        build.notes |= _train_one(chain, training, build, engine, on_table, processes)
+    with together(engine, follow_stage, stage, chain) as processes:
+        build.notes |= _train_one(chain, stage, build, engine, processes)
 
 
-def _follow(processes: Processes, engine: Engine, chain: Chain, training: Training, on_table: bool) -> None:
+def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain) -> None:
     """Train beside the leader, with a folder of its own for what it reads."""
     with TemporaryDirectory() as folder:
         build = Build(Path(folder))
         with collected(build.inputs):
-            _train_one(chain, training, build, replace(engine, tensorboard=False), on_table, processes)
+            _train_one(chain, stage, build, replace(engine, tensorboard=False), processes)
 
 
-def _train_one(
-    chain: Chain, training: Training, build: Build, engine: Engine, on_table: bool, processes: Processes
-) -> dict[str, Any]:
+def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
     """What this process has to do of a training; what the manifest says, from the leader."""
+    training, on_table = _training(chain, stage)
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         draws = on_table and training.loss.draws_offline
         sampler = _sampler(chain, given["pairs"].split) if draws else None

@@ -113,10 +113,15 @@ class Processes:
 
     def of_each(self, content: str) -> list[str]:
         """What each process says here, in order."""
-        said: list[str] = [content] * self.count
-        if self.are_several:
-            dist.all_gather_object(said, content)
-        return said
+        if not self.are_several:
+            return [content]
+        own = torch.tensor(list(content.encode()), dtype=torch.uint8, device=self.device)
+        sizes = [torch.tensor(0, device=self.device) for _ in range(self.count)]
+        dist.all_gather(sizes, torch.tensor(len(own), device=self.device))
+        longest = max(int(size) for size in sizes)
+        said = [own.new_empty(longest) for _ in sizes]
+        dist.all_gather(said, F.pad(own, (0, longest - len(own))))
+        return [one[: int(size)].cpu().numpy().tobytes().decode() for one, size in zip(said, sizes, strict=True)]
 
     def check_alike(self, about: Mapping[str, str]) -> None:
         """Refuse to train where any of this is another in another process than in the leader."""
