@@ -9,6 +9,8 @@ from aoq.models.towers.preprocessing import Interpolation, Preprocessing
 
 RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers."""
+CONVNEXT_SQUASHES = 384
+"""From this side on ConvNeXt's images are resized without being cut."""
 
 
 def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
@@ -17,10 +19,19 @@ def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
     size = {"shortest_edge": given} if isinstance(given, int) else dict(given or {})
     if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
         raise ValueError(f"{name} wants images of sizes {size} with padding or without; choose one of a fixed size.")
+    resample = config.get("resample", 3)
+    if resample not in RESAMPLE:
+        raise ValueError(f"{name} resizes by resample = {resample}; known are Pillow's {sorted(RESAMPLE)}.")
     resize = size.get("shortest_edge") or (size["height"], size["width"])
     crop = config.get("crop_size") if config.get("do_center_crop") else None
+    if crop is None and config.get("crop_pct") and isinstance(resize, int) and resize < CONVNEXT_SQUASHES:
+        crop, resize = resize, int(resize / config["crop_pct"])  # ConvNeXt's: resized to more, and cut
+    elif config.get("crop_pct") and isinstance(resize, int) and crop is None:
+        resize = (resize, resize)
     if isinstance(crop, dict):
-        height, width = crop["height"], crop["width"]
+        height, width = (crop.get(side) or crop.get("shortest_edge") for side in ("height", "width"))
+        if not (height and width):
+            raise ValueError(f"{name} crops to {crop}; known are height and width, or shortest_edge.")
     elif isinstance(crop, int):
         height = width = crop
     else:
@@ -30,7 +41,7 @@ def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
         tuple(config[key]) if is_normalised and config.get(key) else default
         for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
     )
-    return Preprocessing(height, width, resize, mean, std, RESAMPLE[config.get("resample", 3)])
+    return Preprocessing(height, width, resize, mean, std, RESAMPLE[resample])
 
 
 def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:

@@ -54,9 +54,10 @@ class ImageTower(Tower):
     @torch.no_grad()
     def count_patches(self) -> int:
         """How many patches an image has."""
+        was_training = self.training
         self.eval()
         patches = self.states(Images(self.preprocessing.blank()))[0].shape[1]
-        self.train()
+        self.train(was_training)
         return patches
 
     def _each_group(self, encode: Callable[[Tensor], Tensor], images: Images) -> Tensor:

@@ -63,16 +63,18 @@ class Tower(nn.Module, ABC):
         """Compute activations again in the backward pass, in place of keeping them."""
 
     def layers(self) -> list[list[nn.Parameter]]:
-        """The parameters of the network by depth: the embeddings, every block, and what follows the last."""
-        blocks = max(_stacks(self.network), key=len, default=nn.ModuleList())
-        inside = [[*block.parameters()] for block in blocks]
-        place = {id(one): depth for depth, block in enumerate(inside, start=1) for one in block}
-        depths: list[list[nn.Parameter]] = [[], *inside, []]
-        above = False
+        """Group the parameters of the network by depth: the embeddings, every block, and what follows the last.
+
+        What lies between two blocks, as where a stage ends, belongs to the lower one.
+        """
+        blocks = [[*block.parameters()] for block in _blocks(self.network)]
+        depth_of = {id(one): depth for depth, block in enumerate(blocks, start=1) for one in block}
+        depths: list[list[nn.Parameter]] = [[] for _ in range(len(blocks) + 2)]
+        reached = 0
         for one in self.network.parameters():
-            above = above or id(one) in place
-            if id(one) not in place:
-                depths[-1 if above else 0].append(one)
+            is_inside = id(one) in depth_of
+            reached = depth_of.get(id(one), reached)
+            depths[reached if is_inside or reached < len(blocks) else -1].append(one)
         return [depth for depth in depths if depth]
 
 
@@ -92,7 +94,11 @@ def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
     return frozenset(found)
 
 
-def _stacks(network: nn.Module) -> list[nn.ModuleList | nn.Sequential]:
-    """Lists of blocks of one kind."""
-    lists = [module for module in network.modules() if isinstance(module, nn.ModuleList | nn.Sequential)]
-    return [one for one in lists if len({type(block) for block in one}) == 1]
+def _blocks(network: nn.Module) -> list[nn.Module]:
+    """Find the blocks that are stacked, in one stack or stage by stage: the kind of which there are most."""
+    kinds: dict[type, list[nn.Module]] = {}
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len({type(block) for block in module}) == 1:
+            kinds.setdefault(type(module[0]), []).extend(module)
+    kinds = {kind: blocks for kind, blocks in kinds.items() if any(True for _ in blocks[0].children())}
+    return max(kinds.values(), key=len, default=[])

@@ -37,7 +37,9 @@ class TransformerImage(ImageTower):
 
     @property
     def prefix(self) -> int:
-        return int(self.has_class) + getattr(self.source.config, "num_register_tokens", 0)
+        names = [name for name, _ in self.network.named_parameters()]
+        distils = any(name.endswith("distillation_token") for name in names)  # DeiT's
+        return int(self.has_class) + distils + getattr(self.source.config, "num_register_tokens", 0)
 
     def load_pretrained(self) -> None:
         self.source.load_into(self.network)

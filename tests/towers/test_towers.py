@@ -12,8 +12,9 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
+from aoq.models.towers.described import seen_by_transformers
 from aoq.models.towers.opening import open_image_tower, open_text_tower
-from tests.towers.conftest import LONGEST, SIDE, WORDS
+from tests.towers.conftest import LONGEST, SIDE, VISION, WORDS
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 LENGTHS = torch.tensor([5, 3, 7])
@@ -106,6 +107,52 @@ def test_layers_are_all_parameters_from_below_to_above(saved, kind, blocks):
     assert len(layers) == blocks + 2
     assert all("embedding" in names[id(one)] or "pre_layrnorm" in names[id(one)] for one in layers[0])
     assert all("norm" in names[id(one)] or "head" in names[id(one)] for one in layers[-1])
+
+
+def test_blocks_of_all_stages_are_layers(saved):
+    """The longest stage is not the whole: what lies between stages belongs to the block below."""
+    library = pytest.importorskip("transformers")
+    config = library.SwinConfig(image_size=64, window_size=2, embed_dim=8, depths=[2, 2, 3], num_heads=[1, 1, 1])
+    tower = open_image_tower(saved("swin")[1])
+    tower.network = library.SwinModel(config, add_pooling_layer=False)
+    layers, names = tower.layers(), {id(one): name for name, one in tower.network.named_parameters()}
+    assert len(layers) == 7 + 2
+    assert all("embedding" in names[id(one)] for one in layers[0])
+    assert any("layers.0.downsample" in names[id(one)] for one in layers[2])
+    assert {names[id(one)] for one in layers[-1]} == {"layernorm.weight", "layernorm.bias"}
+
+
+def test_a_distillation_token_is_no_patch(saved, tmp_path):
+    library = pytest.importorskip("transformers")
+    model = library.DeiTModel(library.DeiTConfig(**VISION), add_pooling_layer=False).eval()
+    model.save_pretrained(tmp_path)
+    shutil.copy(Path(saved("vit")[1].partition(":")[2]) / "preprocessor_config.json", tmp_path)
+    assert image_tower(f"transformers:{tmp_path}").count_patches() == (SIDE // 8) ** 2
+
+
+def test_counting_patches_leaves_a_tower_as_it_is(saved):
+    tower = image_tower(saved("vit")[1]).eval()
+    tower.count_patches()
+    assert not tower.training
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"resample": 5}, "resample = 5; known are Pillow's"),
+        ({"crop_size": {"depth": 3}}, "height and width, or shortest"),
+    ],
+)
+def test_preprocessing_that_is_not_known_is_named(given, message):
+    config = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 224}
+    with pytest.raises(ValueError, match=message):
+        seen_by_transformers("a tower", config | given)
+
+
+@pytest.mark.parametrize(("edge", "resize"), [(224, 256), (384, (384, 384))])
+def test_small_images_of_convnext_are_cut_and_large_ones_are_not(edge, resize):
+    seen = seen_by_transformers("a ConvNeXt", {"size": {"shortest_edge": edge}, "crop_pct": 0.875})
+    assert (seen.height, seen.width, seen.resize) == (edge, edge, resize)
 
 
 def test_what_is_frozen_stays_in_eval_mode_and_has_no_gradient(saved, pixels):
