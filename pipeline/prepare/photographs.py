@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.digests import digest
@@ -69,4 +70,12 @@ def _listed(folder: Path, split: str) -> tuple[list[str | None], list[str], bool
         )
     with reading(path, "a list of photographs", "prepare the folder again"), pq.ParquetFile(path) as file:
         listed = file.read(["path", "sha256"])
+        kinds = {name: listed.schema.field(name).type for name in ("path", "sha256")}
+        if not all(
+            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+            for kind in kinds.values()
+        ):
+            raise ValueError(f"its columns are {kinds} in place of strings")
+        if listed["sha256"].null_count:
+            raise ValueError("a photograph has no sha256")
         return *(listed[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names

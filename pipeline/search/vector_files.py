@@ -102,7 +102,8 @@ def _holds_ids(kind: pa.DataType) -> bool:
 
 
 def _holds_vectors(kind: pa.DataType) -> bool:
-    return hasattr(kind, "value_type") and pa.types.is_floating(kind.value_type)
+    value = getattr(kind, "value_type", None)  # of a data set's arrays of two dimensions it is a name
+    return isinstance(value, pa.DataType) and pa.types.is_floating(value)
 
 
 def _npy(path: Path, part: str) -> tuple[int, int, Blocks]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -134,6 +135,20 @@ def test_a_photograph_that_was_changed_is_refused(prepared, photos):
     (photos.parent / "01.png").write_bytes((photos.parent / "02.png").read_bytes())
     with pytest.raises(ValueError, match=r"01.png: was changed since the folder was prepared; prepare"):
         pixels.read(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [("path", [*range(16)], "in place of strings"), ("sha256", [None] * 16, "a photograph has no sha256")],
+)
+def test_a_list_of_photographs_that_is_none_is_refused(prepared, photos, column, values, message):
+    folder = prepared(photos)
+    path = folder / "train_images.parquet"
+    table = pq.read_table(path)
+    changed = table.set_column(table.schema.get_field_index(column), column, [values])
+    pq.write_table(changed, path)
+    with pytest.raises(ValueError, match=message):
+        open_pixels(folder, open_split(folder, "train"), SEEN)
 
 
 def test_the_demos_pictures_show_its_scenes(tmp_path):

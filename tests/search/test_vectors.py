@@ -216,6 +216,14 @@ def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is
     assert asked == [name]  # once, whoever asks
 
 
+def test_arrays_of_two_dimensions_are_no_vectors(hub, vectors, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    squares = datasets.Array2D((2, 2), "float32")
+    found = datasets.Dataset.from_dict({"square": [np.ones((2, 2))] * ROWS}, datasets.Features(square=squares))
+    hub("some/set", train=table_of(vectors).append_column("square", found.data["square"].combine_chunks()))
+    np.testing.assert_array_equal(open_vectors("hf:some/set", tmp_path / "copy.npy", normalise=False), vectors)
+
+
 def test_the_hash_of_a_column_of_the_hub_is_of_its_vectors_alone(hub, vectors):
     """Of their shape and bytes: not of other columns, and not of how they are divided."""
     hub("some/set", train=table_of(vectors))
