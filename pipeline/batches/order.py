@@ -81,6 +81,9 @@ class KeptOrder:
         self._make, self._lock = make, Lock()
         self._kept: tuple[int, Order] | None = None
 
+    def __deepcopy__(self, _: object) -> KeptOrder:
+        return KeptOrder(self._make)  # a lock cannot be copied
+
     def __call__(self, epoch: int) -> Order:
         with self._lock:
             if self._kept is None or self._kept[0] != epoch:

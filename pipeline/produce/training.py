@@ -40,6 +40,8 @@ from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.tables.screens.view import View
+from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.drawable import GapWeights, drawable
@@ -130,9 +132,11 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
     """What this process has to do of a training; what the manifest says, from the leader."""
     training, on_table = _training(chain, stage)
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
-        draws = on_table and training.loss.draws_offline
-        sampler = _sampler(chain, given["pairs"].split) if draws else None
-        orders = _orders(chain, given["pairs"].split) if on_table else None
+        sampler, orders = None, None
+        if on_table:
+            split, (table, view) = given["pairs"].split, open_table(chain)
+            orders = _orders(chain, split, table, view)
+            sampler = _sampler(chain, split, table, view) if training.loss.draws_offline else None
         model = _model(given)
         if on_table and chain.start is not None:
             path = chain.start.opened() / "model.safetensors"
@@ -211,12 +215,11 @@ def _guide(chain: Chain) -> Guide | None:
     return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
 
 
-def _orders(chain: Chain, split: Split) -> KeptOrder | None:
+def _orders(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> KeptOrder | None:
     """The mined batches of each epoch, if [sampling] asks for them."""
     sampling = chain.experiment.sampling
     if sampling.batches is None:
         return None
-    table, view = open_table(chain)
     pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
     lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
     batch_size = chain.experiment.student.batch_size
@@ -224,12 +227,11 @@ def _orders(chain: Chain, split: Split) -> KeptOrder | None:
     return KeptOrder(mined.order)
 
 
-def _sampler(chain: Chain, split: Split) -> Sampler:
+def _sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
     """Draws from the table as [sampling] narrows it and [screen] sees it."""
     for caution in cautions(chain.experiment):
         logger.info("%s", caution)
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
-    table, view = open_table(chain)
     sizes = (split.image_count, split.caption_count)
     suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:

@@ -131,6 +131,7 @@ class BatchSampler:
         if batches == "mined":
             seen = screened.view if screened else None
             lists = meeting_lists(table, self._sampler.pairs, view=seen, ranks=batch_ranks)
+            self._made_of = f"mined, ranks {batch_ranks or 'all'}, community {community}"
             self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
@@ -201,7 +202,7 @@ class BatchSampler:
     @property
     def _kind(self) -> dict[str, Any]:
         """What must be the same where a state goes on."""
-        mined = {} if self._mined is None else {"batches": "mined"}
+        mined = {} if self._mined is None else {"batches": self._made_of}
         return {"seed": self._seed, "pairs_per_step": self._drawn, **mined}
 
     def set_epoch(self, epoch: int) -> None:

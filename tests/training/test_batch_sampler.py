@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -462,8 +463,15 @@ def test_each_process_has_a_mined_batch_of_its_own(table):
 def test_a_state_says_what_batches_are_made_of(table):
     state = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined").state_dict()
     BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined").load_state_dict(state)
-    with pytest.raises(ValueError, match="of other batches"):
-        BatchSampler(table, image_of=IMAGE_OF, batch_size=8).load_state_dict(state)
+    others = ({}, {"batches": "mined", "community": 4}, {"batches": "mined", "batch_ranks": (0, 2)})
+    for other in others:
+        with pytest.raises(ValueError, match="of other batches"):
+            BatchSampler(table, image_of=IMAGE_OF, batch_size=8, **other).load_state_dict(state)
+
+
+def test_a_mined_sampler_can_be_copied(table):
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined")
+    assert batches_of(deepcopy(sampler)) == batches_of(sampler)
 
 
 @pytest.mark.parametrize(
