@@ -191,6 +191,11 @@ class MatchingModel(nn.Module, ABC):
         """Called before the first step of each epoch of a training, counted from 0."""
         return
 
+    @property
+    def observes(self) -> bool:
+        """Whether it watches its batches: `observe` does something."""
+        return type(self).observe is not MatchingModel.observe
+
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
         """Called once a training step with the anchors and their matrix, for models that watch its distribution."""
         return

@@ -77,6 +77,7 @@ def plateau(
     return float(collapsed_cost(loss, batch_size, match_probability))
 
 
+@torch.no_grad()
 def collapsed_cost(
     loss: Callable[[Similarities], LossValue],
     batch_size: int,

@@ -61,7 +61,7 @@ class InParts(Scores):
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.processes
-        self._replays, self._observes = cut.chunk is not None, type(model).observe is not MatchingModel.observe
+        self._replays, self._observes = cut.chunk is not None, model.observes
         self._before = {name: buffer.clone() for name, buffer in model.named_buffers() if self._observes}
         own, groups = len(images) // images.groups, images.groups
         step = cut.chunk or own

@@ -35,13 +35,15 @@ def in_precision(model: MatchingModel, precision: Precision, device: torch.devic
 
 @contextmanager
 def products_in(precision: Precision) -> Iterator[None]:
-    """Let float32 matrices be multiplied in TF32, where that is the precision."""
-    before = torch.get_float32_matmul_precision()
+    """Let float32 matrices be multiplied in TF32 where that is the precision, and cuDNN use it nowhere else."""
+    before, by_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = by_cudnn
 
 
 class InBfloat16(MatchingModel):
@@ -78,6 +80,10 @@ class InBfloat16(MatchingModel):
         with self._autocast():
             loss = self.model.auxiliary_loss(images, captions)
         return None if loss is None else loss.float()
+
+    @property
+    def observes(self) -> bool:
+        return self.model.observes
 
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
         self.model.observe(images, captions, similarity)

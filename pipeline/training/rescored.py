@@ -48,15 +48,18 @@ class _Rescored(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         model, codes = ctx.model, [_detached(code, requires_grad=True) for code in ctx.codes]
         rows, columns = gradient.nonzero(as_tuple=True)
+        if not len(rows):  # gradients are 0 then, which an optimiser takes for something else than none
+            rows = columns = rows.new_zeros(1)
         with torch.enable_grad():
             if ctx.draws or len(rows) > FEW * gradient.numel():
-                _with_random_state(ctx.random, lambda: ctx.call(model.similarity, *codes).backward(gradient))
+                _with_random_state(
+                    ctx.random, gradient.device, lambda: ctx.call(model.similarity, *codes).backward(gradient)
+                )
             else:
                 size = MOST * len(gradient)
                 for images, captions in zip(rows.split(size), columns.split(size), strict=True):
-                    if len(images):
-                        scores = ctx.call(model.pair_similarity, codes[0][images], codes[1][captions])
-                        scores.backward(gradient[images, captions])
+                    scores = ctx.call(model.pair_similarity, codes[0][images], codes[1][captions])
+                    scores.backward(gradient[images, captions])
         parts = [part for code in codes for part in (code.vectors, code.pooled) if part is not None]
         return None, None, None, None, *(part.grad for part in parts)
 
@@ -77,9 +80,9 @@ def _random_state(device: torch.device) -> list[Tensor]:
     return [*state, torch.cuda.get_rng_state(device)] if device.type == "cuda" else state
 
 
-def _with_random_state(state: Sequence[Tensor], work: Callable[[], None]) -> None:
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if len(state) > 1 else []):
+def _with_random_state(state: Sequence[Tensor], device: torch.device, work: Callable[[], None]) -> None:
+    with torch.random.fork_rng(devices=[device] if len(state) > 1 else []):
         torch.set_rng_state(state[0])
         for of_device in state[1:]:
-            torch.cuda.set_rng_state(of_device)
+            torch.cuda.set_rng_state(of_device, device)
         work()

@@ -10,10 +10,13 @@ import torch
 
 from aoq.models import MODELS, naaf
 from aoq.models.base import EmbeddingModel
+from aoq.pipeline.config.losses import OnlineLoss
+from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training import rescored
 from aoq.pipeline.training.parts import WHOLE, Cut
+from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.step import forward, make_objective, read_batch
+from aoq.pipeline.training.step import forward, make_objective, read_batch, take_step
 from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
 
 
@@ -107,3 +110,29 @@ def test_batch_norm_is_refused_in_parts():
     with pytest.raises(ValueError, match=r"BatchNorm.*by 2 processes; set \[engine\] processes = 1"):
         Cut(processes=Processes(count=2)).check(tower)
     Cut(chunk=3).check(fresh("scan"))
+
+
+def nothing_to_learn(found):
+    return LossValue(0 * found.matrix.sum(), {"plateau": torch.ones(())})
+
+
+@pytest.mark.parametrize("name", ["vsepp", "imram"])
+def test_where_nothing_is_to_learn_gradients_are_0_as_they_are_at_once(pairs, name):
+    """An optimiser with momentum goes on where gradients are 0, and not where there are none."""
+    gradients = []
+    for cut in (WHOLE, Cut(chunk=4)):
+        model, objective = fresh(name), make_objective(OnlineLoss(name="online", margin=1e-9))
+        objective = replace(objective, loss=nothing_to_learn)
+        batch = read_batch(pairs, drawn(pairs, None, "online"))
+        batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+        take_step(model, torch.optim.Adam(model.parameters()), batch, objective, 1.0, cut)
+        gradients.append({key: one.grad for key, one in model.named_parameters()})
+    has_gradient = [{key for key, one in found.items() if one is not None} for found in gradients]
+    assert has_gradient[0] == has_gradient[1]
+    assert not any(one.any() for found in gradients for one in found.values() if one is not None)
+
+
+def test_a_model_in_bfloat16_watches_its_batches_if_it_does():
+    for name in ("vsepp", "naaf"):
+        model = fresh(name)
+        assert in_precision(model, "bfloat16", torch.device("cpu")).observes == model.observes == (name == "naaf")
