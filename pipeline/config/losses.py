@@ -20,8 +20,8 @@ MARGINS = {"margin": (Margin, MARGIN), "margin_online": (Margin, MARGIN), "margi
 class LossSection(NamedSection):
     """The numbers of a loss: written out here, or for any other of `aoq.pipeline.losses.LOSSES` its keywords."""
 
-    draws_offline: ClassVar[bool] = True
-    """Whether it takes offline negatives, where there is a table."""
+    has_offline_terms: ClassVar[bool] = True
+    """Whether it can take offline negatives."""
     stands_alone: ClassVar[bool] = False
     """Whether it is a loss without offline negatives too: a first round's, and its own control's."""
     takes_pace: ClassVar[bool] = True
@@ -31,9 +31,14 @@ class LossSection(NamedSection):
     mask_positives: bool = True
 
     @property
+    def draws_offline(self) -> bool:
+        """Whether it takes offline negatives, where there is a table."""
+        return self.has_offline_terms
+
+    @property
     def numbers(self) -> dict[str, Any]:
         """The keywords of the loss's function, as a training begins with them."""
-        return self.model_dump(exclude={"name", "mask_positives", "companions", *self.learning})
+        return self.model_dump(exclude={"name", "mask_positives", "companions", "offline_columns", *self.learning})
 
     @property
     def needs_table(self) -> bool:
@@ -71,11 +76,11 @@ def _section_of(name: str, loss: LossKind) -> type[LossSection]:
         for option, value in keyword_options(loss.function).items()
     }
     base = LossSection if loss.offline == "none" else WithCompanions
-    return derive_section(name, base, options, draws_offline=loss.offline != "none")
+    return derive_section(name, base, options, has_offline_terms=loss.offline != "none")
 
 
 class OnlineLoss(LossSection):
-    draws_offline = False
+    has_offline_terms = False
     margin: Margin = MARGIN
 
 
@@ -116,6 +121,18 @@ class LogitLoss(WithCompanions):
     temperature: PositiveFloat = 0.07
     learn_temperature: bool = True
     """Learn it with the model, from there on; otherwise it stays."""
+    offline_columns: bool = True
+    """Whether each anchor's offline negatives are further columns; without them a table gives the batches alone."""
+
+    @model_validator(mode="after")
+    def _triples_are_of_offline_negatives(self) -> LogitLoss:
+        if self.makes_triples and not self.offline_columns:
+            raise ValueError('companions = "anchors" is about offline negatives; leave offline_columns out')
+        return self
+
+    @property
+    def draws_offline(self) -> bool:
+        return self.offline_columns
 
     @property
     def softens(self) -> str:
@@ -146,6 +163,7 @@ class InfoNCELoss(LogitLoss):
 
 class AdaptiveInfoNCELoss(InfoNCELoss):
     stands_alone = False
+    offline_columns: Literal[True] = True
     alpha: PositiveFloat = 0.3
     beta: PositiveFloat = 1.5
 
@@ -187,4 +205,4 @@ def control_version(loss: LossSection) -> LossSection:
     if isinstance(loss, AdaptiveInfoNCELoss):  # without offline negatives nothing adapts
         shared = {option: getattr(loss, option) for option in InfoNCELoss.model_fields}
         return InfoNCELoss.model_validate({**shared, "name": "infonce", "companions": None})
-    return loss.model_copy(update={"companions": None})
+    return loss.model_copy(update={"companions": None, "offline_columns": True})

@@ -53,7 +53,8 @@ class BatchSampler:
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
     communities of about `community` pairs. Who is close is read from the ranks `batch_ranks` of captions, [start, stop)
-    from 0, by default all. What a screen suspects does not meet. Of several processes each has such a batch.
+    from 0, by default all. What a screen suspects does not meet. Of several processes each has such a batch. With
+    `offline=False` such batches are all that the table gives: N = B anchors, for losses on pairs.
 
     Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
     `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
@@ -81,7 +82,10 @@ class BatchSampler:
         batches: str | None = None,
         batch_ranks: tuple[int, int] | None = None,
         community: int = COMMUNITY,
+        offline: bool = True,
     ) -> None:
+        if not offline and (batches is None or companions is not None):
+            raise ValueError('offline=False leaves mined batches alone; set batches="mined", and no companions.')
         if companions not in OFFLINE:
             raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
         if batches not in (None, "mined"):
@@ -122,12 +126,12 @@ class BatchSampler:
             resample=resample,
             windows=windows,
             one_set=one_set,
-            companions=companions != "omit",
+            companions=offline and companions != "omit",
         )
         self._pairs = len(self.pairs)
-        if companions != "omit":
+        if offline and companions != "omit":
             _require_companions(self._sampler.pairs, i2t, t2i)
-        self._offline, self._mined = OFFLINE[companions], None
+        self._offline, self._mined = OFFLINE[companions] if offline else None, None
         if batches == "mined":
             seen = screened.view if screened else None
             lists = meeting_lists(table, self._sampler.pairs, view=seen, ranks=batch_ranks)
@@ -180,10 +184,13 @@ class BatchSampler:
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Any batch, without moving on."""
         rows = self._order(epoch)[step * self._drawn :][: self._drawn]
-        rng = step_rng(seed=self._seed, epoch=epoch, step=step)
-        groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
-        pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
-        blocks = pairs.reshape(2 if self._offline == "anchors" else 3, -1, 2)
+        if self._offline is None:
+            blocks = self.pairs[rows].astype(np.int64)[None]
+        else:
+            rng = step_rng(seed=self._seed, epoch=epoch, step=step)
+            groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
+            pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
+            blocks = pairs.reshape(2 if self._offline == "anchors" else 3, -1, 2)
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 

@@ -95,6 +95,11 @@ def test_overrides_change_values_and_replace_named_sections(load):
         ('warmup = ["sum"]', 'start_up = "protected"', r"second_round.start_up: Input should be 'auto'"),
         (
             'loss.name = "adapoffquin"',
+            'loss = {name = "infonce", companions = "anchors", offline_columns = false}',
+            'companions = "anchors" is about offline negatives',
+        ),
+        (
+            'loss.name = "adapoffquin"',
             'loss = {name = "offtri", companions = "anchors", mask_positives = false}',
             'companions = "anchors" needs mask_positives',
         ),
@@ -357,11 +362,11 @@ def test_every_loss_has_a_section_with_its_numbers():
     for name, section in losses.SECTIONS.items():
         kind = LOSSES[name]
         parameters = [one for one in inspect.signature(kind.function).parameters.values() if one.name != "pairs"]
-        numbers, shared = section(name=name).numbers, {"name", "mask_positives", "companions"}
+        numbers, shared = section(name=name).numbers, {"name", "mask_positives", "companions", "offline_columns"}
         assert numbers.keys() == {parameter.name for parameter in parameters}, name
         assert section.model_fields.keys() - shared == numbers.keys() | section.learning, name
         assert all(one.default in (one.empty, numbers[one.name]) for one in parameters), name
-        assert section.draws_offline == (kind.offline != "none")
+        assert section.has_offline_terms == section(name=name).draws_offline == (kind.offline != "none")
 
 
 def test_searches_and_strategies_are_those_of_the_config():

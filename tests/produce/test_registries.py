@@ -142,8 +142,8 @@ def test_sections_follow_the_constructor():
     assert (section.dimensions, ModelSection.kind("vsrn")(name="vsrn").dimensions) == (1024, 2048)
     with pytest.raises(ValueError, match=r"\[model\] toy does not say how long its vectors are"):
         _ = toy(name="toy", size=8).dimensions
-    assert LossSection.kind("minedhinge").draws_offline
-    assert not LossSection.kind("halfnce").draws_offline
+    assert LossSection.kind("minedhinge").has_offline_terms
+    assert not LossSection.kind("halfnce").has_offline_terms
 
 
 @pytest.mark.parametrize(

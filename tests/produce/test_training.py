@@ -209,17 +209,25 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
     assert all(0 < share < 1 for share in shares[0.0])
 
 
-@pytest.mark.parametrize("loss", ["online", "adapoffquin"])
-def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, monkeypatch, loss):
+@pytest.mark.parametrize(
+    ("loss", "groups"),
+    [
+        ('name = "online"', 1),
+        ('name = "adapoffquin"', 3),
+        ('name = "infonce"', 2),
+        ('name = "infonce", offline_columns = false', 1),
+    ],
+)
+def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, monkeypatch, loss, groups):
     """Batch by batch the captions are those of the table's mined batches, in each epoch."""
     seen = []
     read = batch_maker.read_batch
     monkeypatch.setattr(
         batch_maker,
         "read_batch",
-        lambda pairs, draw, *rest: seen.append(draw.groups[0].captions) or read(pairs, draw, *rest),
+        lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest),
     )
-    rounds = f'epochs = 2, batch_size = 10, loss = {{name = "{loss}"}}'
+    rounds = f"epochs = 2, batch_size = 10, loss = {{{loss}}}"
     chain = make("own", "mining", second_round=rounds, more='sampling = {batches = "mined", community = 5}')
     seen.clear()
     chain = make(
@@ -231,9 +239,9 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
     orders = [epoch_order(captions, seed=chain.experiment.seed, epoch=epoch) for epoch in (0, 1)]
     expected = [*orders, *(mined.order(epoch) for epoch in (0, 1))]
     steps = steps_per_epoch(captions, 10)
-    assert len(seen) == 4 * steps
+    assert [len(one) for one in seen] == [1] * 2 * steps + [groups] * 2 * steps
     for epoch, order in enumerate(expected):
-        found = np.concatenate(seen[epoch * steps : (epoch + 1) * steps])
+        found = np.concatenate([one[0].captions for one in seen[epoch * steps : (epoch + 1) * steps]])
         assert found.tolist() == order[: len(found)].tolist()
     assert chain["second_round"].key != chain["control"].key
     assert chain["hard_negatives"] in chain["second_round"].upstream

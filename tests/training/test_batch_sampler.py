@@ -469,6 +469,21 @@ def test_a_state_says_what_batches_are_made_of(table):
             BatchSampler(table, image_of=IMAGE_OF, batch_size=8, **other).load_state_dict(state)
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_mined_batches_alone_are_the_anchors_of_those_with_negatives(table, world_size):
+    given = {"image_of": IMAGE_OF, "batch_size": 8, "batches": "mined", "world_size": world_size}
+    for rank in range(world_size):
+        alone = BatchSampler(table, **given, rank=rank, offline=False)
+        besides = BatchSampler(table, **given, rank=rank)
+        assert [batch.tolist() for batch in alone] == [batch[: len(batch) // 3].tolist() for batch in besides]
+
+
+def test_random_batches_alone_need_no_table(table):
+    for given in ({}, {"batches": "mined", "companions": "omit"}):
+        with pytest.raises(ValueError, match="leaves mined batches alone"):
+            BatchSampler(table, image_of=IMAGE_OF, batch_size=8, offline=False, **given)
+
+
 def test_a_mined_sampler_can_be_copied(table):
     sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined")
     assert batches_of(deepcopy(sampler)) == batches_of(sampler)
