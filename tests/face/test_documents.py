@@ -1,4 +1,4 @@
-"""The Python in README.md and docs/python.md runs as it stands."""
+"""The Python in README.md and docs/python.md runs as it stands, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -42,3 +42,23 @@ def test_there_are_three_short_loops():
     for loop in LOOPS:
         lines = [line for line in loop.splitlines() if line.strip() and "import" not in line and "# your" not in line]
         assert len(lines) <= MOST_LINES, f"{len(lines)} lines"
+
+
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
+    ids=lambda page: page.name,
+)
+def test_links_lead_to_what_is_there(page):
+    for address, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if address.startswith(("http:", "https:")):
+            continue
+        target = (page.parent / address).resolve() if address else page
+        assert target.exists(), address
+        if anchor and target.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            names = [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings]
+            assert anchor[1:] in names, f"{address}{anchor}"
