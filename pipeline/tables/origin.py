@@ -24,7 +24,7 @@ def require_origin(table: NegativeTable, split: Split, fingerprint: str) -> None
         if found != count:
             raise ValueError(f"the split has {found} {noun}, and the table {count}; it was mined on other data.")
     mined, captions = table.manifest.get("dataset"), split.caption_count
-    if mined not in (None, fingerprint, *_named_by_pairs(table, captions)):
+    if mined is not None and mined not in (fingerprint, *_named_by_pairs(table, captions)):
         raise ValueError(
             f"the table was mined on other data (fingerprint {mined[:12]}, this split's is {fingerprint[:12]}): its "
             "rows are other images and captions, or in another order; mine again."

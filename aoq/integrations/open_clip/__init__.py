@@ -12,3 +12,4 @@ from aoq.integrations.open_clip.losses import OfflineClipLoss as OfflineClipLoss
 from aoq.integrations.open_clip.losses import OfflineQuintupletLoss as OfflineQuintupletLoss
 from aoq.integrations.open_clip.losses import OfflineSigLipLoss as OfflineSigLipLoss
 from aoq.integrations.open_clip.rows import carry_rows as carry_rows
+from aoq.integrations.open_clip.rows import with_rows as with_rows

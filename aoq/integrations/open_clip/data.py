@@ -148,7 +148,7 @@ class EpochData:
         self.sampler.set_epoch(epoch)
 
 
-class _Grouped(Sampler[np.ndarray]):
+class _Grouped(Sampler[list[Any]]):
     """Rows (image, caption, group) of each batch, of as many groups as are wanted of those `drawn`."""
 
     def __init__(self, sampler: BatchSampler, drawn: int, wanted: int) -> None:
@@ -157,11 +157,11 @@ class _Grouped(Sampler[np.ndarray]):
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[list[Any]]:
         for batch in self._sampler:
             size = len(batch) // self._drawn
             groups = np.repeat(np.arange(self._wanted), size)
-            yield np.column_stack([batch[: len(groups)], groups])
+            yield [*np.column_stack([batch[: len(groups)], groups])]
 
 
 class _Read(Sequence[Any]):

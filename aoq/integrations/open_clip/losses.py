@@ -36,6 +36,7 @@ class TableLoss(nn.Module):
     `carry_rows`.
     """
 
+    _true: Tensor
     parts: ClassVar[tuple[str, ...]]
     """Figures of the loss on similarities that add up to it; a single name is that of the whole."""
 
