@@ -12,7 +12,7 @@ import aoq
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-from tests.exports.conftest import clip, datasets, run, world  # noqa: F401  (fixtures)
+from tests.exports.conftest import clip, datasets, export, run, world  # noqa: F401  (fixtures)
 
 NEEDS = {
     "sentence_transformers": ["test_sentence_transformers.py", "two_processes.py"],

@@ -23,11 +23,13 @@ from aoq.integrations.open_clip import (
     OfflineSigLipLoss,
     TableData,
     carry_rows,
+    read_negclip,
 )
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.search.lists import NegativeLists
+from tests.exports.conftest import PICTURES
 
 EACH, LENGTH = 2, 4
 ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
@@ -311,6 +313,16 @@ def test_a_model_without_what_rows_need_is_refused(data):
         carry_rows(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="make it with output_dict=True"):
         carry_rows(Tiny(output_dict=False))(*next(iter(data.loader(5).dataloader)))
+
+
+def test_negclips_file_is_trained_on(world, export):
+    """What `aoq export` writes: the same pictures, captions and negatives."""
+    table, images, captions = read_negclip(export("negclip", None, *PICTURES) / "train.tsv")
+    ours = TableData(table, images, captions, **TAKING).loader(10, seed=1)
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    theirs = TableData(world.table, pictures, world.captions, **TAKING).loader(10, seed=1)
+    for one, other in zip(ours.dataloader, theirs.dataloader, strict=True):
+        assert all(map(torch.equal, one, other))
 
 
 def test_one_set_is_refused():
