@@ -23,6 +23,7 @@ from aoq.integrations.open_clip import (
     OfflineSigLipLoss,
     TableData,
     carry_rows,
+    losses,
     read_negclip,
 )
 from aoq.pipeline.data.folder import open_split
@@ -131,8 +132,9 @@ def test_without_a_table_or_captions_of_one_image_it_is_clips_loss(world):
     )
 
 
-def test_images_that_share_a_caption_are_no_negatives(world, batch):
-    """True pairs are the table's, of which a caption may have several."""
+def test_images_that_share_a_caption_are_no_negatives(world, batch, monkeypatch):
+    """True pairs are the table's, of which a caption may have several; they are looked up a few rows at a time."""
+    monkeypatch.setattr(losses, "ROWS", 3)
     images, captions, rows = batch(1)
     first, second = rows[0], next(row for row in rows if row[0] != rows[0, 0])
     shared = np.vstack([world.table.positives, [[first[0], second[1]]]]).astype(np.int32)

@@ -28,6 +28,9 @@ from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import offline_similarities
 
+ROWS = 512
+"""Of the matrix of true pairs at a time: looking them up takes 24 bytes a pair."""
+
 
 class TableLoss(nn.Module):
     """A loss on batches of `TableData`; true pairs of the table are no negatives, whichever process they are on.
@@ -95,9 +98,11 @@ class TableLoss(nn.Module):
         return Similarities(images[:size] @ captions[:size].T, self._are_true(rows[:size]), offline)
 
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
-        keys = rows[:, 0, None] * self._sides[1] + rows[None, :, 1]
-        places = torch.searchsorted(self._true, keys).clamp(max=len(self._true) - 1)
-        return self._true[places] == keys
+        last, found = len(self._true) - 1, []
+        for images in rows[:, 0].split(ROWS):
+            keys = images[:, None] * self._sides[1] + rows[None, :, 1]
+            found.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
+        return torch.cat(found)
 
     def _check(self, rows: Int[Tensor, "pairs 3"]) -> None:
         """Of the first batch alone: it waits for the device."""
