@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
@@ -154,7 +155,9 @@ def test_two_processes_have_the_loss_and_gradient_of_one(tmp_path):
         ended = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=300)
         assert ended.returncode == 0, ended.stderr
         found.append(json.loads(ended.stdout))
-    assert "process 1 has another table than process 0" in found[1].pop("refused")
+    refused = found[1].pop("refused")
+    assert len(refused) == 5
+    assert all("process 1 has another table than process 0" in said for said in refused)
     for name, numbers in found[0].items():
         assert max(map(abs, numbers[1:-2])) > 1e-3, name
         assert found[1][name] == pytest.approx(numbers, rel=1e-4, abs=1e-6), name
@@ -199,6 +202,15 @@ def test_a_batch_has_the_pictures_tokens_and_rows_of_its_draw(data, world):
             assert texts[:, -1].tolist() == np.repeat(np.arange(groups), 5).tolist()
             assert images[:, 0, 0, 0].tolist() == rows[:, 0].tolist()
             assert texts[:, 1:3].tolist() == [[c // EACH, c % EACH] for c in rows[:, 1]]
+
+
+def test_what_a_screen_leaves_out_is_not_drawn(world):
+    screened = world.table.screen(range_max=2)
+    for _, texts in TableData(screened, [Image.new("RGB", (2, 2))] * 15, world.captions, **TAKING).loader(5).dataloader:
+        pairs = texts[:, LENGTH:-1].numpy()
+        for (image, caption), (other, text) in zip(pairs[:5], pairs[5:], strict=True):
+            assert text in world.table.i2t.negative_ids[image, :2]
+            assert other in world.table.t2i.negative_ids[caption, :2]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,6 +20,14 @@ LOSSES = {
     "siglip": (OfflineSigLipLoss, {}, "offline"),
     "quintuplet": (OfflineQuintupletLoss, {}, "quintuplet"),
 }
+
+
+def refused(make: Callable[[], object]) -> str:
+    try:
+        make()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def main() -> None:
@@ -47,10 +56,16 @@ def main() -> None:
                 part.grad /= ranks
         found[name] = [value.item(), *weights.grad.flatten().tolist(), scale.grad.item(), bias.grad.item()]
     if ranks > 1:
-        try:
-            data.loader(4, seed=torch.distributed.get_rank())
-        except ValueError as error:
-            found["refused"] = str(error)
+        rank = torch.distributed.get_rank()
+        other = aoq.hard_negatives(*vectors, image_of, h=(8 - rank, 4))
+        texts = [str(row + rank) for row in range(40)]
+        found["refused"] = [
+            refused(lambda: TableData(other, range(10), [""] * 40, **given).loader(4)),
+            refused(lambda: TableData(table, range(10), texts, **given).loader(4)),
+            refused(lambda: TableData(table, [f"{row + rank}.png" for row in range(10)], [""] * 40, **given).loader(4)),
+            refused(lambda: data.loader(4, seed=rank)),
+            refused(lambda: TableData(table.screen(range_max=2 + rank), range(10), [""] * 40, **given).loader(4)),
+        ]
         torch.distributed.barrier()
     if int(os.environ.get("RANK", "0")) == 0:
         json.dump(found, sys.stdout)

@@ -123,12 +123,15 @@ class TableData(Dataset[Row]):
         return EpochData(loader, sampler)
 
     def _require_alike(self, options: list[Any], processes: int) -> None:
-        bare = self.table.table if isinstance(self.table, ScreenedTable) else self.table
+        if isinstance(self.table, ScreenedTable):
+            drawn_from: Any = self.table.table.sha256, dict(self.table.view.manifest)
+        else:
+            drawn_from = self.table.sha256
         images, captions = self._given
         names: Any = len(images)
         if isinstance(images, list | tuple):  # others may be read one by one
             names = [Path(one).name if isinstance(one, str | Path) else "" for one in images]
-        mine, all_of_them = digest([bare.sha256, names, list(captions), options]), [""] * processes
+        mine, all_of_them = digest([drawn_from, names, list(captions), options]), [""] * processes
         torch.distributed.all_gather_object(all_of_them, mine)
         if others := [rank for rank, theirs in enumerate(all_of_them) if theirs != all_of_them[0]]:
             raise ValueError(
