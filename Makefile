@@ -32,9 +32,13 @@ test-exports: .venv/installed
 		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
 	$(BIN)/python -m pytest -m exports tests/exports
 
+# open_clip needs torchvision, and lies apart as the extractors do.
 test-integrations: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
 	$(BIN)/python -m pytest -m integrations tests/integrations
+	$(PYTHON) -m venv .venv/open_clip
+	.venv/open_clip/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,open-clip-training]"
+	.venv/open_clip/bin/python -m pytest -m integrations tests/integrations/test_open_clip_training.py
 
 # Beside the CPU's; AOQ_GPU=cpu tests the tests where there is no GPU.
 test-gpu: .venv/installed

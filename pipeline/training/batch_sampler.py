@@ -99,6 +99,10 @@ class BatchSampler:
                 '"drop", "downweight" or "keep".'
             )
         table = table.table if isinstance(table, ScreenedTable) else table
+        if missing := [direction for direction in DIRECTIONS if not table[direction].h]:
+            raise ValueError(
+                f"the table has no lists of {missing[0]}, and batches draw from both; mine both directions."
+            )
         fewest = 6 if companions == "anchors" else 2
         if batch_size < fewest:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")

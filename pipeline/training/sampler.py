@@ -106,13 +106,13 @@ class Sampler:
                 f"the table has {images} images and {captions} captions, the training split has "
                 f"{positives.max() + 1} and {len(positives)}; it was mined on other data."
             )
-        for direction, lists in (("i2t", i2t), ("t2i", t2i)):
-            if len(empty := lists.empty):
+        self.pairs = pairs_of(positives, images, captions)
+        for direction, lists, anchors in (("i2t", i2t, self.pairs[:, 0]), ("t2i", t2i, self.pairs[:, 1])):
+            if len(empty := np.intersect1d(lists.empty, anchors)):
                 raise ValueError(
                     f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}."
                 )
         check_windows(windows)
-        self.pairs = pairs_of(positives, images, captions)
         own = with_itself(self.pairs, images) if one_set else self.pairs
         self._i2t, self._t2i = i2t, t2i
         for direction, lists, candidates in zip(DIRECTIONS, (i2t, t2i), (captions, images), strict=True):

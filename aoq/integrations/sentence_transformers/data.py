@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
+from aoq.integrations.sides import Side
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.rows import rows_by_id
 from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler
@@ -59,8 +59,8 @@ class TableData:
         if batches == "triples" and negatives is not None:
             raise ValueError('batches="triples" hold their own negatives; set negatives=None.')
         bare = table.table if isinstance(table, ScreenedTable) else table
-        self._images = _Side(bare, "images", len(bare.i2t), images, image_ids)
-        self._captions = _Side(bare, "captions", len(bare.t2i), captions, caption_ids)
+        self._images = Side(bare, "images", len(bare.i2t), images, image_ids)
+        self._captions = Side(bare, "captions", len(bare.t2i), captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
         self._groups = DRAWN[negatives]
         companions = None if negatives == "quintuplet" else "omit"
@@ -135,30 +135,3 @@ class TableBatchSampler(DefaultBatchSampler):
                 batch = batch[: len(batch) // 2]  # the anchors
             keys = pair_keys(batch[:, 0], batch[:, 1], self._data._caption_count)
             yield self._order[np.searchsorted(self._keys, keys, sorter=self._order)].tolist()
-
-
-class _Side:
-    """What stands for the rows of one side of a table."""
-
-    def __init__(
-        self, table: NegativeTable, side: str, count: int, values: Sequence[Any], ids: Sequence[str] | None
-    ) -> None:
-        self._values, self._places = values, None
-        if ids is not None:
-            if side not in table.ids:
-                raise ValueError(f"{side[:-1]}_ids are given, and the table keeps none; leave them out, in its order.")
-            if len(ids) != len(values):
-                raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(values)} {side}; give one each.")
-            rows = rows_by_id(ids, side[:-1])
-            if missing := [name for name in table.ids[side] if name not in rows]:
-                raise ValueError(
-                    f"{len(missing)} of the table's {side} are not among the ids given, the first is {missing[0]!r}; "
-                    "these are other data."
-                )
-            self._places = np.array([rows[name] for name in table.ids[side]])
-        elif len(values) != count:
-            raise ValueError(f"{len(values)} {side} are given for a table of {count}; they are of other data.")
-
-    def __getitem__(self, rows: np.ndarray) -> list[Any]:
-        places = rows if self._places is None else self._places[rows]
-        return [self._values[place] for place in places.tolist()]

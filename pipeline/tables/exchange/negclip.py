@@ -2,7 +2,7 @@
 
 `neg_caption` are texts, negatives of the row's image. `neg_image` are numbers of rows, whose images are negatives of
 the row's caption: the trainer adds such a row's image, caption and one of its `neg_caption` to the batch. It draws one
-of each list, so no list may be empty, nor that of a row which another row names.
+of each list, so no list may be empty, nor that of a row which another row names. `negclip_reading.py` reads it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,196 @@
+"""Photographs and captions with the rows of their table, in batches that draw from it, for open_clip's training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from aoq.integrations.open_clip.rows import DRAWN, with_rows
+from aoq.integrations.sides import Side
+from aoq.pipeline.data.folder import open_split, split_fingerprint
+from aoq.pipeline.digests import digest
+from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.prepare.photographs import Photographs, open_photographs
+from aoq.pipeline.tables.origin import require_origin
+from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.batch_sampler import BatchSampler
+
+Row = tuple[Any, Tensor, Tensor]
+"""Pixels (3, height, width), tokens (length,), and rows (3,)."""
+
+
+class TableData(Dataset[Row]):
+    """The photographs and captions of a table; `data[image, caption]` is an image, tokens and their rows.
+
+    `images` and `captions` are what stands for the table's rows: paths of files or pictures, and texts. With
+    `image_ids` and `caption_ids`, what theirs are called, they are found by the ids that the table keeps, in any order.
+    `preprocess` and `tokenizer` are those of `open_clip.create_model_and_transforms` and `open_clip.get_tokenizer`.
+    """
+
+    def __init__(
+        self,
+        table: NegativeTable | ScreenedTable,
+        images: Sequence[Any],
+        captions: Sequence[str],
+        *,
+        preprocess: Callable[[Any], Any],
+        tokenizer: Callable[[list[str]], Tensor],
+        image_ids: Sequence[str] | None = None,
+        caption_ids: Sequence[str] | None = None,
+    ) -> None:
+        bare = table.table if isinstance(table, ScreenedTable) else table
+        if bare.is_one_set:
+            raise ValueError("open_clip trains on images with captions, and the table is of one set; mine one of both.")
+        self.table = table
+        self._given = images, captions
+        self._images = Side(bare, "images", len(bare.i2t), images, image_ids)
+        self._captions = Side(bare, "captions", len(bare.t2i), captions, caption_ids)
+        self._preprocess, self._tokenizer = preprocess, tokenizer
+
+    @classmethod
+    def of_folder(
+        cls, table: NegativeTable | ScreenedTable, folder: Path | str, split: str = "train", **options: Any
+    ) -> TableData:
+        """Read what `aoq prepare` made; the table must have been mined on this split.
+
+        Photographs are compared with what was prepared, each when it is read.
+        """
+        folder, opened = Path(folder), open_split(Path(folder), split)
+        bare = table.table if isinstance(table, ScreenedTable) else table
+        require_origin(bare, opened, split_fingerprint(folder, split))
+        photographs = open_photographs(folder, split, opened.image_count)
+        return cls(table, _Read(photographs, opened.image_count), opened.captions, **options)
+
+    def __getitem__(self, row: Sequence[int] | np.ndarray) -> Row:
+        """The pair of an image and a caption; a third number is the group that its rows name."""
+        image, caption, *group = (int(number) for number in row)
+        (picture,), (text,) = self._images[np.array([image])], self._captions[np.array([caption])]
+        rows = torch.tensor([image, caption, *(group or [0])])
+        return self._preprocess(_opened(picture)), self._tokenizer([text])[0], rows
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        negatives: str | None = "offline",
+        batches: str | None = None,
+        seed: int = 0,
+        workers: int = 0,
+        **drawing: Any,
+    ) -> EpochData:
+        """Make what open_clip calls data["train"]: batches of `batch_size` pairs in each process.
+
+        A batch is images and tokens with rows, in groups: the pairs; with `negatives="offline"` an offline image and
+        caption of each as well; with "quintuplet" their companions, too. Pairs come once an epoch, at random, or in
+        mined batches (`batches="mined"`). Batches are a function of (seed, epoch, step), and the last one is left out
+        where it is short. Further options are those of `aoq.BatchSampler`.
+        """
+        if negatives not in DRAWN:
+            raise ValueError(f'negatives is {negatives!r}; it is "offline", "quintuplet" or None.')
+        rank, processes = 0, 1
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            self._require_alike([batch_size, negatives, batches, seed, str(drawing)], processes)
+        sampler = BatchSampler(
+            self.table,
+            batch_size=batch_size,
+            seed=seed,
+            rank=rank,
+            world_size=processes,
+            companions=None if negatives == "quintuplet" else "omit",
+            batches=batches,
+            drop_last=True,
+            **drawing,
+        )
+        loader: Any = DataLoader(
+            self,
+            batch_sampler=_Grouped(sampler, 3 if negatives == "quintuplet" else 2, DRAWN[negatives]),
+            num_workers=workers,
+            collate_fn=_collated,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=workers > 0,
+        )
+        loader.num_batches = len(sampler)
+        loader.num_samples = len(sampler) * batch_size * processes * DRAWN[negatives]
+        return EpochData(loader, sampler)
+
+    def _require_alike(self, options: list[Any], processes: int) -> None:
+        if isinstance(self.table, ScreenedTable):
+            drawn_from: Any = self.table.table.sha256, dict(self.table.view.manifest)
+        else:
+            drawn_from = self.table.sha256
+        images, captions = self._given
+        names: Any = len(images)
+        if isinstance(images, list | tuple):  # others may be read one by one
+            names = [Path(one).name if isinstance(one, str | Path) else "" for one in images]
+        mine, all_of_them = digest([drawn_from, names, list(captions), options]), [""] * processes
+        torch.distributed.all_gather_object(all_of_them, mine)
+        if others := [rank for rank, theirs in enumerate(all_of_them) if theirs != all_of_them[0]]:
+            raise ValueError(
+                f"process {others[0]} has another table than process 0, or other captions, images or options; give "
+                "every process the same."
+            )
+
+
+@dataclass(frozen=True)
+class EpochData:
+    """What open_clip calls DataInfo: a DataLoader, and epochs that are set before each is read."""
+
+    dataloader: DataLoader[Any]
+    sampler: BatchSampler
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+
+class _Grouped(Sampler[list[Any]]):
+    """Rows (image, caption, group) of each batch, of as many groups as are wanted of those `drawn`."""
+
+    def __init__(self, sampler: BatchSampler, drawn: int, wanted: int) -> None:
+        self._sampler, self._drawn, self._wanted = sampler, drawn, wanted
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for batch in self._sampler:
+            size = len(batch) // self._drawn
+            groups = np.repeat(np.arange(self._wanted), size)
+            yield [*np.column_stack([batch[: len(groups)], groups])]
+
+
+class _Read(Sequence[Any]):
+    """The photographs of a prepared folder, read when they are asked for."""
+
+    def __init__(self, photographs: Photographs, count: int) -> None:
+        self._photographs, self._count = photographs, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: Any) -> bytes:
+        return self._photographs.read(row)
+
+
+def _opened(picture: Any) -> Any:
+    """Upright, in RGB; what is no path and no file's content is a picture already."""
+    if not isinstance(picture, str | Path | bytes):
+        return picture
+    name = "a photograph" if isinstance(picture, bytes) else picture
+    try:
+        return decode(picture if isinstance(picture, bytes) else Path(picture).read_bytes()).image
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: {error}; replace it, or mine without it.") from None
+
+
+def _collated(rows: list[Row]) -> tuple[Tensor, Tensor]:
+    images, tokens, numbers = (torch.stack(column) for column in zip(*rows, strict=True))
+    return images, with_rows(tokens, numbers)

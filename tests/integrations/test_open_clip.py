@@ -1,0 +1,356 @@
+"""Data, losses and rows for open_clip, without it; `test_open_clip_training.py` trains with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+import aoq
+from aoq.integrations.open_clip import (
+    OfflineClipLoss,
+    OfflineQuintupletLoss,
+    OfflineSigLipLoss,
+    TableData,
+    carry_rows,
+    losses,
+    read_negclip,
+)
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.prepare.photographs import open_photographs
+from aoq.pipeline.search.lists import NegativeLists
+from tests.exports.conftest import PICTURES
+
+EACH, LENGTH = 2, 4
+ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
+MARGINS = {"margin_online": 0.2, "margin_offline": 0.0}
+SCALE, BIAS = torch.tensor(7.0), torch.tensor(-2.0)
+
+
+def preprocess(picture):
+    """Whose picture it is, as a tensor."""
+    assert picture.mode == "RGB"
+    return torch.full((3, 2, 2), picture.getpixel((0, 0))[0] // 16)
+
+
+def tokenizer(texts):
+    """Of "a caption of image 7, 1" the numbers 7 and 1."""
+    numbers = [text.rsplit(" ", 2)[1:] for text in texts]
+    return torch.tensor([[1, int(image.rstrip(",")), int(which), 2] for image, which in numbers])
+
+
+TAKING = {"preprocess": preprocess, "tokenizer": tokenizer}
+
+
+@pytest.fixture
+def data(world):
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    return TableData(world.table, pictures, world.captions, **TAKING)
+
+
+@pytest.fixture
+def batch(world):
+    """Unit vectors of images and captions, and a function that gives a batch of both with rows."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = [F.normalize(torch.randn(rows, 5, generator=generator), dim=1) for rows in (15, 30)]
+
+    def make(groups, step=0):
+        sampler = aoq.BatchSampler(world.table, batch_size=8, companions=None if groups == 3 else "omit")
+        rows = torch.from_numpy(sampler.batch(0, step))[: 8 * groups]
+        group = torch.arange(groups).repeat_interleave(8)
+        return vectors[0][rows[:, 0]], vectors[1][rows[:, 1]], torch.column_stack([rows, group])
+
+    return make
+
+
+def similarities(images, captions, rows, groups):
+    """The definition, a pair at a time."""
+    matrix, is_positive = torch.empty(8, 8), torch.empty(8, 8, dtype=torch.bool)
+    for i in range(8):
+        for t in range(8):
+            matrix[i, t] = images[i] @ captions[t]
+            is_positive[i, t] = rows[t, 1] // EACH == rows[i, 0]
+    offline = None
+    if groups > 1:
+        offline = aoq.offline_similarities(images, captions, rows[:, 0], companions=groups == 3)
+    return aoq.Similarities(matrix, is_positive, offline)
+
+
+LOSSES = [
+    (OfflineClipLoss, {}, 2, lambda pairs: aoq.info_nce(pairs, temperature=1 / 7).total / 16),
+    (OfflineClipLoss, {"negatives": None}, 1, lambda pairs: aoq.info_nce(pairs, temperature=1 / 7).total / 16),
+    (
+        OfflineClipLoss,
+        {"adaptive": True, "hardness_weight": 2.0, **ADAPTIVE},
+        2,
+        lambda pairs: aoq.adap_info_nce(pairs, temperature=1 / 7, hardness_weight=2.0, **ADAPTIVE).total / 16,
+    ),
+    (OfflineSigLipLoss, {}, 2, lambda pairs: aoq.sigmoid_loss(pairs, temperature=1 / 7, bias=-2.0).total / 8),
+    (OfflineQuintupletLoss, {}, 3, lambda pairs: aoq.adap_off_quin(pairs, **MARGINS, **ADAPTIVE).total / 8),
+    (OfflineQuintupletLoss, {"adaptive": False}, 3, lambda pairs: aoq.off_quin(pairs, **MARGINS).total / 8),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "groups", "expected"), LOSSES)
+def test_losses_are_ours_on_the_same_similarities(world, batch, kind, options, groups, expected):
+    images, captions, rows = batch(groups)
+    assert len(rows[:8, 0].unique()) < 8  # captions of one image meet
+    loss = kind(world.table, **options)
+    found = loss(images, captions, SCALE, BIAS, rows, output_dict=True)
+    torch.testing.assert_close(sum(found.values()), expected(similarities(images, captions, rows, groups)))
+    torch.testing.assert_close(loss(images, captions, SCALE, BIAS, rows), sum(found.values()))
+
+
+def test_rows_may_stand_in_any_order_of_parts(world, batch):
+    """As processes and accumulated batches leave them: whole batches, one after another."""
+    images, captions, rows = batch(2)
+    parts = [torch.cat([torch.arange(start, start + 4), torch.arange(start + 8, start + 12)]) for start in (4, 0)]
+    mixed, loss = torch.cat(parts), OfflineClipLoss(world.table)
+    expected = loss(images, captions, SCALE, rows=rows)
+    torch.testing.assert_close(loss(images[mixed], captions[mixed], SCALE, rows=rows[mixed]), expected)
+
+
+def test_without_a_table_or_captions_of_one_image_it_is_clips_loss(world):
+    generator = torch.Generator().manual_seed(1)
+    images, captions = (F.normalize(torch.randn(15, 5, generator=generator), dim=1) for _ in "it")
+    rows = torch.stack([torch.arange(15), EACH * torch.arange(15), torch.zeros(15, dtype=torch.int64)], dim=1)
+    logits, labels = 7 * images @ captions.T, torch.arange(15)
+    expected = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+    torch.testing.assert_close(
+        OfflineClipLoss(world.table, negatives=None)(images, captions, SCALE, rows=rows), expected
+    )
+
+
+def test_images_that_share_a_caption_are_no_negatives(world, batch, monkeypatch):
+    """True pairs are the table's, of which a caption may have several; they are looked up a few rows at a time."""
+    monkeypatch.setattr(losses, "ROWS", 3)
+    images, captions, rows = batch(1)
+    first, second = rows[0], next(row for row in rows if row[0] != rows[0, 0])
+    shared = np.vstack([world.table.positives, [[first[0], second[1]]]]).astype(np.int32)
+    pairs = similarities(images, captions, rows, 1)
+    is_shared = (rows[:, 0, None] == first[0]) & (rows[None, :, 1] == second[1])
+    pairs = replace(pairs, is_positive=pairs.is_positive | is_shared)
+    loss = OfflineClipLoss(replace(world.table, positives=shared), negatives=None)
+    expected = aoq.info_nce(pairs, temperature=1 / 7).total / 16
+    torch.testing.assert_close(loss(images, captions, SCALE, rows=rows), expected)
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_gradient_of_one(tmp_path):
+    script, found = Path(__file__).parent / "two_losses.py", []
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for command in ([sys.executable], launch):
+        ended = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr
+        found.append(json.loads(ended.stdout))
+    refused = found[1].pop("refused")
+    assert len(refused) == 5
+    assert all("process 1 has another table than process 0" in said for said in refused)
+    for name, numbers in found[0].items():
+        assert max(map(abs, numbers[1:-2])) > 1e-3, name
+        assert found[1][name] == pytest.approx(numbers, rel=1e-4, abs=1e-6), name
+
+
+class Tiny(nn.Module):
+    """The interface of open_clip's models."""
+
+    context_length = LENGTH
+
+    def __init__(self, output_dict=True):
+        super().__init__()
+        self.output_dict, self.seen = output_dict, None
+
+    def forward(self, image=None, text=None):
+        self.seen = text
+        named = {"image_features": image, "text_features": text}
+        return named if self.output_dict else tuple(named.values())
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_model_returns_the_rows_and_sees_tokens_alone(data, by_name):
+    (images, texts), model = next(iter(data.loader(5).dataloader)), carry_rows(Tiny())
+    found = model(image=images, text=texts) if by_name else model(images, texts)
+    assert torch.equal(found["rows"], texts[:, LENGTH:])
+    assert torch.equal(model.seen, texts[:, :LENGTH])
+    again = model(images, model.seen)
+    assert again.keys() == {"image_features", "text_features"}
+    assert model(images)["text_features"] is None
+    assert not model.state_dict()
+
+
+def test_a_batch_has_the_pictures_tokens_and_rows_of_its_draw(data, world):
+    for negatives, groups in ((None, 1), ("offline", 2), ("quintuplet", 3)):
+        train = data.loader(5, negatives=negatives, seed=3)
+        expected = aoq.BatchSampler(world.table, batch_size=5, seed=3, companions=None if groups == 3 else "omit")
+        assert len(train.dataloader) == train.dataloader.num_batches == 6
+        assert train.dataloader.num_samples == 30 * groups
+        for step, (images, texts) in enumerate(train.dataloader):
+            rows = expected.batch(0, step)[: 5 * groups]
+            assert texts[:, LENGTH:-1].tolist() == rows.tolist()
+            assert texts[:, -1].tolist() == np.repeat(np.arange(groups), 5).tolist()
+            assert images[:, 0, 0, 0].tolist() == rows[:, 0].tolist()
+            assert texts[:, 1:3].tolist() == [[c // EACH, c % EACH] for c in rows[:, 1]]
+
+
+def test_what_a_screen_leaves_out_is_not_drawn(world):
+    screened = world.table.screen(range_max=2)
+    for _, texts in TableData(screened, [Image.new("RGB", (2, 2))] * 15, world.captions, **TAKING).loader(5).dataloader:
+        pairs = texts[:, LENGTH:-1].numpy()
+        for (image, caption), (other, text) in zip(pairs[:5], pairs[5:], strict=True):
+            assert text in world.table.i2t.negative_ids[image, :2]
+            assert other in world.table.t2i.negative_ids[caption, :2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batches", [None, "mined"])
+def test_an_epoch_has_each_pair_once_and_is_set(data, batches, workers):
+    train = data.loader(6, batches=batches, workers=workers, **({"community": 3} if batches else {}))
+
+    def epoch(number):
+        train.set_epoch(number)
+        return torch.cat([texts[texts[:, -1] == 0, LENGTH:-1] for _, texts in train.dataloader]).tolist()
+
+    first, second = epoch(0), epoch(1)
+    assert sorted(caption for _, caption in first) == sorted(caption for _, caption in second) == [*range(30)]
+    assert first != second
+    assert epoch(0) == first
+
+
+def test_a_prepared_folder_is_read_as_it_was(demo):
+    split = open_split(demo.folder, "train")
+    given = {"preprocess": np.array, "tokenizer": lambda texts: torch.tensor([[split.captions.index(texts[0])]])}
+    data = TableData.of_folder(demo.table, demo.folder, **given)
+    photographs = open_photographs(demo.folder, "train", split.image_count)
+    for image, caption in demo.table.positives.tolist():
+        picture, (text,), rows = data[image, caption]
+        assert np.array_equal(picture, np.array(decode(photographs.read(image)).image))
+        assert split.captions[text] == split.captions[caption]
+        assert rows.tolist() == [image, caption, 0]
+
+
+def test_other_data_than_the_tables_are_refused(demo, tmp_path):
+    folder = shutil.copytree(demo.folder, tmp_path / "copy")
+
+    def refused(table, message):
+        with pytest.raises(ValueError, match=message):
+            TableData.of_folder(table, folder, **TAKING)
+
+    table = demo.table
+    for mined in (table, replace(table, manifest={})):
+        TableData.of_folder(mined, folder, **TAKING)
+    refused(replace(table, manifest={"dataset": "0" * 64}), r"mined on other data \(fingerprint 0000")
+    ids = open_split(folder, "train").ids
+    refused(replace(table, ids={"images": ids[::-1]}), f"image 0 is '{ids[-1]}' in the table and '{ids[0]}' in the spl")
+    turned = np.stack([table.positives[::-1, 0], table.positives[:, 1]], axis=1)
+    refused(replace(table, positives=turned, manifest={}), "caption 0 is of image 0 in the split, and not in the table")
+    refused(replace(table, i2t=table.i2t[:23]), "the split has 24 images, and the table 23")
+    captions = folder / "train_caps.txt"
+    lines = captions.read_text().splitlines()
+    captions.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+    refused(table, "in another order; mine again")
+
+
+def test_lists_of_other_lengths_are_refused(world):
+    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
+        TableData(world.table, world.ids[:-1], world.captions, **TAKING)
+    with pytest.raises(ValueError, match="29 captions are given for a table of 30"):
+        TableData(world.table, world.ids, world.captions[:-1], **TAKING)
+
+
+def test_a_picture_that_cannot_be_read_is_named(world):
+    data = TableData(world.table, [str(world.folder / "captions.txt")] * 15, world.captions, **TAKING)
+    with pytest.raises(ValueError, match=r"captions.txt: is no JPEG.*; replace it"):
+        data[0, 0]
+    data = TableData(world.table, ["nowhere.png"] * 15, world.captions, **TAKING)
+    with pytest.raises(ValueError, match=r"nowhere.png: .*No such file"):
+        data[0, 0]
+
+
+def test_a_table_without_a_direction_is_refused(data, world):
+    nothing = NegativeLists(np.empty((30, 0), np.int32), np.empty((30, 0), np.float32), np.zeros(30, np.float32))
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    half = TableData(replace(world.table, t2i=nothing), pictures, world.captions, **TAKING)
+    with pytest.raises(ValueError, match="the table has no lists of t2i, and batches draw from both"):
+        half.loader(5)
+
+
+def test_ids_out_of_range_are_refused(data, world, batch):
+    ids = world.table.t2i.negative_ids.copy()
+    ids[3, 0] = 15
+    damaged = replace(world.table, t2i=replace(world.table.t2i, negative_ids=ids))
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    with pytest.raises(
+        ValueError, match="the list of caption 3 names image 15 at rank 1, and there are images 0 to 14"
+    ):
+        TableData(damaged, pictures, world.captions, **TAKING).loader(5)
+    images, captions, rows = batch(2)
+    rows[2, 1] = 30
+    with pytest.raises(ValueError, match="the batch names caption 30, and the table of the loss has captions 0 to 29"):
+        OfflineClipLoss(world.table)(images, captions, SCALE, rows=rows)
+
+
+def test_a_batch_that_no_pairs_fill_is_refused(data):
+    with pytest.raises(ValueError, match="30 pairs fill no batch of 31"):
+        data.loader(31)
+    with pytest.raises(ValueError, match="batch_size = 1 leaves no negative"):
+        data.loader(1)
+    with pytest.raises(ValueError, match='it is "offline", "quintuplet" or None'):
+        data.loader(5, negatives="hard")
+
+
+def test_a_loss_says_what_a_batch_lacks(world, batch):
+    images, captions, rows = batch(2)
+    with pytest.raises(ValueError, match="the batch carries no rows"):
+        OfflineClipLoss(world.table)(images, captions, SCALE)
+    with pytest.raises(ValueError, match=r"takes equal groups .*, companions\), and the batch has \[8, 8\]; .*quintup"):
+        OfflineQuintupletLoss(world.table)(images, captions, SCALE, rows=rows)
+    with pytest.raises(ValueError, match=r"and the batch has \[8, 7\]"):
+        OfflineClipLoss(world.table)(images[:-1], captions[:-1], SCALE, rows=rows[:-1])
+    with pytest.raises(ValueError, match="does not say which pairs are true"):
+        OfflineClipLoss(replace(world.table, positives=None))
+
+
+def test_a_model_without_what_rows_need_is_refused(data):
+    with pytest.raises(ValueError, match="Linear has no context_length"):
+        carry_rows(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="make it with output_dict=True"):
+        carry_rows(Tiny(output_dict=False))(*next(iter(data.loader(5).dataloader)))
+
+
+def test_negclips_file_is_trained_on(world, export):
+    """What `aoq export` writes: the same pictures, captions and negatives."""
+    table, images, captions = read_negclip(export("negclip", None, *PICTURES) / "train.tsv")
+    ours = TableData(table, images, captions, **TAKING).loader(10, seed=1)
+    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
+    theirs = TableData(world.table, pictures, world.captions, **TAKING).loader(10, seed=1)
+    for one, other in zip(ours.dataloader, theirs.dataloader, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_one_set_is_refused():
+    rng = np.random.default_rng(0)
+    table = aoq.hard_negatives(queries=rng.normal(size=(12, 4)), positives=np.array([[0, 1]]), h=3)
+    with pytest.raises(ValueError, match="the table is of one set"):
+        TableData(table, range(12), [""] * 12, **TAKING)
+
+
+def test_the_temperature_is_the_models(world, batch):
+    """And has its gradient; a loss that has no part for it leaves it one of nothing."""
+    scale = torch.tensor([math.log(7.0)], requires_grad=True)
+    for kind, groups, is_used in ((OfflineClipLoss, 2, True), (OfflineQuintupletLoss, 3, False)):
+        scale.grad = None
+        images, captions, rows = batch(groups)
+        kind(world.table)(images, captions, scale.exp(), rows=rows).backward()
+        assert bool(scale.grad.abs().sum() > 0) == is_used
