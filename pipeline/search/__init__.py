@@ -1,1 +1,1 @@
-"""Search backends: each plans a job as steps of units (`aoq.pipeline.search.backends` names them)."""
+"""Search backends. Each plans a job as steps of units; `aoq.pipeline.search.backends` names them."""

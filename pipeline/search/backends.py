@@ -1,4 +1,4 @@
-"""Who searches. A backend is one line here; exact lists are the same whoever found them."""
+"""The search backends by name, one line each. Exact backends find identical lists."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def choose_backend(search: str) -> Backend:
 
 
 def describe_backends() -> str:
-    """Name all backends, a line each."""
+    """List all backends, one line each."""
     lines = [f"{name}: {backend.about}." for name, backend in BACKENDS.items()]
     return "\n".join(["auto: the fastest exact one on this machine.", *lines])

@@ -1,4 +1,4 @@
-"""Brute-force search in float32: by FAISS where it is installed, on a GPU if it sees one; otherwise by torch."""
+"""Brute-force search in float32, by FAISS where it is installed (on a GPU if it sees one), otherwise by torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_faiss() -> Any:
 
 
 def gpus() -> int:
-    """How many GPUs FAISS sees."""
+    """Count the GPUs that FAISS sees."""
     return int(load_faiss().get_num_gpus()) if has_faiss() else 0
 
 
@@ -60,7 +60,7 @@ def _gpu_memory() -> Any:
 def _search_by_torch(
     anchors: Float32[np.ndarray, "anchors D"], candidates: Float32[np.ndarray, "candidates D"], k: int
 ) -> tuple[Float32[np.ndarray, "anchors k"], Int64[np.ndarray, "anchors k"]]:
-    """Tile after tile of products, of which the k best so far are kept."""
+    """Compute the products tile by tile and keep the k best so far."""
     scores, ids = np.empty((len(anchors), k), np.float32), np.empty((len(anchors), k), np.int64)
     for rows in blocks(len(anchors), BLOCK):
         queries = tensor_of(anchors[slice(*rows)])
@@ -75,5 +75,5 @@ def _search_by_torch(
 
 
 def tensor_of(vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
-    """The vectors without a copy where they may be written to: torch does not take others."""
+    """Return the vectors as a tensor; read-only ones are copied, because torch does not take them."""
     return torch.from_numpy(vectors) if vectors.flags.writeable else torch.tensor(vectors)

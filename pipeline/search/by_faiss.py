@@ -1,4 +1,4 @@
-"""The backends of FAISS: faiss-flat, a brute-force search, and faiss:FACTORY, an index of any kind."""
+"""FAISS backends: faiss-flat, a brute-force search, and faiss:FACTORY, an index of any kind."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 
 FACTORY = "faiss:"
 BLOCK = 4096
-"""Anchors a unit: what a crash can lose."""
+"""Anchors per unit; a crash loses at most one unit."""
 ADDED = 65536
-"""Vectors that an index takes at a time."""
+"""Vectors added to an index at a time."""
 SLACK = 32
-"""How many candidates beyond h and the positives are asked for: those that an index misjudges."""
+"""Candidates requested beyond h and the positives, for those that an index misjudges."""
 SAMPLED = 512
-"""Anchors of each direction that are searched exactly too."""
+"""Anchors of each direction that are also searched exactly."""
 PIECE = 2**26
 MOST = 2**31 - 1
 _LOADED: WeakKeyDictionary[Store, dict[str, Any]] = WeakKeyDictionary()
@@ -50,7 +50,7 @@ def _search(find: Find, direction: Direction, start: int, stop: int, problem: Pr
 
 
 def _flat_steps(problem: Problem) -> Steps[Problem]:
-    load_faiss()  # without it a search ends here, before anything is read
+    load_faiss()  # fails here, before anything is read, where FAISS is missing
     return [_searches(problem, lambda side, *_: exact_heads(side))]
 
 
@@ -68,7 +68,7 @@ FAISS_FLAT = Backend(
 
 
 def faiss_index(description: str) -> Backend:
-    """The backend that asks an index of FAISS; `description` is a factory string, after "|" search parameters."""
+    """Make a backend from FAISS's factory string `description`; search parameters follow a "|"."""
     return Backend(
         f"{FACTORY}{description}",
         'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", recall measured on a sample',
@@ -78,7 +78,7 @@ def faiss_index(description: str) -> Backend:
 
 
 def _index_steps(description: str, problem: Problem) -> Steps[Problem]:
-    _empty_index(description, problem.images.shape[1])  # a wrong description ends here
+    _empty_index(description, problem.images.shape[1])  # a wrong description fails here
     return [
         [Unit((f"index-{direction}",), partial(_index, direction, description)) for direction in problem.directions],
         _searches(problem, partial(_ask_index, description)),
@@ -87,13 +87,13 @@ def _index_steps(description: str, problem: Problem) -> Steps[Problem]:
 
 
 def _measured_recall(store: Store, direction: Direction) -> dict[str, Any]:
-    """The fraction of the h best negatives that the lists of sampled anchors have, and how many anchors these are."""
+    """Recall at h of the lists of sampled anchors, and the number of these anchors."""
     recall = store.read(f"recall-{direction}")["recall"].to_numpy()
     return {"guarantee": "approximate", "recall": round(float(recall.mean()), 6), "recall_anchors": len(recall)}
 
 
 def _index(direction: Direction, description: str, problem: Problem, store: Store) -> list[pa.Table]:
-    """Train an index on all candidates, add all of them, and serialise it."""
+    """Train an index on all candidates, add them all, and serialise it."""
     vectors = problem[direction].candidates
     index = _empty_index(description, vectors.shape[1])
     if not index.is_trained:
@@ -118,7 +118,7 @@ def _ask_index(description: str, side: Side, direction: Direction, store: Store)
 
 
 def _loaded(description: str, store: Store, name: str) -> Any:
-    """The index, loaded once for as long as its store is there."""
+    """Load the index, once for as long as its store exists."""
     loaded = _LOADED.setdefault(store, {})
     if name not in loaded:
         pieces = [np.frombuffer(piece.as_buffer(), np.uint8) for piece in store.read(name)["piece"]]
@@ -140,7 +140,7 @@ def _recall(direction: Direction, problem: Problem, store: Store) -> list[pa.Tab
 
 
 def _empty_index(description: str, dimensions: int) -> Any:
-    """Make an untrained index; after `|` stand search parameters as FAISS's ParameterSpace names them."""
+    """Make an untrained index; search parameters follow `|`, named as in FAISS's ParameterSpace."""
     faiss = load_faiss()
     try:
         index = faiss.index_factory(dimensions, description.partition("|")[0], faiss.METRIC_INNER_PRODUCT)
@@ -155,7 +155,7 @@ def _empty_index(description: str, dimensions: int) -> Any:
 
 def _set_parameters(index: Any, description: str) -> None:
     if parameters := description.partition("|")[2]:
-        # FAISS takes any number, and casts it to an integer of its own.
+        # FAISS accepts any number and casts it to an integer of its own.
         for parameter in parameters.replace(";", ",").split(","):
             number = parameter.partition("=")[2]
             if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) > MOST:

@@ -1,4 +1,4 @@
-"""Columns of Parquet, of Arrow, and of data sets: those that `datasets` saved, and those of the Hugging Face hub."""
+"""Columns of Parquet and Arrow files, of saved data sets (`datasets`) and of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from aoq.pipeline.reading import read_json, reading
 from aoq.pipeline.search.problem import BLOCK
 
 SAVED = "state.json"
-"""What `save_to_disk` writes into the folder of a data set."""
+"""The file that `save_to_disk` writes into the folder of a data set."""
 
 
 @runtime_checkable
 class Columns(Protocol):
-    """Rows in columns."""
+    """Rows stored by column."""
 
     schema: pa.Schema
     count: int
 
     def column(self, name: str) -> Iterator[Any]:
-        """Give the arrays of a column, of up to `BLOCK` rows each, in order."""
+        """Iterate over the arrays of a column, up to `BLOCK` rows each, in order."""
 
 
 class ParquetColumns:
@@ -64,7 +64,7 @@ class ArrowColumns:
             with _opened_arrow(path, [self.schema.names.index(name)]) as batches:
                 for batch in batches:
                     column = batch.column(0)
-                    column.validate(full=True)  # of a hostile file, offsets may lead anywhere
+                    column.validate(full=True)  # a hostile file's offsets may point anywhere
                     yield from (column.slice(start, BLOCK) for start in range(0, len(column), BLOCK))
 
 
@@ -79,7 +79,7 @@ class _Batches:
 
 @contextmanager
 def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[_Batches]:
-    """Its schema, and its batches, of these fields alone, which stay on disk until they are used."""
+    """Open the schema and the batches of these fields; the batches stay on disk until they are used."""
     options = pa.ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
     with reading(path, "an Arrow file"), pa.memory_map(str(path)) as source:
         try:
@@ -96,7 +96,7 @@ class HubColumns:
     """One split of a data set of the hub.
 
     Raises:
-        ValueError: where there are several, and none is named.
+        ValueError: if there are several splits and none is named.
     """
 
     def __init__(self, given: str) -> None:
@@ -120,7 +120,7 @@ class _Saved(TypedDict):
 
 
 def shards_of(folder: Path) -> list[Path]:
-    """The files of a data set that `datasets` saved, in order."""
+    """Files of a data set that `datasets` saved, in order."""
     state = read_json(folder / SAVED, _Saved, remedy="save the data set again")
     paths = [folder / file["filename"] for file in state["_data_files"]]
     if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):
@@ -133,4 +133,4 @@ COLUMNED: dict[str, Callable[[Path], Columns]] = {
     ".arrow": lambda path: ArrowColumns([path]),
     ".feather": lambda path: ArrowColumns([path]),
 }
-"""Files of columns."""
+"""Readers of column files, by extension."""

@@ -19,13 +19,13 @@ from aoq.pipeline.search.scores import exact_scores
 logger = logging.getLogger(__name__)
 
 SLACK = 32
-"""How many candidates beyond h and the positives the first search asks for."""
+"""Candidates that the first search requests beyond h and the positives."""
 PROPOSAL_BYTES = 64
-"""What a proposed candidate needs while it is looked at: a search of any depth must fit into memory."""
+"""Memory per proposed candidate while it is rescored; a search of any depth must fit into memory."""
 
 
 def exact_heads(side: Side) -> Heads:
-    """The h best negatives of every anchor, all certified."""
+    """Find the h best negatives of every anchor, all certified."""
     count, h = len(side.anchors), side.h
     found = Heads(np.empty((count, h), np.int32), np.empty((count, h), np.float32), np.full(count, np.inf, np.float32))
     pending, depth = np.arange(count), side.wanted + SLACK
@@ -44,7 +44,7 @@ def exact_heads(side: Side) -> Heads:
 
 
 def certify(found: Heads, side: Side) -> Heads:
-    """Search every row that is not certified a second time, exactly."""
+    """Search every row that is not certified again, exactly."""
     rows = np.flatnonzero(~found.certified)
     if len(rows):
         logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
@@ -53,7 +53,7 @@ def certify(found: Heads, side: Side) -> Heads:
 
 
 def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
-    """The exact score of each anchor's lowest-scoring positive; NaN where it has none."""
+    """Exact score of each anchor's lowest-scoring positive; NaN if it has none."""
     own = side.matches
     return own.lowest(exact_scores(side.anchors, side.candidates, own.offsets, own.ids))
 

@@ -1,4 +1,4 @@
-"""The negatives of every anchor of one direction, as arrays and as Arrow columns."""
+"""Negatives of every anchor of one direction, as arrays and as Arrow columns."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from aoq.pipeline.search.proposals import Heads
 
 @dataclass(frozen=True, repr=False)
 class NegativeLists:
-    """The lists of one direction, one row an anchor: score falling, then id rising; padded with -1 and NaN."""
+    """Lists of one direction, one row per anchor: score falling, then id rising; padded with -1 and NaN."""
 
     negative_ids: Int32[np.ndarray, "anchors h"]
     scores: Float32[np.ndarray, "anchors h"]
     positive_score: Float32[np.ndarray, " anchors"]
-    """The lowest-scoring positive's; NaN where there is none."""
+    """Score of the lowest-scoring positive; NaN if there is none."""
     sources: UInt8[np.ndarray, "anchors h"] | None = None
     """Fused tables only: bit m is set where member m lists the pair."""
     bound: Float32[np.ndarray, " anchors"] | None = None
-    """An upper bound for every candidate that was not scored exactly; None where no search gave one."""
+    """An upper bound for every candidate that was not scored exactly; None if no search gave one."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
@@ -33,7 +33,7 @@ class NegativeLists:
         return f"NegativeLists({len(self)} lists of {self.h})"
 
     def __getitem__(self, rows: slice | Int64[np.ndarray, " some"]) -> NegativeLists:
-        """The lists of some anchors."""
+        """Select the lists of some anchors."""
         return replace(self, **{name: column[rows] for name, column in vars(self).items() if column is not None})
 
     @property
@@ -42,16 +42,16 @@ class NegativeLists:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " anchors"]:
-        """How many negatives each list has."""
+        """Number of negatives in each list."""
         return (self.negative_ids >= 0).sum(axis=1)
 
     def head(self, depth: int) -> NegativeLists:
-        """The first of each list, up to `depth`."""
+        """The first `depth` negatives of each list."""
         columns = {"negative_ids": self.negative_ids, "scores": self.scores, "sources": self.sources}
         return replace(self, **{name: column[:, :depth] for name, column in columns.items() if column is not None})
 
     def keep(self, left: Bool[np.ndarray, "anchors h"]) -> NegativeLists:
-        """The lists of what is left; it moves up, and the rest is padding."""
+        """Keep the marked negatives; they move up, and the rest is padding."""
         left = left & (self.negative_ids >= 0)
         order = np.argsort(~left, axis=1, kind="stable")
         kept = np.take_along_axis(left, order, axis=1)
@@ -63,13 +63,13 @@ class NegativeLists:
 def in_table_order(
     ids: Int32[np.ndarray, "anchors depth"], scores: Float32[np.ndarray, "anchors depth"]
 ) -> tuple[Int32[np.ndarray, "anchors depth"], Float32[np.ndarray, "anchors depth"]]:
-    """Lists in a table's order: score falling, then id rising; padding last."""
+    """Sort lists into a table's order: score falling, then id rising; padding last."""
     order = np.lexsort((ids, -scores, ids < 0), axis=1)
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
-    """The table's columns, with numbers for the anchors, and `bound` if there is one."""
+    """Make the table's columns; anchors are numbered from `first_anchor`, and `bound` is added if there is one."""
     h = lists.h
     scores = pa.array(lists.scores.ravel(), mask=(lists.negative_ids.ravel() < 0) | np.isnan(lists.scores.ravel()))
     columns = {
@@ -86,7 +86,7 @@ def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
 
 
 def from_arrow(table: pa.Table) -> NegativeLists:
-    """The lists of the columns that `to_arrow` makes."""
+    """Read lists from the columns that `to_arrow` makes."""
 
     def matrix(column: str) -> np.ndarray:
         values = table.column(column).combine_chunks()
@@ -102,5 +102,5 @@ def from_arrow(table: pa.Table) -> NegativeLists:
 
 
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
-    """What a search found as rows of a table, with their bounds."""
+    """Make the table rows, with bounds, of what a search found."""
     return to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound), first_anchor)

@@ -24,8 +24,8 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_nam
 
 EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
 FEWEST_SAMPLED = 1024
-DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and that anchor is searched a second time
-KEPT_BYTES = 12  # of a pair that waits for the merge: caption, image, near score
+DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and its anchor is searched again
+KEPT_BYTES = 12  # per pair that waits for the merge: caption, image, near score
 
 
 def one_pass_steps(problem: Problem) -> Steps[Problem]:
@@ -54,7 +54,7 @@ def _scanned_name(direction: Direction, start: int, stop: int, product: Product)
 
 
 def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    """For each anchor a near score that most likely more than h of its negatives reach, but not many times h."""
+    """Estimate for each anchor a near score that more than h of its negatives, but not many times h, should reach."""
     side = problem[direction]
     count = len(side.candidates)
     size, rank = sample_and_rank(count, side.wanted)
@@ -69,7 +69,7 @@ def _limits(direction: Direction, product: Product, problem: Problem, store: Sto
 
 
 def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
-    """How many of `count` candidates are sampled, and the place among them of the score that is the limit."""
+    """Number of candidates to sample of `count`, and the rank among them of the score that becomes the limit."""
     size = min(count, max(FEWEST_SAMPLED, int(np.clip(wanted / 20, *EXPECTED) * count / wanted)))
     expected = size * wanted / count
     return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
@@ -81,9 +81,9 @@ def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, limits: np.n
 
 
 def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    """The lists of some images, and what all captions keep of these images."""
+    """Find the lists of some images, and what all captions keep of these images."""
     side = problem["i2t"].rows(np.arange(start, stop))
-    limits = {d: np.full(problem.size(d).anchors, np.inf, np.float32) for d in DIRECTIONS}  # nothing reaches these
+    limits = {d: np.full(problem.size(d).anchors, np.inf, np.float32) for d in DIRECTIONS}  # no score reaches these
     for direction in problem.directions:
         limits[direction] = store.read(_limits_name(direction, product))["limit"].to_numpy()
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
@@ -100,7 +100,7 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, store: Stor
 
 
 def _kept(captions: Keeper, first_image: int) -> pa.Table:
-    """The pairs that captions keep of a block of images; those of a caption that keeps too many score infinitely."""
+    """Collect the pairs that captions keep of a block of images; a caption that keeps too many scores infinitely."""
     offsets, images, scores = captions.kept()
     caption = np.repeat(np.arange(len(captions.limits), dtype=np.int32), np.diff(offsets))
     scores[np.isinf(captions.limits)[caption]] = np.inf
@@ -108,7 +108,7 @@ def _kept(captions: Keeper, first_image: int) -> pa.Table:
 
 
 def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    """The lists of some captions, from what they kept of every block of images."""
+    """Find the lists of some captions, from what they kept of every block of images."""
     names = [_scanned_name("t2i", *rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
     parts = [store.read(name, within=("caption", start, stop)) for name in names]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
@@ -134,7 +134,7 @@ def _costs(problem: Problem) -> Mapping[str, float]:
 
 
 def _kept_pairs(problem: Problem) -> float:
-    """How many pairs are expected above the captions' limits."""
+    """Expected number of pairs above the captions' limits."""
     if "t2i" not in problem.directions:
         return 0.0
     size = problem.size("t2i")

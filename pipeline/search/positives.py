@@ -1,4 +1,4 @@
-"""The pairs that belong together, as rows (image, caption) and grouped by anchor."""
+"""Matching pairs, as rows (image, caption) and grouped by anchor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float32, Int32, Int64, Integer
 
 @dataclass(frozen=True)
 class Positives:
-    """The candidates that are no negatives: those of anchor n are `ids[offsets[n]:offsets[n + 1]]`."""
+    """Positives grouped by anchor: those of anchor n are `ids[offsets[n]:offsets[n + 1]]`."""
 
     ids: Int32[np.ndarray, " pairs"]
     offsets: Int64[np.ndarray, " anchors_and_one"]
@@ -22,19 +22,19 @@ class Positives:
     def of_pairs(
         cls, anchors: Integer[np.ndarray, " pairs"], candidates: Integer[np.ndarray, " pairs"], count: int
     ) -> Positives:
-        """Group pairs by the `count` anchors; an anchor's candidates rise."""
+        """Group pairs by the `count` anchors; the ids of an anchor's candidates rise."""
         order = np.lexsort((candidates, anchors))
         return cls(candidates[order].astype(np.int32), offsets_of(np.bincount(anchors, minlength=count)))
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Positives:
-        """Keep some anchors."""
+        """Select some anchors."""
         counts = np.diff(self.offsets)[rows]
         offsets = offsets_of(counts)
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return Positives(self.ids[places], offsets)
 
     def without(self, rows: Integer[np.ndarray, " anchors"]) -> Positives:
-        """Leave out one candidate of each anchor, where it is there."""
+        """Leave out one candidate of each anchor, if it is there."""
         kept = self.ids != np.repeat(rows, np.diff(self.offsets))
         return Positives(self.ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets].astype(np.int64))
 
@@ -43,7 +43,7 @@ class Positives:
         return int(np.diff(self.offsets).max(initial=0))
 
     def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
-        """Take the least score of each anchor's; NaN where it has none."""
+        """Take the lowest of each anchor's scores; NaN if it has none."""
         found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
         has = np.diff(self.offsets) > 0
         found[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
@@ -51,7 +51,7 @@ class Positives:
 
 
 def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
-    """Pairs (image, caption), each once, by caption and then by image."""
+    """Make pairs (image, caption), each once, sorted by caption and then by image."""
     if given.ndim == 1:
         if len(given) != captions:
             raise ValueError(f"{len(given)} captions are paired with images, and {captions} are there.")
@@ -76,7 +76,7 @@ def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -
 
 
 def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs 2"]:
-    """Pairs within one set in both orders, each once; without those of a row and itself.
+    """Give pairs within one set in both orders, each once, without pairs of a row and itself.
 
     >>> both_ways(np.array([[0, 2], [1, 1], [2, 0]])).tolist()
     [[2, 0], [0, 2]]
@@ -87,12 +87,12 @@ def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs
 
 
 def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndarray, "more 2"]:
-    """Pairs within one set, and each of its rows with itself."""
+    """Add to the pairs within one set the pair of each row and itself."""
     return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
 
 
 def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
-    """The captions of every image, rising; those of no image (-1) are left out."""
+    """Group captions by image, rising; captions of no image (-1) are left out."""
     captions = np.flatnonzero(image_of >= 0)
     return Positives.of_pairs(image_of[captions], captions, images)
 
@@ -100,7 +100,7 @@ def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Posit
 def positive_pairs_of(
     image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
 ) -> Int32[np.ndarray, "pairs 2"]:
-    """Rows (image, caption), by caption: the caption's image, and all that are the same photograph by `identity`.
+    """Pair each caption with its image and with all images that are the same photograph by `identity`.
 
     >>> positive_pairs_of(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
     [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
@@ -117,7 +117,7 @@ def positive_pairs_of(
 
 
 def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
-    """Where each of several groups of these sizes starts, and where the last one stops.
+    """Offsets at which groups of these sizes start, and at which the last one stops.
 
     >>> offsets_of(np.array([2, 0, 1])).tolist()
     [0, 2, 2, 3]

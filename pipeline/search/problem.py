@@ -1,4 +1,4 @@
-"""What is to be searched: two sets of vectors, the pairs that belong together, and how many negatives each keeps."""
+"""Search problem: two sets of vectors, the pairs that match, and the depth of each side's lists."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
 NORMS = 1e-12, 1e12
-"""What a side's largest norm may be: between these no square or product on the way leaves float32 or counts for
-nothing in it. A side of zeros may be, too."""
+"""Limits of a side's largest norm. Between them no square or product overflows float32 or underflows to nothing.
+A side of zeros is allowed too."""
 
 
 class Size(NamedTuple):
-    """How large one direction of a problem is."""
+    """Sizes of one direction of a problem."""
 
     anchors: int
     candidates: int
     h: int
     wanted: int
-    """How many of the best candidates are sure to hold h negatives."""
+    """Number of best candidates that surely hold h negatives."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Side:
     positives: Positives
     h: int
     longest: float
-    """No anchor's norm times a candidate's is more."""
+    """Upper bound of an anchor's norm times a candidate's."""
     memory: int = DEFAULT_MEMORY
     themselves: Int64[np.ndarray, " anchors"] | None = None
-    """In one set, the anchors' own rows: they are among `positives`, as no list may hold them, and match nothing."""
+    """In one set, the anchors' own rows. They are among `positives`, as no list may hold them, but match nothing."""
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Side:
-        """Keep some anchors."""
+        """Select some anchors."""
         anchors = np.ascontiguousarray(self.anchors[rows])
         themselves = None if self.themselves is None else self.themselves[rows]
         kept = self.positives.rows(rows)
@@ -57,23 +57,23 @@ class Side:
 
     @property
     def matches(self) -> Positives:
-        """The positives without the anchors themselves."""
+        """Positives without the anchors themselves."""
         return self.positives if self.themselves is None else self.positives.without(self.themselves)
 
     @property
     def wanted(self) -> int:
-        """How many of the best candidates are sure to hold h negatives."""
+        """Number of best candidates that surely hold h negatives."""
         return self.h + self.positives.most
 
     @property
     def rounding_error(self) -> float:
-        """How far a float32 dot product, added up in any order, can be from the exact one: (D + 1) 2^-24 |a| |c|."""
+        """Error bound of a float32 dot product, added up in any order: (D + 1) 2^-24 |a| |c|."""
         return 1.01 * (self.anchors.shape[1] + 1) * 2.0**-24 * self.longest
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Two sides of vectors, memory-mapped, the pairs that belong together, and how many negatives each side keeps.
+    """Two sides of memory-mapped vectors, the pairs that match, and the number of negatives that each side keeps.
 
     `positives` are rows (image, caption), in any order: an image may have many captions, a caption many images, and
     either none. A vector with the image of each caption (-1: of none) is taken too. An h of 0 leaves its
@@ -89,7 +89,7 @@ class Problem:
     h_captions: int
     h_images: int
     memory: int = DEFAULT_MEMORY
-    """Bytes that may be used beyond the vectors, about; the system keeps those in memory as it sees fit."""
+    """Approximate bytes that may be used beyond the vectors; the system caches those as it sees fit."""
     one_set: bool = False
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Problem:
         return Side(*self._sides[direction], self.longest, self.memory, themselves)
 
     def size(self, direction: Direction) -> Size:
-        """Count one direction without reading a vector."""
+        """Sizes of one direction, without reading a vector."""
         anchors, candidates, own, h = self._sides[direction]
         return Size(len(anchors), len(candidates), h, h + own.most)
 
@@ -143,12 +143,12 @@ class Problem:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Those that are searched."""
+        """Directions that are searched."""
         return tuple(direction for direction in DIRECTIONS if self._sides[direction][3] > 0)
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of all vectors, pairs and depths."""
+        """Hash all vectors, pairs and depths."""
         shape = self.images.shape, self.captions.shape, self.h_captions, self.h_images
         found = sha256(repr((*shape, "one set") if self.one_set else shape).encode())
         for rows in (self.positives, self.images, self.captions):
@@ -158,12 +158,12 @@ class Problem:
 
     @cached_property
     def norms(self) -> tuple[float, float]:
-        """The largest norm of an image, and of a caption."""
+        """Largest norm of an image, and of a caption."""
         return _longest(self.images, "images"), _longest(self.captions, "captions")
 
     @property
     def longest(self) -> float:
-        """No image's norm times a caption's is more; refused where scores could leave float32."""
+        """Upper bound of an image's norm times a caption's; refused if scores could leave float32."""
         for norm, name in zip(self.norms, ("images", "captions"), strict=True):
             if norm and not NORMS[0] <= norm <= NORMS[1]:
                 raise ValueError(
@@ -175,7 +175,7 @@ class Problem:
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:
-    """Where each block starts and stops.
+    """Start and stop of each block.
 
     >>> blocks(5, 2)
     [(0, 2), (2, 4), (4, 5)]

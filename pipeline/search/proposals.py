@@ -1,4 +1,4 @@
-"""From near scores of some candidates to the exact head of each anchor's list."""
+"""Turn near scores of some candidates into the exact head of each anchor's list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 
 LAST_BITS = 2.0**-21
-"""The part of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
+"""Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Heads:
 
 
 def heads(side: Side, proposals: Proposals) -> Heads:
-    """Exact scores for whatever may be among the h best, and the best of these.
+    """Rescore exactly all that may be among the h best, and keep the best of these.
 
     A row with fewer than h negatives proposed is filled with -1 and not certified.
     """
@@ -71,7 +71,7 @@ def heads(side: Side, proposals: Proposals) -> Heads:
 
 
 def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
-    """Exact scores and order of what was found, -1 where nothing was; no bound on what was not."""
+    """Rescore and sort what was found, with -1 where nothing was; what was not found has no bound."""
     found = ids >= 0
     none_better = np.zeros(found.sum(), dtype=np.float32)  # an index may compress: of what it found, all is scored
     unproposed = np.full(len(ids), np.inf)
@@ -114,13 +114,13 @@ def _choose(start: int, stop: int, proposed: Any, positives: Any, h: int, slack:
 @njit(nogil=True, cache=True)
 @no_type_check
 def _sort(start: int, stop: int, offsets: Any, ids: Any, bits: Any, best: Any, best_bits: Any) -> None:
-    """The first of each row by score, falling, then by id, rising: one 64-bit number says both."""
+    """Keep the first of each row by score, falling, then by id, rising: one 64-bit number says both."""
     sign, low, half = np.uint64(1 << 31), np.uint64(0xFFFFFFFF), np.uint64(32)
     for row in range(start, stop):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
         keys = np.empty(count, np.uint64)
         for n in range(count):
-            code = np.uint64(bits[first + n])  # of a float; read as integers, those of negative ones fall
+            code = np.uint64(bits[first + n])  # a float's bits read as an integer: those of negative floats fall
             keys[n] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[first + n])
         keys.sort()
         for place in range(min(count, best.shape[1])):

@@ -17,7 +17,7 @@ def is_address(given: str) -> bool:
 
 
 def fetch(address: str, cache: Path) -> Path:
-    """The copy in `cache` of the file at `address`, named after its content; made again when the file has changed.
+    """Copy the file at `address` into `cache`, named after its content, and return the copy; renewed when it changes.
 
     pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for.
     """
@@ -38,16 +38,16 @@ def fetch(address: str, cache: Path) -> Path:
 
 
 def _whole_copy(seen: Path) -> Path | None:
-    """The copy that was made of what was seen, if both are as they were written."""
+    """Return the copy that was made of what was seen, if both are unchanged since."""
     try:
         copy = seen.with_name(seen.read_text())
         return copy if known_sha256(copy) == copy.stem else None
-    except (OSError, ValueError):  # no file, or no name of one
+    except (OSError, ValueError):  # no file, or not a file's name
         return None
 
 
 def fetch_given(given: str, cache: Path) -> str:
-    """The copy's `FILE::NAME` for `ADDRESS::NAME`; what is no address stays as it is."""
+    """Replace `ADDRESS::NAME` by the copy's `FILE::NAME`; anything that is not an address stays."""
     address, mark, part = given.partition("::")
     return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else given
 

@@ -30,7 +30,7 @@ Runner = Callable[[Steps[Job], Job, Store, Progress], None]
 
 @dataclass(frozen=True)
 class Found(Generic[Lists]):
-    """The lists of every direction that was searched, and what they are worth."""
+    """The lists of every direction that was searched, and their guarantees."""
 
     search: str
     """The backend's name."""
@@ -52,9 +52,9 @@ def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress
 def run_in_order(
     units: Sequence[Unit[Job]], job: Job, store: Store, run: Runner[Job], take: Callable[[int, pa.Table], None]
 ) -> None:
-    """Do units of one table each; `take` gets every one's number and table, in order, and the store forgets it.
+    """Do units of one table each. `take` gets each number and table, in order, and the store drops the table.
 
-    A table is taken as soon as it and those before it are there. One whose taking fails is made again by the next run.
+    A table is taken once it and all before it are there. If taking it fails, the next run makes it again.
     """
     waiting = deque(enumerate(units))
 
@@ -73,7 +73,7 @@ def run_in_order(
     take_ready()
     if missing := [unit for _, unit in waiting if not store.has(unit.outputs[0])]:
         run([missing], job, store, take_ready)
-    while waiting:  # a folder that nodes share may show late what is there
+    while waiting:  # a folder shared by nodes may show files late
         take_next()
 
 
@@ -110,7 +110,7 @@ def run_search(
 def search_problem(
     problem: Problem, *, search: str | Backend = "auto", recall_floor: float = RECALL_FLOOR
 ) -> Found[NegativeLists]:
-    """Find the lists that `aoq.pipeline.mining.mine` would write into a table, and write no file.
+    """Find the lists that `aoq.pipeline.mining.mine` would write into a table, without writing a file.
 
     What waits between two steps of the search is held in memory too: of the one pass, 12 bytes for each of the about
     `3 * h_images` pairs that a caption keeps.
@@ -121,18 +121,18 @@ def search_problem(
 
 
 def choose_runner(engine: Engine, ship: Callable[[Job, Folder], ClusterJob[Job]]) -> Runner[Job]:
-    """Choose who does the units; `ship` says how what they work on travels to the nodes of a cluster."""
+    """Choose the runner of the units; `ship` turns their input into a job for the nodes of a cluster."""
     if engine.backend == "inprocess":
         return run_in_process
     from aoq.pipeline.search.cluster.connection import load_ray
     from aoq.pipeline.search.cluster.units import run_on_ray
 
-    load_ray()  # without it a run ends here, before anything is read
+    load_ray()  # fails here, before anything is read, where Ray is missing
     return partial(run_on_ray, ship=ship, address=engine.ray_address, cpus=engine.threads or 1)
 
 
 def choose_search_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner[Problem]:
-    """Choose who searches; `fetched` names the addresses of cached files, for every node to get its own copy."""
+    """Choose the runner of a search; `fetched` names the addresses of cached files, so that every node gets a copy."""
     from aoq.pipeline.search.cluster.search_job import ship_problem
 
     return choose_runner(engine, partial(ship_problem, fetched=fetched or {}))

@@ -23,7 +23,7 @@ def exact_scores(
     offsets: Integer[np.ndarray, " anchors_and_one"],
     ids: Integer[np.ndarray, " pairs"],
 ) -> Float32[np.ndarray, " pairs"]:
-    """<anchor n, candidate> for the candidates `ids[offsets[n]:offsets[n + 1]]`, correctly rounded to float32.
+    """Compute <anchor n, candidate> for the candidates `ids[offsets[n]:offsets[n + 1]]`, correctly rounded to float32.
 
     >>> one, two = np.float32([[1, 2**-30]]), np.float32([[1, 0], [1, 1]])
     >>> exact_scores(one, two, np.array([0, 2]), np.array([0, 1])).tolist()
@@ -38,7 +38,7 @@ def exact_scores(
 
 
 def _sum_exactly(terms: Float64[np.ndarray, " D"]) -> float:
-    """The sum rounded to odd, so that rounding it once more, to float32, gives what rounding it once would."""
+    """Sum the terms, rounded to odd, so that rounding the sum again, to float32, equals rounding once."""
     total = math.fsum(terms)
     rest = math.fsum([*terms, -total])
     if rest and np.float64(total).view(np.int64) % 2 == 0:
@@ -51,7 +51,7 @@ def _sum_exactly(terms: Float64[np.ndarray, " D"]) -> float:
 def _bound_sums(
     start: int, stop: int, anchors: Any, candidates: Any, offsets: Any, ids: Any, lows: Any, highs: Any
 ) -> None:
-    """Each dot product less the most that float64 may be wrong by, and plus it."""
+    """Bound each dot product: the float64 sum less and plus its largest error."""
     for row in range(start, stop):
         anchor = anchors[row]
         for pair in range(offsets[row], offsets[row + 1]):
@@ -63,7 +63,7 @@ def _bound_sums(
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 @no_type_check
 def _sum_products(one: Any, other: Any) -> Any:
-    """The sum of all products, and of their absolute values, in whatever order is fastest."""
+    """Sum all products, and their absolute values, in the fastest order."""
     total = size = 0.0
     for k in range(len(one)):
         product = np.float64(one[k]) * np.float64(other[k])

@@ -1,4 +1,4 @@
-"""Where units of work leave their tables: a folder, which survives a crash, or memory."""
+"""Stores of the tables that units write: a folder, which survives a crash, or memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 GROUP_ROWS = 2**16
 
 Range = tuple[str, int, int]
-"""The rows whose value in a column, which rises, is from a start to before a stop."""
+"""Rows whose value in a rising column lies from a start to before a stop."""
 
 
 CHECKSUM_BYTES = sha256().digest_size
@@ -36,7 +36,7 @@ class Folder:
     of: str = ""
 
     def has(self, name: str) -> bool:
-        """Whether the table is there, whole and undamaged."""
+        """Return whether the table is there, whole and undamaged."""
         path = self._file(name)
         if not path.is_file():
             return False
@@ -61,7 +61,7 @@ class Folder:
         pq.write_table(
             table,
             temporary,
-            compression="none",  # they do not live long
+            compression="none",  # files are short-lived
             use_dictionary=False,
             row_group_size=GROUP_ROWS,
         )
@@ -71,16 +71,16 @@ class Folder:
         os.replace(temporary, self._file(name))
 
     def drop(self, name: str) -> None:
-        """Delete a table that was taken over elsewhere."""
+        """Delete a table that was consumed elsewhere."""
         self._file(name).unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete what killed processes had begun to write."""
+        """Delete the unfinished files of killed processes."""
         for path in self.path.glob("*.tmp-*"):
             path.unlink(missing_ok=True)
 
     def names(self, prefix: str) -> list[str]:
-        """Those that are whole, in order."""
+        """Names of whole tables, in order."""
         found = sorted(path.stem for path in self.path.glob(f"{prefix}*.unit"))
         return [name for name in found if self._is_whole(name)]
 
@@ -88,7 +88,7 @@ class Folder:
         return self.path / f"{name}.unit"
 
     def _is_whole(self, name: str) -> bool:
-        """Hashed once, and again where the file has changed."""
+        """Check the hash once, and again if the file has changed."""
         found = self._file(name).stat()
         return _is_whole(self, name, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
@@ -101,7 +101,7 @@ def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
 
 
 def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> bytes:
-    """Hash the file's first bytes, by default all, and stand behind them."""
+    """Hash the file's first bytes, by default all of them, and leave the position behind them."""
     found, left = sha256(f"{of}\0{name}\0".encode()), math.inf if size is None else size
     while block := file.read(int(min(left, 2**20))):
         found.update(block)
@@ -111,7 +111,7 @@ def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> by
 
 @dataclass(eq=False)
 class Memory:
-    """Tables that are gone with the process."""
+    """Tables that vanish with the process."""
 
     _tables: dict[str, pa.Table] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Work on ranges of rows, shared among as many threads as torch may use."""
+"""Work on ranges of rows, shared among torch's number of threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from aoq.pipeline.search.brute_force import has_faiss, load_faiss
 
-PARTS = 4  # for each thread, so that one which is held up holds up little
+PARTS = 4  # per thread, so that one slow part delays little
 
 
 def use_threads(count: int) -> None:
@@ -23,10 +23,10 @@ def use_threads(count: int) -> None:
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> list[tuple[int, int]]:
-    """function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
+    """Call function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
     threads = torch.get_num_threads()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     ranges = list(pairwise(edges))
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda rows: function(*rows, *arguments), ranges))  # which raises what a part raised
+        list(pool.map(lambda rows: function(*rows, *arguments), ranges))  # raises what a part raised
     return ranges

@@ -1,4 +1,4 @@
-"""Both directions from one pass: a tile of similarities is computed once, for the images' lists and the captions'.
+"""Both directions in one pass: each tile of similarities is computed once, for the lists of images and captions.
 
 What a tile holds above an anchor's limit (`onepass.py`) is kept, with its near score; everything else is bounded by
 the limit.
@@ -18,8 +18,8 @@ from aoq.pipeline.search.proposals import Proposals
 from aoq.pipeline.search.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
-CHUNK = 16  # entries of a tile, of which most often none is kept
-TOO_MANY = 8  # times h: an anchor that keeps more has too many ties, and is searched a second time
+CHUNK = 16  # entries of a tile; usually none of them is kept
+TOO_MANY = 8  # times h: an anchor that keeps more has too many ties and is searched again
 SPARE = 2  # times that for images, of which a block is held at a time; limits are seldom that low
 
 Scan = tuple[Callable[..., None], tuple[Any, ...]]
@@ -27,7 +27,7 @@ Scan = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Keeper:
-    """The pairs that anchors of one side keep from tile after tile; one that keeps more than `most` keeps no more."""
+    """Pairs that the anchors of one side keep, tile by tile; one that keeps more than `most` keeps no more."""
 
     def __init__(self, limits: Float32[np.ndarray, " anchors"], most: int) -> None:
         self.limits = limits.copy()
@@ -56,12 +56,12 @@ class Keeper:
 
 
 class TileKeeper:
-    """What the images of a block, and all captions, keep from tile after tile of up to `tile_captions` captions."""
+    """Pairs kept by the images of a block and by all captions, in tiles of up to `tile_captions` captions."""
 
     def __init__(self, images: Keeper, captions: Keeper, tile_captions: int) -> None:
         self._images, self._captions = images, captions
         size = len(images.limits) * min(tile_captions, len(captions.limits))
-        # Of all tiles: fresh memory costs more than what is written into it.
+        # Allocated once for all tiles: fresh memory costs more than what is written into it.
         self._found = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.float32)
 
     def take(self, scan: Scan, first: int, last: int) -> None:
@@ -114,7 +114,7 @@ def scan_scores(start: int, stop: int, tile: Any, first_caption: int, limits: An
 @njit(nogil=True, cache=True)
 @no_type_check
 def _reaching(starts: Any, ends: Any, anchors: Any, candidates: Any, scores: Any, limits: Any) -> Any:
-    """The pairs of some stretches whose score reaches their anchor's limit."""
+    """Select the pairs of some stretches whose score reaches their anchor's limit."""
     count = 0
     for start, stop in zip(starts, ends):  # noqa: B905
         for pair in range(start, stop):

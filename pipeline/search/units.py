@@ -1,4 +1,4 @@
-"""A search as units of work, and a backend as what plans them and describes itself."""
+"""Units of work of a search, and the backends that plan them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
 Progress = Callable[[int, int], None]
-"""Told the units done, and all."""
+"""Called with the number of finished units and the total."""
 
 
 @dataclass(frozen=True)
 class Unit(Generic[Job]):
-    """`run(job, store)` makes the tables `outputs`, the same ones whoever runs it and however often."""
+    """`run(job, store)` makes the tables `outputs`, identical on every run and machine."""
 
     outputs: tuple[str, ...]
     run: Callable[[Job, Store], Sequence[pa.Table]]
@@ -32,7 +32,7 @@ class Unit(Generic[Job]):
 
 
 def unit_name(kind: str, start: int, stop: int) -> str:
-    """Name what concerns the rows from `start` to before `stop`; names sort as rows do.
+    """Name a table of the rows from `start` to before `stop`; names sort as rows do.
 
     The lists of a direction (`lists_table`) are of the kind "i2t" or "t2i".
     """
@@ -48,28 +48,28 @@ def exact(store: Store, direction: Direction) -> Mapping[str, Any]:
 
 
 def list_bytes(problem: Problem) -> float:
-    """Count the bytes of all lists as units write them."""
+    """Bytes of all lists as units write them."""
     sizes = (problem.size(direction) for direction in problem.directions)
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A way to search.
+    """A search backend.
 
     It reads and writes nothing but its units' tables, so it runs in memory, in a folder and on a cluster alike.
     """
 
     name: str
     about: str
-    """One line for those who choose."""
+    """One line of help for choosing a backend."""
     plan: Callable[[Problem], Steps[Problem]]
     guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
-    """What a direction's lists are worth, once all units are done."""
+    """Guarantee of a direction's lists, once all units are done."""
     costs: Callable[[Problem], Mapping[str, float]] | None = None
-    """Floating-point operations of each step, by the step's name, in order; None where they are not known."""
+    """Floating-point operations of each step, by the step's name, in order; None if unknown."""
     work_bytes: Callable[[Problem], float] = list_bytes
-    """What the units write while the search runs; beyond that and the vectors it may use `problem.memory` bytes."""
+    """Bytes that the units write during the search; beyond these and the vectors it may use `problem.memory` bytes."""
 
     @property
     def is_exact(self) -> bool:

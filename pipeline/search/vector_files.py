@@ -1,4 +1,4 @@
-"""Matrices and ids of other people: .npy, safetensors, Parquet, Arrow, and data sets, saved or of the hub."""
+"""Matrices and ids from files: .npy, safetensors, Parquet, Arrow, and data sets, saved or of the hub."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from aoq.pipeline.search.column_files import COLUMNED, SAVED, ArrowColumns, Colu
 from aoq.pipeline.search.problem import BLOCK, blocks
 
 SPLITS = "dataset_dict.json"
-"""What `save_to_disk` writes into the folder of several splits."""
+"""The file that `save_to_disk` writes into the folder of several splits."""
 Blocks = Iterator[Shaped[np.ndarray, "rows D"]]
 
 
 class Given(NamedTuple):
-    """A FILE or FILE::NAME: which part of it holds the vectors, or the ids."""
+    """FILE or FILE::NAME: NAME is the part of the file that holds the vectors or the ids."""
 
     path: Path
-    """Of a data set of the hub, its name."""
+    """For a data set of the hub, its name."""
     part: str
 
     @classmethod
     def of(cls, given: str) -> Given:
-        """Taken apart; refused unless there is such a file or data set."""
+        """Parse FILE or FILE::NAME; refuse it unless there is such a file or data set."""
         name, _, part = given.partition("::")
         path = Path(name)
         if is_of_hub(name):
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        """The hash of the file, of the hashes of a saved data set's files in order, or of the hub's vectors."""
+        """Hash the file, of the hashes of a saved data set's files in order, or of the hub's vectors."""
         if is_of_hub(str(self.path)):
             return self._vectors_sha256()
         if self.path.is_dir():
@@ -61,7 +61,7 @@ class Given(NamedTuple):
         return file_sha256(self.path)
 
     def _vectors_sha256(self) -> str:
-        """Whatever else the data set holds, and however its copy here is divided."""
+        """Hash the vectors alone, whatever else the data set holds and however its copy is divided."""
         count, dimensions, parts = self.open()
         found = sha256(f"{count} {dimensions}\0".encode())
         for part in parts:
@@ -69,7 +69,7 @@ class Given(NamedTuple):
         return found.hexdigest()
 
     def open(self) -> tuple[int, int, Blocks]:
-        """How many vectors, of how many dimensions, and the vectors."""
+        """Number of vectors, number of dimensions, and the vectors in blocks."""
         if (columns := self._columns()) is not None:
             return _of_columns(self.path, self.part, columns)
         return MATRICES[self.path.suffix](self.path, self.part)
@@ -82,7 +82,7 @@ class Given(NamedTuple):
         return COLUMNED[self.path.suffix](self.path) if self.path.suffix in COLUMNED else None
 
     def read_ids(self) -> list[str]:
-        """The ids in the named column, texts or whole numbers."""
+        """Read the ids in the named column, texts or whole numbers."""
         if (table := self._columns()) is None:
             raise ValueError(f"{self.path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
         names = [field.name for field in table.schema if _holds_ids(field.type)]
@@ -102,7 +102,7 @@ def _holds_ids(kind: pa.DataType) -> bool:
 
 
 def _holds_vectors(kind: pa.DataType) -> bool:
-    value = getattr(kind, "value_type", None)  # of a data set's arrays of two dimensions it is a name
+    value = getattr(kind, "value_type", None)  # for a data set's two-dimensional arrays this is a name
     return isinstance(value, pa.DataType) and pa.types.is_floating(value)
 
 
@@ -161,4 +161,4 @@ def _require_matrix(path: Path, shape: Any, is_floating: bool, dtype: str) -> No
 
 MATRICES: dict[str, Callable[[Path, str], tuple[int, int, Blocks]]] = {".npy": _npy, ".safetensors": _safetensors}
 READERS = (*MATRICES, *COLUMNED)
-"""What files of vectors are called."""
+"""Extensions of vector files."""

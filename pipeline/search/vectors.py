@@ -1,4 +1,4 @@
-"""Anybody's vectors as a memory-mapped float32 array."""
+"""User-supplied vectors as a memory-mapped float32 array."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aoq.pipeline.search.problem import BLOCK, blocks
 from aoq.pipeline.search.vector_files import Blocks, Given
 
 UNIT = 1e-3
-"""How far from 1 the norm of a unit vector may be."""
+"""Largest deviation of a unit vector's norm from 1."""
 
 
 def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarray, "items D"]:
-    """The matrix in FILE, or in `FILE::NAME` where it is one tensor or column of several (`vector_files`).
+    """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several (`vector_files`).
 
     What is not float32 in a .npy file, or is to be normalised, is written to `copy` first, block by block.
     """

@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, or starting one on this machine for as long as a run takes."""
+"""Connect to a Ray cluster, or start one on this machine for the length of a run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from aoq.pipeline.extras import import_extra
 logger = logging.getLogger(__name__)
 
 DEFAULTS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nobody is told
-    "RAY_worker_niceness": "0",  # of a cluster started here: units are what it is for
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a change to come
+    "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
+    "RAY_worker_niceness": "0",  # of a cluster started here: it exists to run units
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it, every start warns of a coming change
 }
 STORE_BYTES = 100_000_000
-"""For what goes through a cluster started here: units and their arguments."""
+"""Object store of a cluster started here; it holds units and their arguments."""
 SECONDS = 5.0
 
 
 class Room(NamedTuple):
-    """What a unit takes of a node; of memory, bytes."""
+    """Resources that a unit takes of a node; memory in bytes."""
 
     cpus: int
     memory: int
@@ -34,7 +34,7 @@ class Room(NamedTuple):
         return f"{self.cpus} threads{', a GPU' if self.gpus else ''} and {self.memory / 1e6:.0f} MB"
 
     def is_on(self, resources: Mapping[str, float]) -> bool:
-        """Whether a node of these resources has it."""
+        """Return whether a node with these resources has this room."""
         there = (resources.get(name, 0) for name in ("CPU", "memory", "GPU"))
         return all(has >= wanted for has, wanted in zip(there, self, strict=True))
 
@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def usable_nodes(ray: Any, room: Room) -> dict[str, str]:
-    """The nodes alive that have room for a unit, by id, with a name for each; there must be one."""
+    """Names of the live nodes that have room for a unit, by id; there must be at least one."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     usable = {
         node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
@@ -95,7 +95,7 @@ def usable_nodes(ray: Any, room: Room) -> dict[str, str]:
 
 
 def _require_listener(address: str) -> None:
-    """Ray itself tries for half a minute."""
+    """Fail at once if nothing listens; Ray itself would retry for half a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ValueError(f'{address!r} is no address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.')

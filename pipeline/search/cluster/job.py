@@ -1,4 +1,4 @@
-"""Work for a cluster, and whether its nodes can do it: they must see its files, with the same programs."""
+"""Work for a cluster, and checks that its nodes see the same files and have the same programs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from aoq.pipeline.search.cluster.connection import Room, usable_nodes
 from aoq.pipeline.search.store import Folder
 
 PACKAGES = ("aoq", "numpy", "pyarrow", "numba", "torch", "faiss-cpu", "faiss-gpu")
-"""Those that shape a table."""
+"""Packages that shape a table."""
 
 CODE = ("models", "pipeline")
 SECONDS = 600.0
-"""Within which a node must have looked through all that it reads."""
+"""Time limit for a node to check everything that it reads."""
 
 Versions = tuple[tuple[str, str], ...]
 Opened = TypeVar("Opened")
@@ -32,7 +32,7 @@ Opened = TypeVar("Opened")
 
 @cache
 def versions_here(packages: tuple[str, ...] = PACKAGES) -> Versions:
-    """Say the versions of Python, of packages that shape a result, and of aoq's own code: checkouts may differ."""
+    """Collect the versions of Python, of packages that shape a result, and of aoq's own code: checkouts may differ."""
     found = {"python": platform.python_version()}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -51,10 +51,10 @@ def code_sha256(package: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ABC, Generic[Opened]):
-    """What units work on as it travels to nodes, in files and numbers; their tables go into a folder that all share."""
+    """A job as it travels to nodes: files and numbers. Its units write their tables into a shared folder."""
 
     packages: ClassVar[tuple[str, ...]] = PACKAGES
-    """Those whose versions must be the same everywhere."""
+    """Packages whose versions must be the same everywhere."""
     store: Folder
     versions: Versions
     memory: int
@@ -66,20 +66,20 @@ class Job(ABC, Generic[Opened]):
         return self.store.path
 
     def differing_here(self) -> list[str]:
-        """Say which versions are others on this node, a phrase each."""
+        """List the versions that differ on this node, one phrase each."""
         return differing_versions(versions_here(self.packages), self.versions)
 
     @abstractmethod
     def open(self) -> Opened:
-        """Give what units work on; called on a node, once a process."""
+        """Load the job's data; called on a node, once per process."""
 
     @abstractmethod
     def lacking(self) -> list[str]:
-        """Say what of the work this node does not have, a phrase each."""
+        """List what this node lacks for the job, one phrase each."""
 
 
 def differing_versions(here: Versions, wanted: Versions) -> list[str]:
-    """One phrase for each that is not as wanted.
+    """Describe each version that differs from the wanted one, one phrase each.
 
     >>> differing_versions((("numpy", "2.0"),), (("numpy", "2.1"), ("torch", "2.9")))
     ['has numpy 2.0, not 2.1', 'has torch nothing, not 2.9']
@@ -93,7 +93,7 @@ def differing_versions(here: Versions, wanted: Versions) -> list[str]:
 
 
 def check_nodes(ray: Any, job: Job[Any], room: Room) -> None:
-    """Raise if a node that could be given a unit has other versions or does not see the same files."""
+    """Raise if a node that could run a unit has other versions or does not see the same files."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     token = f"token-{uuid4().hex}"
@@ -125,7 +125,7 @@ def _answer(ray: Any, answer: Any) -> Sequence[str]:
 
 
 def problems_here(job: Job[Any], token: str) -> list[str]:
-    """What keeps this node from working on the job, a phrase each; `token` is a file in the work folder."""
+    """List what keeps this node from working on the job; `token` is a file in the work folder."""
     problems = job.differing_here()
     try:
         (job.work / f"{token}-{uuid4().hex}").write_text((job.work / token).read_text())

@@ -1,4 +1,4 @@
-"""A search for a cluster: vectors in files that all nodes see or fetch, and positives in the work folder."""
+"""A search for a cluster: vectors in files that all nodes see or fetch; positives in the work folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POSITIVES = "positives.npy"
 
 @dataclass(frozen=True)
 class VectorsFile:
-    """A .npy file that all nodes see at one path; or, where there is a `uri`, that each fetches for itself."""
+    """A .npy file that all nodes see at one path, or that each node fetches if there is a `uri`."""
 
     path: Path
     uri: str
@@ -34,7 +34,7 @@ class VectorsFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchJob(Job[Problem]):
-    """A problem in files and numbers; its positives stand in the work folder."""
+    """A search problem in files and numbers; its positives lie in the work folder."""
 
     images: VectorsFile
     captions: VectorsFile
@@ -70,7 +70,7 @@ class SearchJob(Job[Problem]):
 
 
 def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str]) -> SearchJob:
-    """The problem as files: its vectors are mapped ones, its positives are written into the work folder."""
+    """Turn a problem of mapped vectors into files; its positives are written into the work folder."""
     temporary, positives = store.path / "positives.tmp", store.path / POSITIVES
     with temporary.open("wb") as file:
         np.save(file, problem.positives)

@@ -18,9 +18,9 @@ from aoq.pipeline.search.threads import use_threads
 from aoq.pipeline.search.units import Progress, Steps, Unit
 
 RETRIES = 10
-"""How often the process or node that does a unit may be lost."""
+"""Number of times that a unit's process or node may be lost."""
 PATIENCE = 60.0
-"""Seconds without a finished unit after which it is asked whether any node is left."""
+"""Seconds without a finished unit before checking whether any node is left."""
 
 
 def run_on_ray(
@@ -35,7 +35,7 @@ def run_on_ray(
 ) -> None:
     """Do the units on a cluster, each with `cpus` threads and the job's memory for itself.
 
-    On a node run as many at a time as it has processors and memory for. A unit's own error ends the run; what was
+    A node runs as many at a time as it has processors and memory for. A unit's own error ends the run; what was
     finished stays for the next one.
     """
     if not isinstance(store, Folder):
@@ -61,14 +61,14 @@ def run_on_ray(
 
 
 def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
-    """What a worker does."""
+    """Do one unit on a worker."""
     use_threads(cpus)
     unit.do(_open(job), job.store)
 
 
 @lru_cache(maxsize=1)
 def _open(job: Job[Any]) -> Any:
-    """Once a process; nodes that joined after the start were not checked."""
+    """Open the job, once per process; nodes that joined after the start were not checked before."""
     if wrong := job.differing_here():
         raise ValueError(f"a node that joined {', '.join(wrong)}; install the same there, then run again.")
     return job.open()

@@ -1,4 +1,4 @@
-"""Near dot products of blocks: fast, and off by a known error at most."""
+"""Near dot products of blocks: fast, with a known error bound."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aoq.pipeline.search.products.int8 import Int8Product, int8_works
 from aoq.pipeline.search.products.int16 import int16_product, int16_works
 from aoq.pipeline.search.tiles import Scan, scan_scores
 
-ROUNDED = 2.0**-8  # of a number: what rounding to bfloat16 can take away, as it has 8 significant bits
-SMALLEST = 2.0**-126  # what is smaller may count for nothing in bfloat16 units
+ROUNDED = 2.0**-8  # of a number: the most that rounding to bfloat16, with 8 significant bits, can take away
+SMALLEST = 2.0**-126  # anything smaller may count as nothing in bfloat16 units
 
 Precision = Literal["float32", "bfloat16", "int16", "int8"]
 
@@ -28,20 +28,20 @@ class Product(Protocol):
 
     precision: str
     error: float
-    """How far the scores that a scan keeps can be from the exact products."""
+    """Error bound of the scores that a scan keeps."""
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Any:
-        """A block, for the two methods below."""
+        """Prepare a block for the two methods below."""
 
     def __call__(self, one: Any, other: Any) -> Float32[np.ndarray, "items others"]:
-        """The near products; the next call may overwrite them: fresh memory would cost a tenth more."""
+        """Compute the near products. The next call may overwrite them: fresh memory would cost a tenth more."""
 
     def scan(self, images: Any, captions: Any) -> Scan:
         """Find the pairs whose near score reaches a limit; all others score less than it plus `error`, exactly."""
 
 
 def near_product(problem: Problem, precision: Precision | None = None) -> Product:
-    """In what this processor multiplies fastest."""
+    """Choose the product in the precision that this processor multiplies fastest."""
     precision = precision or fastest_precision()
     if precision == "int8" and int8_works(problem.images.shape[1]):
         return Int8Product(problem["i2t"].rounding_error)
@@ -53,7 +53,7 @@ def near_product(problem: Problem, precision: Precision | None = None) -> Produc
 
 
 def fastest_precision() -> Precision:
-    """For dot products on this processor: bfloat16 or integers where it has units for them."""
+    """Fastest precision for dot products on this processor: bfloat16 or integers where it has units for them."""
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     if able.get("amx_bf16") or able.get("avx512_bf16"):
         return "bfloat16"
@@ -92,7 +92,7 @@ def _bfloat16_product(problem: Problem) -> FloatProduct:
 
 
 def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
-    """The largest norm, and the largest norm of what bfloat16 leaves of a vector."""
+    """Largest norm, and largest norm of what bfloat16 leaves of a vector."""
     norm = left = 0.0
     for start, stop in blocks(len(vectors), BLOCK):
         part = torch.tensor(vectors[start:stop])

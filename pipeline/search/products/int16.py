@@ -33,14 +33,14 @@ from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import Scan, scan_scores
 
-NORM = 32766  # and a hair more, from rounding, is still an integer of 16 bits
+NORM = 32766  # with rounding slightly more, still an integer of 16 bits
 ROUNDING = 2.0**-21  # of two norms' product: more than float32 loses in the scaling
 SMALLEST = 2.0**-100  # shorter vectors count as 0, and smaller products may
 
 LANES = 8  # 32-bit sums in a register
 ROWS, WIDE = 6, 2  # 12 registers of sums, of the processor's 16
 COLUMNS = WIDE * LANES
-TOGETHER = 20  # panels of rows that a second cache holds
+TOGETHER = 20  # panels of rows that fit into a second-level cache
 
 ELSEWHERE = ("CPU_NAME", "CPU_FEATURES", "DISABLE_JIT")
 """numba's settings (NUMBA_CPU_NAME, ...) by which it compiles for another processor, or not at all: where LLVM does not
@@ -63,7 +63,7 @@ class Int16Product:
     _result: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Rounded:
-        scales = np.zeros(len(vectors) + COLUMNS, np.float32)  # there is room for a whole last panel
+        scales = np.zeros(len(vectors) + COLUMNS, np.float32)  # room for a whole last panel
         rounded = Rounded(np.empty(vectors.shape, np.int16), scales)
         in_parallel(_round, len(vectors), vectors, rounded.integers, rounded.scales)
         return rounded
@@ -107,7 +107,7 @@ def _round(start: int, stop: int, vectors: Any, integers: Any, scales: Any) -> N
 
 
 def int16_works() -> bool:
-    """Whether this processor has the instruction, and numba compiles for it and no other."""
+    """Return whether this processor has the instruction and numba compiles for it alone."""
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(able.get("avx2")) and not any(getattr(config, name) for name in ELSEWHERE)
 
@@ -115,9 +115,9 @@ def int16_works() -> bool:
 @njit(nogil=True, cache=True)
 @no_type_check
 def pack(start: int, stop: int, integers: Any, panels: Any) -> None:
-    """Panels from start to stop, [pairs of entries, width, 2] each; what is missing of the last one counts as 0.
+    """Pack the panels from start to stop, [pairs of entries, width, 2] each; gaps of the last one count as 0.
 
-    Where there is room for fewer panels, a later one takes an earlier one's place.
+    If there is room for fewer panels, a later one takes an earlier one's place.
     """
     count, dimensions = integers.shape
     width = panels.shape[2]
@@ -135,7 +135,7 @@ def pack(start: int, stop: int, integers: Any, panels: Any) -> None:
 def multiply(
     start: int, stop: int, rows: Any, columns: Any, row_scales: Any, column_scales: Any, products: Any
 ) -> None:
-    """products[i, j] = <row i, column j> row_scales[i] column_scales[j], for panels of rows from start to stop.
+    """Compute products[i, j] = <row i, column j> row_scales[i] column_scales[j], for panels of rows from start to stop.
 
     `columns` is packed; scales and products have room for whole panels. No sum may exceed 32 bits.
     """
@@ -198,7 +198,7 @@ def _generate_block(context: Any, build: ir.IRBuilder, signature: Any, arguments
 
 @no_type_check
 def _place(build: ir.IRBuilder, kind: ir.Type, start: ir.Value, n: ir.Value, each: int = 1, more: int = 0) -> ir.Value:
-    """The address of the four bytes n * each + more, for what is of a kind."""
+    """Address of the four bytes n * each + more, for values of a kind."""
     place = build.add(build.mul(n, INT64(each)), INT64(more))
     return build.inttoptr(build.add(start, build.mul(place, INT64(4))), kind.as_pointer())
 
@@ -210,7 +210,7 @@ def _load(build: ir.IRBuilder, kind: ir.Type, *place: Any) -> ir.Value:
 
 @no_type_check
 def _all_lanes(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A register that holds the value in every lane."""
+    """Fill every lane of a register with the value."""
     kind = ir.VectorType(value.type, LANES)
     first = build.insert_element(kind(ir.Undefined), value, INT32(0))
     return build.shuffle_vector(first, kind(ir.Undefined), ir.VectorType(INT32, LANES)(None))

@@ -24,13 +24,13 @@ from aoq.pipeline.search.tiles import Scan
 
 MOST = 127
 ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic
-SMALLEST = 2.0**-60  # vectors of smaller entries are left as a whole
-STRIP = 192  # captions of a tile whose vectors are looked at together: they fit into a processor's second cache
+SMALLEST = 2.0**-60  # smaller vectors count as rounded to nothing
+STRIP = 192  # captions of a tile that are scanned together: their vectors fit into a second-level cache
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Vectors with their integers; `longest` is of |x| + |left|."""
+    """Vectors with their integers; `longest` is the largest |x| + |left|."""
 
     vectors: Float32[np.ndarray, "items D"]
     integers: torch.Tensor
@@ -42,7 +42,7 @@ class Rounded:
 @dataclass
 class Int8Product:
     error: float
-    """How far a float32 product can be from the exact one."""
+    """Error bound of a float32 product."""
     precision: str = "int8"
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
@@ -76,7 +76,7 @@ class Int8Product:
 
 @cache
 def int8_works(dimensions: int = 256) -> bool:
-    """Whether sums of products of 8-bit integers come out right here.
+    """Return whether sums of products of 8-bit integers come out right here.
 
     Older units lose what exceeds 16 bits on the way, and torch 2.13 goes wrong on vectors of a single number.
     """
@@ -93,11 +93,11 @@ def int8_works(dimensions: int = 256) -> bool:
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 @no_type_check
 def _round(start: int, stop: int, vectors: Any, bits: Any, integers: Any, scales: Any, left: Any, norms: Any) -> None:
-    """The integers, and norms with more than what float32 takes away in adding them up."""
+    """Round to integers; the norms are raised by more than float32 can lose in adding them up."""
     grown, more = 1 + (vectors.shape[1] + 2) * 2.0**-24, np.sqrt(vectors.shape[1]) * SMALLEST
     for row in range(start, stop):
         vector, whole = vectors[row], integers[row]
-        most = np.int32(0)  # of floats without their sign, which are ordered as their bits are
+        most = np.int32(0)  # floats without their sign sort as their bits do
         for entry in bits[row]:
             most = max(most, entry & np.int32(0x7FFFFFFF))
         largest = np.array([most], np.int32).view(np.float32)[0]
