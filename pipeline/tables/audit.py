@@ -1,4 +1,4 @@
-"""What is wrong with a negative table, as far as the table itself and what stands beside it can tell."""
+"""Audit of a negative table: checks of its content, its manifest and its certificates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Keys = Int64[np.ndarray, "anchors h"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A check, how many rows fail it, and the first."""
+    """A check, the number of rows that fail it, and the first of them."""
 
     file: str
     message: str
@@ -52,9 +52,9 @@ class Finding:
 
 
 def audit(given: NegativeTable | Path | str) -> list[Finding]:
-    """Check a table in a folder, or one in memory without files and certificates, and list what is wrong.
+    """Check a table in a folder, or one in memory without files and certificates, and list the findings.
 
-    What cannot be read at all is a ValueError or an OSError.
+    A table that cannot be read at all raises ValueError or OSError.
     """
     table = given if isinstance(given, NegativeTable) else _as_it_stands(Path(given))
     findings: list[Finding] = []
@@ -85,14 +85,14 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
 
 
 def _as_it_stands(folder: Path) -> NegativeTable:
-    """Read a table that may not be what its manifest says."""
+    """Read a table without checking it against its manifest."""
     manifest = read_manifest(folder)
     lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
     return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder), read_ids(folder, manifest))
 
 
 def _scores(table: NegativeTable, direction: Direction) -> str:
-    """What is mined has exact scores; what is imported may have the `source`'s, or `none`."""
+    """Return whose scores the table has: mined scores are exact, imported ones are the `source`'s or `none`."""
     return str(said_of(table.manifest, direction).get("scores", "exact"))
 
 
@@ -121,7 +121,7 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
 
 
 def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[Finding]:
-    """The footer, the manifest and the content tell of one table."""
+    """Check that the footer, the manifest and the content describe one table."""
     name, lists, about = f"{direction}.parquet", table[direction], table.manifest["directions"][direction]
     with reading(folder / name, "a table's file"):
         footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
@@ -138,7 +138,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 
 
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
-    """Check that every last score of an exact table clears the bound of all that was not scored exactly."""
+    """Check that the last score of every exact list clears the bound of all pairs that were not scored exactly."""
     name = f"{direction}.certificates.parquet"
     rows = read_parquet(folder / name, CERTIFICATES, remedy=REMEDY)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
@@ -151,7 +151,7 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
 
 
 def _keys(table: NegativeTable, direction: Direction) -> Keys:
-    """One number for each listed pair, -1 for padding."""
+    """Number each listed pair; padding is -1."""
     ids = table[direction].negative_ids
     return np.where(ids < 0, -1, listed_keys(direction, _rows(table[direction]), ids, len(table.t2i)))
 
@@ -173,7 +173,7 @@ def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, K
 
 
 def _itself(table: NegativeTable) -> Iterator[Finding]:
-    """No row of one set is its own negative or positive, and its positives stand in both orders."""
+    """Check that no row of one set is its own negative or positive, and that its positives stand in both orders."""
     yield from _found("i2t.parquet", "a row among its own negatives", table.i2t.negative_ids == _rows(table.i2t))
     if table.positives is not None:
         both = both_ways(table.positives)
@@ -183,9 +183,9 @@ def _itself(table: NegativeTable) -> Iterator[Finding]:
 
 
 def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
-    """What one direction says of a pair, the other says too, if its list goes that far.
+    """Check that both directions give a pair the same score, as far as their lists reach.
 
-    Not asked where scores came from elsewhere; fused scores are the list's own.
+    Skipped where scores came from elsewhere, and for fused scores, which belong to one list.
     """
     guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in table.directions]
     if any(_scores(table, direction) != "exact" for direction in table.directions) or "fused" in guarantees:

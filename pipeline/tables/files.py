@@ -8,12 +8,12 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     positive_score  float32                   of the lowest-scoring positive; NaN where there is none
     sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
 
-Own positives never appear; `positives.parquet` (caption_id, image_id) says who they are: an image may have several
-captions, a caption several images, and either none. The footer's key `aoq` and the manifest say whose scores they are,
-on which data; the manifest gives the sha256 of each direction's lists, and of the positives, which are checked whenever
-they are read.
+Own positives never appear; they are listed in `positives.parquet` (caption_id, image_id): an image may have several
+captions, a caption several images, and either none. The footer's key `aoq` and the manifest name the teacher and the
+data. The manifest also has the sha256 of each direction's lists and of the positives; both are checked whenever they
+are read.
 
-"Images" and "captions" stand for any two sides: the manifest's `sides` names them where they are something else, as
+"Images" and "captions" stand for any two sides: the manifest's `sides` names them if they are something else, as
 ["queries", "documents"]. One name is one set, whose rows are searched among themselves: no row is its own negative, and
 positives stand in both orders. Similarities and pairs are symmetric there, so both directions have the same lists, and
 `i2t.parquet` holds them once; there is no `t2i.parquet`. Queries that are among the documents, but are asked in one
@@ -76,14 +76,14 @@ class ContentHash:
 
 
 def content_sha256(lists: NegativeLists) -> str:
-    """The hash of all lists of a direction, as its file would have them."""
+    """Hash all lists of a direction as its file would hold them."""
     content, is_real = ContentHash(), (lists.negative_ids >= 0) & ~np.isnan(lists.scores)
     content.add(replace(lists, scores=np.where(is_real, lists.scores, np.float32(np.nan))))
     return content.hexdigest()
 
 
 def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
-    """Write with page checksums, as a flipped byte reads as another id, and no dictionary, as numbers hardly repeat."""
+    """Open a writer with page checksums, as a flipped byte reads as another id; no dictionary, as values differ."""
     ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
     columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
     columns |= {"sources": sources} if "sources" in footer else {}
@@ -98,13 +98,13 @@ def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
 
 
 def read_lists(folder: Path, direction: Direction, manifest: Mapping[str, Any]) -> NegativeLists:
-    """Read one direction; refused where its lists are not those of the manifest."""
+    """Read one direction; refused if its lists do not match the manifest's hash."""
     (lists,) = _verified(folder, direction, manifest, [read_unverified(folder / f"{direction}.parquet")])
     return lists
 
 
 def read_chunks(folder: Path, direction: Direction, manifest: Mapping[str, Any], rows: int) -> Iterator[NegativeLists]:
-    """Read one direction up to `rows` lists at a time; refused in the end where they are not those of the manifest."""
+    """Read one direction, up to `rows` lists at a time; refused at the end if they do not match the manifest's hash."""
 
     def chunks() -> Iterator[NegativeLists]:
         first = 0
@@ -117,7 +117,7 @@ def read_chunks(folder: Path, direction: Direction, manifest: Mapping[str, Any],
 
 
 def read_unverified(path: Path) -> NegativeLists:
-    """Read one direction, whatever its manifest says of it."""
+    """Read one direction without checking it against the manifest."""
     with open_lists(path) as file:
         return numbered(path, file.read(), 0)
 
@@ -134,18 +134,18 @@ def _verified(
         content.add(lists)
         yield lists
     said = said_of(manifest, direction).get("sha256")
-    if said not in (None, content.hexdigest()):  # None: a table from before there were hashes
+    if said not in (None, content.hexdigest()):  # None: a table older than the hashes
         raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {REMEDY}.")
 
 
 def count_lists(path: Path) -> tuple[int, int]:
-    """How many lists one direction has, and how long they are at most."""
+    """Number of lists of one direction, and their largest length."""
     with open_lists(path) as file:
         return len(file), file.file.schema_arrow.field("scores").type.list_size
 
 
 def count_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
-    """How many images and how many captions a table is of, by its files; of one set both are the same."""
+    """Number of images and of captions of a table, by its files; equal for one set."""
     counts = [count_lists(folder / f"{direction}.parquet")[0] for direction in directions_of(manifest)]
     return dict(zip(TWO_SIDES, (counts[0], counts[-1]), strict=True))
 
@@ -176,7 +176,7 @@ def require_numbers(path: Path, table: pa.Table, first: int) -> None:
 
 
 def write_positives(folder: Path, positives: Pairs) -> str:
-    """Write the pairs that are no negatives, by caption, then by image; their sha256."""
+    """Write the positive pairs, by caption, then by image; return their sha256."""
     images, captions = positives[np.lexsort(positives.T)].T
     pairs = pa.table({"caption_id": captions, "image_id": images}, schema=PAIRS)
     pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
@@ -184,12 +184,12 @@ def write_positives(folder: Path, positives: Pairs) -> str:
 
 
 def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
-    """The true pairs, rows (image, caption); refused where they are not those of the manifest."""
+    """Read the positive pairs, rows (image, caption); refused if they do not match the manifest's hash."""
     pairs = read_unverified_positives(folder)
     sizes = list(count_rows(folder, manifest).values())
     if ((pairs < 0) | (pairs >= sizes)).any():
         raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; {REMEDY}.")
-    if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: a table from before
+    if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: an older table
         raise ValueError(
             f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {REMEDY}."
         )
@@ -202,12 +202,12 @@ def read_unverified_positives(folder: Path) -> Pairs:
 
 
 def pairs_sha256(pairs: Pairs) -> str:
-    """The hash of the file's rows (image, caption), little-endian, whatever the file's layout."""
+    """Hash the file's rows (image, caption), little-endian, whatever the file's layout."""
     return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()
 
 
 class About(TypedDict, total=False):
-    """What a manifest says of one direction, as far as programs read it."""
+    """The manifest's fields of one direction that programs read."""
 
     h: int
     anchors: int
@@ -219,7 +219,7 @@ class About(TypedDict, total=False):
 
 
 class Manifest(TypedDict, total=False):
-    """What a table's manifest says, as far as programs read it."""
+    """The manifest's fields that programs read."""
 
     format_version: Required[int]
     dataset: str
@@ -230,7 +230,7 @@ class Manifest(TypedDict, total=False):
 
 
 def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
-    """What the table says of itself; refused as `read_table` does."""
+    """Read a table's manifest; refused as `read_table` does."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
@@ -249,17 +249,17 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
 
 
 def sides_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the rows of the two sides are called; a single name is that of one set."""
+    """Names of the two sides' rows; a single name means one set."""
     return tuple(manifest.get("sides", TWO_SIDES))
 
 
 def directions_of(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """Those whose lists a table holds: of one set the first alone, as the other's are the same."""
+    """Directions whose lists a table holds; one set has the first alone, as the other's are the same."""
     return DIRECTIONS[: len(sides_of(manifest))]
 
 
 def said_of(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
-    """What a manifest says of one direction, if anything."""
+    """The manifest's fields of one direction, if any."""
     return manifest.get("directions", {}).get(direction, {})
 
 

@@ -1,9 +1,9 @@
-"""One table of the lists of several, whatever their scores.
+"""Fusion of the lists of several tables into one, whatever their scores.
 
     rank    the sum of  w_m / (60 + rank_m)  over the members that list the pair, ranks from 1 (Cormack et al., 2009)
     score   the mean, weighted by w_m, of F_m(s) over all members: the fraction of the member's positive pairs that
-            score at most s. Where a member does not list the pair, s is the lowest score that it lists for the anchor:
-            an exact list says that what it leaves out scores no more, and so a pair loses least by where a list was
+            score at most s. If a member does not list the pair, s is the lowest score that it lists for the anchor:
+            an exact list bounds what it leaves out by that score, so a pair loses least by where a list was
             cut. A member that lists nothing for the anchor gives 0.
 
 F_m is of every caption with its image, in both directions: the positive scores of t2i. A fused score belongs to one
@@ -36,7 +36,7 @@ ROWS = 4096
 
 @dataclass(frozen=True)
 class Values:
-    """The value of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
+    """Values of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
 
     listed: Float64[np.ndarray, "anchors h"]
     unlisted: Float64[np.ndarray, " anchors"]
@@ -50,7 +50,7 @@ def by_rank(lists: NegativeLists) -> Values:
 
 
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
-    """`ordered` are the scores of the member's positive pairs, rising."""
+    """Value scores by the fraction of positives that score no more; `ordered` are the positives' scores, rising."""
 
     def fraction(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
         return np.searchsorted(ordered, scores, side="right") / len(ordered)
@@ -64,7 +64,7 @@ def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Va
 def fuse(
     members: Sequence[NegativeLists], measured: Sequence[Values], weights: Sequence[float], h: int
 ) -> NegativeLists:
-    """The h best pairs of the same anchors in all members: score falling, then id rising."""
+    """Find the h best pairs of the same anchors in all members: score falling, then id rising."""
     entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
     keys = [
         pair_keys(found[0], lists.negative_ids[found], ID_COUNT) for lists, found in zip(members, entries, strict=True)
@@ -101,7 +101,7 @@ def fuse_tables(
     positives: Pairs,
     output: Path,
 ) -> None:
-    """Write the fused table of those in `folders` to the folder `output`, a row group at a time."""
+    """Write the fused table of those in `folders` to the folder `output`, one row group at a time."""
     given = np.array(weights or [1.0] * len(folders))
     used = (given if method == "rank" else given / given.sum()).tolist()
     ordered = [_positive_pairs(folder) for folder in folders] if method == "score" else None

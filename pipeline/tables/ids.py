@@ -1,10 +1,10 @@
-"""What the rows of a table's sides go by: ids in a file a side, beside the lists.
+"""Ids of the rows of a table's sides, one file per side beside the lists.
 
     images.parquet    image_id   of row n of the images
     captions.parquet  caption_id of row n of the captions
     items.parquet     item_id    of row n of one set
 
-Any may be missing; then row numbers are all that is known. The manifest has their hashes.
+Any file may be missing; rows are then known by number alone. The manifest has the files' hashes.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from aoq.pipeline.tables.rows import rows_by_id
 
 NOUNS = {"images": "image", "captions": "caption"}
 ITEM = "item"
-"""What a row of one set is."""
+"""Name of a row of one set."""
 
 
 def nouns_of(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What a row of each side is called."""
+    """Name of a row of each side."""
     return NOUNS if len(directions_of(manifest)) > 1 else {"images": ITEM}
 
 
 def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
-    """The file of each side's ids, and its column."""
+    """File of each side's ids, and its column."""
     nouns = nouns_of(manifest)
     return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
 
 
 def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
-    """Write the ids of some sides into a table that is there, and their hashes into its manifest.
+    """Write the ids of some sides into an existing table, and their hashes into its manifest.
 
     Raises:
-        ValueError: for ids that are not one a row, each its own.
+        ValueError: unless each row has one id of its own.
     """
     if not ids:
         return
@@ -65,7 +65,7 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
 
 
 def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The ids of the sides that have them; refused where they are not those of the manifest."""
+    """Read the ids of the sides that have them; refused if they do not match the manifest's hashes."""
     found = {}
     columns, hashes = id_columns(manifest), manifest.get("ids", {})
     if unknown := hashes.keys() - columns.keys():

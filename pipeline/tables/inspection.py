@@ -1,4 +1,4 @@
-"""One anchor's list with its texts, its positives, and where they would rank."""
+"""Inspection of one anchor's list: its texts, its positives, and the ranks these would have."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Positive:
     row: int
     text: str
     score: float | None
-    """None where the teacher's embeddings are gone; the table itself keeps the lowest only."""
+    """None if the teacher's embeddings are gone; the table itself keeps only the lowest positive score."""
     rank: int | None
-    """1 + the negatives at least as similar; None where it lies beyond the list."""
+    """1 + the negatives at least as similar; None if it lies beyond the list."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Negative:
     above_positive: bool
     """At least as similar as the anchor's lowest-scoring positive."""
     duplicate: str
-    """"same text" or "near-duplicate" of a positive caption: probably no negative at all; else empty."""
+    """"same text" or "near-duplicate" of a positive caption, so probably a false negative; else empty."""
     sources: list[str]
-    """The members of a fused table that list it."""
+    """Members of a fused table that list it."""
     flags: tuple[str, ...]
-    """The rules of the view that it meets."""
+    """Rules of the view that it meets."""
     suspicion: float
-    """0 to 1, the view's."""
+    """Suspicion of the view, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class Inspection:
     text: str
     h: int
     lowest_positive_score: float | None
-    """None where the table's scores say nothing of positives."""
+    """None if the table has no scores of positives."""
     positives: list[Positive]
     negatives: list[Negative]
 
 
 @dataclass(frozen=True)
 class AnchorList:
-    """An anchor's list as its table has it, and as a view sees it if there is one: a row of each."""
+    """An anchor's list as its table has it, and, if there is a view, as the view judges it; one row of each."""
 
     direction: Direction
     anchor: int
     lists: NegativeLists
     judged: Judged | None
     members: Sequence[str]
-    """A fused table's; bit m of the list's `sources` stands for member m."""
+    """Members of a fused table; bit m of the list's `sources` stands for member m."""
 
     @property
     def negative_ids(self) -> Int32[np.ndarray, " h"]:
@@ -90,9 +90,9 @@ def inspect_anchor(
     view: View | None = None,
     only: str = "",
 ) -> Inspection:
-    """The first `top` negatives of an image (i2t) or a caption (t2i), as the view sees them if there is one.
+    """Show the first `top` negatives of an image (i2t) or a caption (t2i), judged by the view if there is one.
 
-    `only` is a rule that they meet, or "left": those without flags.
+    `only` is a rule that they must meet, or "left": those without flags.
     """
     row = slice(anchor, anchor + 1)
     judged = None if view is None else view[direction][row]
@@ -107,7 +107,7 @@ def inspect_anchor(
 def inspect_list(
     listed: AnchorList, split: Split, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
 ) -> Inspection:
-    """The negatives at these places of the list, beside the anchor's positives."""
+    """Show the negatives at these places of the list, and the anchor's positives."""
     direction, anchor = listed.direction, listed.anchor
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
     positives = split.answers_of(direction, anchor)
@@ -158,7 +158,7 @@ def _positives(rows: np.ndarray, listed: AnchorList, split: Split, store: Embedd
 
 
 def _duplicate(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> str:
-    """Whether one of their captions says what one of ours does: the same words, or 4 of 5 in common."""
+    """Compare captions: "same text", or "near-duplicate" where 4 of 5 words are in common; else empty."""
     if any(words in ours for words in theirs):
         return "same text"
     pairs = [(set(words), set(own)) for words in theirs for own in ours]

@@ -1,11 +1,11 @@
-"""Files that say who belongs to whom, by row or by id, graded or not.
+"""Files of matching pairs, by row or by id, graded or not.
 
-    .npy                           an integer a caption, its image's row (-1: of none); or (n, 2) rows (image, caption)
-    .parquet, .csv, .tsv, .jsonl   a row a pair: two of COLUMNS, and one of GRADES where there are grades
-    .qrels, .trec, .txt            TREC's judgements, `query 0 document grade` a line; a .tsv without a header, too
+    .npy                           an integer per caption, its image's row (-1: none); or (n, 2) rows (image, caption)
+    .parquet, .csv, .tsv, .jsonl   a row per pair: two of COLUMNS, and one of GRADES if pairs are graded
+    .qrels, .trec, .txt            TREC's judgements, `query 0 document grade` per line; also a .tsv without a header
 
-Pairs may be many-to-many. Of graded ones those of at least the least grade are positives; the others were judged to be
-no match, and are candidates like any that nobody judged.
+Pairs may be many-to-many. Graded pairs are positives from the least grade on. Pairs below it were judged not to match;
+they are candidates like pairs that nobody judged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Columns = tuple[Column, Column, Float64[np.ndarray, " pairs"] | None]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a side before its pairs are: what a row is called, how many there are, and their ids."""
+    """Facts about a side that pairs refer to: the name of a row, the number of rows, and their ids."""
 
     noun: str
     count: int | None = None
@@ -50,10 +50,10 @@ class Known:
 def read_pairs(
     path: Path, images: Known, captions: Known, least_grade: float | None = None
 ) -> Integer[np.ndarray, "*shape"]:
-    """The positive pairs, rows (image, caption); or, of a .npy vector, the image of each caption.
+    """Read the positive pairs, rows (image, caption), or the image of each caption from a .npy vector.
 
     Raises:
-        ValueError: for an id or a row that is not there, a grade that is no number, and no pair that is left.
+        ValueError: for an unknown id or row, a grade that is not a number, or if no pair is left.
     """
     if path.suffix == ".npy":
         _require_grades(path, None, least_grade)
@@ -81,7 +81,7 @@ def _array(path: Path) -> Integer[np.ndarray, "*shape"]:
 
 
 def _has_no_header(path: Path) -> bool:
-    """Whether a .tsv begins like TREC's judgements: with four fields, the last of which is a number."""
+    """Return whether a .tsv begins like TREC's judgements: four fields, the last of which is a number."""
     if path.suffix != ".tsv":
         return False
     with reading(path, "a text file"), path.open(encoding="utf-8") as file:
@@ -137,7 +137,7 @@ def _parquet(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema
 
 
 def _csv(path: Path, delimiter: str) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema], pa.Table]]:
-    """Every column may be text there: an id 007 is no number."""
+    """Read every column of a CSV file as text: an id 007 is not a number."""
     names = csv_columns(path, delimiter=delimiter)
     return dict.fromkeys(names, pa.string()), lambda columns: parse_csv(path, columns, delimiter=delimiter)
 
@@ -153,7 +153,7 @@ READERS = {
     ".tsv": lambda path: _csv(path, "\t"),
     ".jsonl": _json_lines,
 }
-"""What columns there are, and how some of them are read."""
+"""Columns of each file type, and readers of some of them."""
 
 
 def _kept(
@@ -180,7 +180,7 @@ def _require_grades(path: Path, grades: Any, least: float | None) -> None:
 
 
 def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"]:
-    """Rows of ids, or of rows; each must be there."""
+    """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         found = rows_by_id(side.ids, side.noun)
         rows = np.array([found.get(str(name), -1) for name in column], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Pairs of an image and a caption: as rows, as numbers to look them up, and as each anchor's positives."""
+"""Pairs of an image and a caption: as rows, as keys for look-ups, and grouped into each anchor's positives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""
 TWO_SIDES = ("images", "captions")
 SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
-"""What the anchors and the candidates of a direction are."""
+"""Names of the anchors and of the candidates of a direction."""
 
 
 def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
-    """The pairs of captions of one image each; a caption of no image (-1) has none.
+    """Pair each caption with its one image; a caption of no image (-1) has no pair.
 
     >>> paired(np.array([1, -1, 0])).tolist()
     [[1, 0], [0, 2]]
@@ -29,7 +29,7 @@ def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
 
 
 def image_of_each(pairs: Pairs, captions: int) -> Int32[np.ndarray, " captions"] | None:
-    """The image of each caption, -1 where it has none; None where a caption has several.
+    """Image of each caption, -1 if it has none; None if a caption has several.
 
     >>> image_of_each(np.array([[1, 0], [0, 2]], np.int32), 3)
     array([ 1, -1,  0], dtype=int32)
@@ -42,13 +42,13 @@ def image_of_each(pairs: Pairs, captions: int) -> Int32[np.ndarray, " captions"]
 
 
 def pairing_sha256(pairs: Pairs, captions: int) -> str:
-    """Name data of which pairs are all that is known: by each caption's image, by all pairs where one has several."""
+    """Hash data known by its pairs alone: each caption's image, or all pairs if a caption has several."""
     image_of = image_of_each(pairs, captions)
     return sha256((np.ascontiguousarray(pairs, "<i4") if image_of is None else image_of).tobytes()).hexdigest()
 
 
 def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
-    """Each anchor's positives, rising: the captions of images (i2t) or the images of captions (t2i)."""
+    """Group positives by anchor, rising: the captions of images (i2t) or the images of captions (t2i)."""
     own, other = pairs.T if direction == "i2t" else pairs.T[::-1]
     return Positives.of_pairs(own, other, anchors)
 
@@ -56,20 +56,20 @@ def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
 def pair_keys(
     images: Integer[np.ndarray, "*#pairs"], captions: Integer[np.ndarray, "*#pairs"], caption_count: int
 ) -> Int64[np.ndarray, "*pairs"]:
-    """One number for each pair, rising by image, then by caption."""
+    """Number each pair, rising by image, then by caption."""
     return images.astype(np.int64) * caption_count + captions
 
 
 def listed_keys(
     direction: Direction, anchors: np.ndarray, candidates: np.ndarray, caption_count: int
 ) -> Int64[np.ndarray, "*pairs"]:
-    """The same of pairs as a direction lists them."""
+    """Number each pair as `pair_keys` does, from a direction's anchors and candidates."""
     sides = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
     return pair_keys(sides[0], sides[1], caption_count)
 
 
 def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, "*some"]:
-    """Which of the keys are in a rising list.
+    """Return whether each key is in a rising list.
 
     >>> is_among(np.array([3, 4]), np.array([1, 3])).tolist()
     [True, False]

@@ -1,4 +1,4 @@
-"""What a table looks like as a whole, and how two tables of the same data differ."""
+"""Statistics of a whole table, and the difference between two tables of the same data."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ ID_COUNT = 2**32
 
 @dataclass(frozen=True)
 class Description:
-    """One direction's lists. Quantiles are those of QUANTILES, over anchors; None where there is nothing to count."""
+    """One direction's lists. Quantiles are those of QUANTILES, over anchors; None if there is nothing to count."""
 
     anchors: int
     h: int
     full: float
-    """The fraction of lists without padding."""
+    """Fraction of lists without padding."""
     first_score: list[float] | None
     last_score: list[float] | None
     positive_score: list[float] | None
-    """The lowest-scoring positive's."""
+    """Quantiles of the lowest-scoring positive's score."""
     positive_rank: list[float] | None
-    """1 + the negatives at least as similar as the lowest-scoring positive; h + 1 stands for all beyond."""
+    """1 + the negatives at least as similar as the lowest-scoring positive; h + 1 means any rank beyond the list."""
     above_positive: float | None
-    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive."""
+    """Fraction of listed pairs at least as similar as the anchor's lowest-scoring positive."""
     never_listed: float
-    """The fraction of candidates that are in no list."""
+    """Fraction of candidates that are in no list."""
     most_listed: list[tuple[int, int]]
-    """Hubs: the candidates in most lists, and in how many."""
+    """Hubs: the candidates in most lists, with their number of lists."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How one direction of two tables differs, over the anchors; 1 means the same lists."""
+    """Difference between one direction of two tables, over the anchors; 1 means the same lists."""
 
     depth: int
     overlap: float
-    """The mean fraction of ids that both lists have within `depth`."""
+    """Mean fraction of ids that both lists have within `depth`."""
     rank_biased_overlap: float
-    """The mean of Webber et al.'s (2010) with p = 0.9, cut at `depth` and divided by what equal lists have."""
+    """Mean rank-biased overlap (Webber et al., 2010) with p = 0.9, cut at `depth`, divided by that of equal lists."""
     same_order: float
-    """The fraction of anchors with the same ids in the same order."""
+    """Fraction of anchors with the same ids in the same order."""
     most_changed: list[tuple[int, float]]
-    """The anchors with the least overlap, and it."""
+    """Anchors with the least overlap, and their overlap."""
 
 
 def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
-    """Describe the lists of one direction: how hard they are, beside the positives, and which candidates are hubs.
+    """Describe the lists of one direction: their hardness relative to the positives, and the hubs.
 
     `candidates` is the number of rows of the other side.
     """
@@ -77,7 +77,7 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
 
 
 def share_above_positive(lists: NegativeLists) -> float | None:
-    """The fraction of listed pairs at least as similar as the anchor's lowest-scoring positive, where it has one."""
+    """Fraction of listed pairs at least as similar as the anchor's lowest-scoring positive, if it has one."""
     listed = int((lists.negative_ids[np.isfinite(lists.positive_score)] >= 0).sum())
     return float(_above_positive(lists).sum() / listed) if listed else None
 
@@ -90,7 +90,7 @@ def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
 def compare(
     one: NegativeTable, other: NegativeTable, depth: int | None = None, changed: int = 5
 ) -> dict[str, Difference]:
-    """Compare two tables' lists, direction by direction, down to `depth` or as deep as both go."""
+    """Compare two tables' lists, direction by direction, to `depth` or to the depth of the shallower."""
     if one.directions != other.directions:
         raise ValueError("one of the tables is of one set, the other of two sides; they are of different data.")
     differences: dict[str, Difference] = {}
@@ -113,7 +113,7 @@ def difference(
     rows: Int64[np.ndarray, " anchors"] | None = None,
     changed: int = 5,
 ) -> Difference:
-    """Between lists of the same anchors, which are `rows` of a table if not all of it."""
+    """Compare lists of the same anchors, which are `rows` of a table if not all of it."""
     common = common_by_depth(one, other)
     depth = one.shape[1]
     length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
@@ -133,7 +133,7 @@ def difference(
 def common_by_depth(
     one: Int64[np.ndarray, "anchors depth"] | np.ndarray, other: np.ndarray
 ) -> Int64[np.ndarray, "anchors depth"]:
-    """How many ids the first d places of both lists share, for every d."""
+    """Count the ids that the first d places of both lists share, for every d."""
     anchors, depth = one.shape
     found = []
     for lists in (one, other):

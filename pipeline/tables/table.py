@@ -1,4 +1,4 @@
-"""The negative table as one uses it from Python: its lists, its true pairs, and what may be made of them."""
+"""The negative table in Python: its lists, its true pairs, and operations on them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.screened import ScreenedTable
 
 SAID = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "scores", "sources")
-"""What a manifest says of a direction's search; what it says of its lists is counted anew."""
+"""The manifest's fields of a direction's search; its figures of the lists are counted anew."""
 
 
 @dataclass(frozen=True, repr=False)
 class NegativeTable:
-    """For every image its hardest captions (`i2t`), for every caption its hardest images (`t2i`).
+    """Each image's hardest captions (`i2t`) and each caption's hardest images (`t2i`).
 
-    Images and captions stand for any two sides, `sides` says which. A direction that was not mined has lists of length
+    Images and captions stand for any two sides, named by `sides`. A direction that was not mined has lists of length
     0, one for each of its anchors. Of one set, searched among itself, `t2i` is `i2t`: both directions have the same
     lists, and `directions` names the first alone.
     """
@@ -50,11 +50,11 @@ class NegativeTable:
     i2t: NegativeLists
     t2i: NegativeLists
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Whose scores these are, on which data, and of each of its `directions` how it was searched."""
+    """Teacher and data of the scores, and for each of `directions` how it was searched."""
     positives: Pairs | None = None
-    """The true pairs, rows (image, caption), which no list holds; of one set in both orders; None where nobody said."""
+    """True pairs, rows (image, caption), which no list holds; of one set in both orders; None if they are unknown."""
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What `images` and `captions` are called, where their vectors came with ids: one a row."""
+    """Ids of `images` and `captions`, one per row, if their vectors came with ids."""
 
     def __getitem__(self, direction: Direction) -> NegativeLists:
         return {"i2t": self.i2t, "t2i": self.t2i}[direction]
@@ -65,7 +65,7 @@ class NegativeTable:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What the rows are called: ("images", "captions") where nobody named them, one name for one set."""
+        """Names of the rows: ("images", "captions") by default, one name for one set."""
         return sides_of(self.manifest)
 
     @property
@@ -74,7 +74,7 @@ class NegativeTable:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Those whose lists differ."""
+        """Directions whose lists differ."""
         return directions_of(self.manifest)
 
     def own(self, direction: Direction) -> Positives:
@@ -85,17 +85,17 @@ class NegativeTable:
 
     @property
     def sha256(self) -> dict[str, str]:
-        """The hash of each direction's lists, from the manifest where it has one."""
+        """Hash of each direction's lists, from the manifest if it has one."""
         if "sha256" in said_of(self.manifest, "i2t"):
             return table_hashes(self.manifest)
         return {direction: content_sha256(self[direction]) for direction in self.directions}
 
     def to_arrow(self, direction: Direction) -> pa.Table:
-        """Make a row an anchor, with the columns of the table's files."""
+        """Make an Arrow table with one row per anchor and the columns of the table's files."""
         return to_arrow(replace(self[direction], bound=None))
 
     def to_pandas(self, direction: Direction) -> Any:
-        """Make a pandas.DataFrame, a row a negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
+        """Make a DataFrame, one row per negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
         return data_frame(self[direction])
 
     def screen(
@@ -109,10 +109,10 @@ class NegativeTable:
         judgements: Path | str | pa.Table | None = None,
         **rules: Any,
     ) -> ScreenedTable:
-        """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given what these have to know.
+        """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given the inputs they need.
 
         `texts` are the captions', `images` and `captions` unit vectors of one model, `positives` more pairs known to
-        match and `pair_probabilities` how probably each caption's own pair is right: files, or arrays. `judgements` are
+        match and `pair_probabilities` those that each caption's own pair is right: files, or arrays. `judgements` are
         a judge's: a file, or an Arrow table of its columns.
         """
         from aoq.pipeline.tables.screens.screened import screen_table
@@ -121,10 +121,10 @@ class NegativeTable:
         return screen_table(self, rules, texts=texts, images=images, captions=captions, **given)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:
-        """Write the table, whole or not at all, as the new folder `folder`; `read_table` reads it again.
+        """Write the table, whole or not at all, to the new folder `folder`; `read_table` reads it again.
 
-        `provenance` goes into the manifest: `dataset` (a fingerprint), `teacher`, or whatever else is to be told.
-        With `overwrite` a table that is there is replaced. Lists are called exact only where their bounds, written
+        `provenance` goes into the manifest: `dataset` (a fingerprint), `teacher`, or any other facts.
+        With `overwrite` an existing table is replaced. Lists are called exact only if their bounds, written
         beside them as certificates, prove it.
         """
         if self.positives is None:
@@ -149,9 +149,9 @@ class NegativeTable:
 
 
 def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTable:
-    """Read the table in a folder, whose lists and positives must be those of its manifest.
+    """Read the table in a folder; its lists and positives must match the hashes in its manifest.
 
-    With `dataset`, refuse one mined on a training split of another fingerprint.
+    With `dataset`, refuse a table mined on a training split of another fingerprint.
     """
     folder = Path(folder)
     manifest = read_manifest(folder, dataset=dataset)
@@ -161,7 +161,7 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
 
 
 def data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
-    """A pandas.DataFrame with a row a negative, list by list."""
+    """Make a pandas.DataFrame with one row per negative, list by list."""
     try:
         pandas = import_module("pandas")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Writing a table: lists of both directions, their certificates if a search gave any, and the manifest last."""
+"""Write a table: lists of both directions, their certificates if a search gave any, and the manifest last."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aoq.pipeline.tables.pairs import Pairs
 GROUP_ROWS = 4096
 
 Made = tuple[Mapping[str, Any], Iterable[NegativeLists]]
-"""What is said of a direction (its h, ...), and its lists from the first anchor on."""
+"""Manifest fields of a direction (its h, ...), and its lists from the first anchor on."""
 
 
 def row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
-    """All rows in groups of one size, whatever the parts': so that the same lists make the same file."""
+    """Regroup all rows into groups of one size, so that the same lists make the same file whatever the parts."""
     waiting, first = [], 0
     for lists in parts:
         waiting.append(to_arrow(lists, first))
@@ -38,10 +38,10 @@ def row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
 
 
 def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeLists]) -> dict[str, Any]:
-    """Write a direction's lists; a hash of them, and the figures people look at first: how hard they are.
+    """Write a direction's lists; return their hash and the main figures of their hardness.
 
-    The `bound` of lists that a search certified goes into certificates beside the table, not into it: they tell of the
-    search, and the table is the same whatever the search.
+    The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
+    search, and the table does not.
     """
     content, rows, positives, certified, sums = ContentHash(), 0, 0, 0, np.zeros(4)
     known: list[pa.Table] = []
@@ -82,7 +82,7 @@ def write_table(
     *,
     write: Callable[[Path, Mapping[str, Any], Any], dict[str, Any]] = write_lists,
 ) -> dict[str, Any]:
-    """Write the files, the manifest last, and return it; `write` makes the file of a direction, and figures of it."""
+    """Write the files, the manifest last, and return it; `write` writes a direction's file and returns its figures."""
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
     header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
@@ -97,9 +97,9 @@ def write_table(
 
 @contextmanager
 def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A path in a scratch folder, where to make what becomes `output` once it is whole.
+    """Give a path in a scratch folder; what is made there becomes `output` once it is whole.
 
-    With `overwrite` a table or a view that is there gives way.
+    With `overwrite` an existing table or view is replaced.
     """
     with scratch_beside(output) as scratch:
         made = scratch / output.name

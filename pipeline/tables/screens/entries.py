@@ -1,4 +1,4 @@
-"""Listed negatives as a screen's rules see them: list by list, some lists at a time."""
+"""Listed negatives as a screen's rules receive them: list by list, in blocks of lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_ENTRIES = 2**20
 
 @dataclass(frozen=True)
 class Entries:
-    """Listed negatives, list by list; `anchors` and `places` say where each stands in the table."""
+    """Listed negatives, list by list; `anchors` and `places` give their positions in the table."""
 
     direction: Direction
     anchors: Int64[np.ndarray, " entries"]
@@ -24,18 +24,18 @@ class Entries:
     candidates: Int64[np.ndarray, " entries"]
     scores: Float32[np.ndarray, " entries"]
     positive_score: Float32[np.ndarray, " entries"]
-    """The anchor's lowest-scoring positive's; NaN without one."""
+    """Score of the anchor's lowest-scoring positive; NaN without one."""
     images: Int64[np.ndarray, " entries"]
     captions: Int64[np.ndarray, " entries"]
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """How far under the anchor's lowest-scoring positive; NaN without one, which is below any margin."""
+        """Distance below the score of the anchor's lowest-scoring positive; NaN (below any margin) without one."""
         return self.positive_score.astype(np.float64) - self.scores
 
 
 def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries]:
-    """All of them, some lists at a time."""
+    """Iterate over all listed negatives, in blocks of lists."""
     for start, stop in blocks(len(lists), max(1, BLOCK_ENTRIES // max(1, lists.h))):
         part = lists[start:stop]
         rows, places = np.nonzero(part.negative_ids >= 0)

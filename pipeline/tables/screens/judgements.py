@@ -1,4 +1,4 @@
-"""A judge's scores: pairs of an image and a caption with the probability that they match, as an MLLM or people say."""
+"""A judge's scores: the probability that an image and a caption match, as given by an MLLM or by people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
 
 Grades = tuple[float, float]
-"""The lowest and the highest."""
+"""The lowest and the highest grade."""
 REMEDY = (
     f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}, and numbers in the column probability, "
     "or grade with judged_grades; `aoq to-judge` writes a file to fill in"
@@ -25,14 +25,14 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Judgements:
-    """The judged pairs, each once, by image, then by caption; all others are not judged."""
+    """The judged pairs, each once, by image, then by caption; all other pairs are unjudged."""
 
     pairs: Pairs
     probabilities: Float32[np.ndarray, " pairs"]
-    """That the image and the caption match."""
+    """Probability that the image and the caption match."""
 
     def of(self, keys: Int64[np.ndarray, " entries"], caption_count: int) -> Float32[np.ndarray, " entries"]:
-        """The probability of each of these pairs (`pair_keys`); NaN for one that is not judged."""
+        """Probability of each of these pairs (`pair_keys`); NaN if it was not judged."""
         ordered = pair_keys(self.pairs[:, 0], self.pairs[:, 1], caption_count)
         if not len(ordered):
             return np.full(keys.shape, np.nan, dtype=np.float32)
@@ -43,14 +43,14 @@ class Judgements:
 def read_judgements(
     given: Path | pa.Table, images: int, captions: int, *, grades: Grades | None = None, one_set: bool = False
 ) -> Judgements:
-    """The judgements of a file, or of an Arrow table of the same columns; a pair without a value is not judged.
+    """Read judgements from a file, or an Arrow table of the same columns; a pair without a value is not judged.
 
     The columns are caption_id and image_id, rows of the data, and probability; with `grades` (lowest, highest) it is
-    grade, p = (grade - lowest) / (highest - lowest). Of one set either order is the same pair, and the lower row comes
+    grade, p = (grade - lowest) / (highest - lowest). In one set either order is the same pair, and the lower row comes
     first.
 
     Raises:
-        ValueError: for rows that the data have not, values out of range, and a pair with two values.
+        ValueError: for unknown rows, values out of range, or a pair with two values.
     """
     value = "probability" if grades is None else "grade"
     name, columns = str(given) if isinstance(given, Path) else "judgements", _columns(given, value)
@@ -75,7 +75,7 @@ def read_judgements(
 
 
 def _columns(given: Path | pa.Table, value: str) -> pa.Table:
-    """The judged rows."""
+    """Select the judged rows."""
     schema = pa.schema([*((name, pa.int64()) for name in PAIRS.names), (value, pa.float64())])
     if isinstance(given, Path):
         if given.suffix not in READERS:

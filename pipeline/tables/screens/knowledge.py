@@ -1,4 +1,4 @@
-"""What a screen's rules may ask for besides the listed negatives: files, texts, vectors, and what follows of them."""
+"""Inputs of a screen's rules besides the listed negatives: files, texts, vectors, and values from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What rules may ask for besides the table, as far as it is there; vectors are unit vectors of one model."""
+    """Inputs of rules besides the table, as far as given; vectors are unit vectors of one model."""
 
     texts: Sequence[str] | None = None
     images: Float32[np.ndarray, "images D"] | None = None
@@ -29,9 +29,9 @@ class Knowledge:
     matches: Pairs | None = None
     """Pairs known to match, rows (image, caption)."""
     pair_probabilities: Float32[np.ndarray, " captions"] | None = None
-    """That the caption and the image it is paired with belong together."""
+    """Probability that a caption and its paired image belong together."""
     judgements: Judgements | None = None
-    """Of one set with the lower row first."""
+    """Judgements; of one set with the lower row first."""
 
 
 KNOWN = {
@@ -42,12 +42,12 @@ KNOWN = {
     "judgements": "a judge's file of pairs and probabilities",
     "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
 }
-"""How a user gives each field of Knowledge."""
+"""The way a user gives each field of Knowledge."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What rules look at besides the entries."""
+    """Inputs of rules besides the entries."""
 
     table: NegativeTable
     known: Knowledge
@@ -55,30 +55,30 @@ class Context:
 
     @cached_property
     def own(self) -> dict[Direction, Positives]:
-        """The captions of images (i2t), and the images of captions (t2i)."""
+        """Captions of images (i2t), and images of captions (t2i)."""
         return {direction: self.table.own(direction) for direction in DIRECTIONS}
 
     @cached_property
     def texts(self) -> Texts:
         own, rows = self.own["i2t"], len(self.table.i2t)
-        if self.table.is_one_set and self.table.positives is not None:  # what says what the anchor says matches, too
+        if self.table.is_one_set and self.table.positives is not None:  # here positives are texts that match, too
             anchors, candidates = with_itself(self.table.positives, rows).T
             own = Positives.of_pairs(anchors, candidates, rows)
         return Texts(self.known.texts or (), own)
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:
-        assert self.known.matches is not None  # check_knowledge has looked
+        assert self.known.matches is not None  # check_knowledge made sure
         images, captions = (both_ways(self.known.matches) if self.table.is_one_set else self.known.matches).T
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
 
     def keys(self, entries: Entries) -> Int64[np.ndarray, " entries"]:
-        """A number for each pair of an image and a caption."""
+        """Number each pair of an image and a caption."""
         return pair_keys(entries.images, entries.captions, len(self.table.t2i))
 
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """That each pair matches, to the judge; NaN where it was not asked."""
-        assert self.known.judgements is not None  # check_knowledge has looked
+        """Probability by the judge that each pair matches; NaN if it was not asked."""
+        assert self.known.judgements is not None  # check_knowledge made sure
         images, captions = entries.images, entries.captions
         if self.table.is_one_set:  # either order is the same pair
             images, captions = np.minimum(images, captions), np.maximum(images, captions)

@@ -1,4 +1,4 @@
-"""How similar two captions, or two images, are: by their words, and by a model's vectors."""
+"""Similarity of two captions, or of two images: by their words, and by a model's vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.pairs import is_among
 
 BLOCK_NUMBERS = 2**24
-"""How many numbers of vectors are gathered at a time."""
+"""Vector entries gathered at a time."""
 
 Rows = Int64[np.ndarray, " entries"]
 
@@ -25,7 +25,7 @@ Rows = Int64[np.ndarray, " entries"]
 def nearest_own(
     vectors: Float32[np.ndarray, "items D"], rows: Rows, owners: Rows, own: Positives
 ) -> Float32[np.ndarray, " entries"]:
-    """The cosine of each row and the most similar of its owner's own rows; -inf if the owner has none."""
+    """Cosine of each row and the most similar of its owner's own rows; -inf if the owner has none."""
     found = np.full(len(rows), -np.inf, dtype=np.float32)
     for start, stop in blocks(len(found), max(1, BLOCK_NUMBERS // vectors.shape[1])):
         theirs = own.rows(owners[start:stop])
@@ -37,7 +37,7 @@ def nearest_own(
 
 
 class Texts:
-    """All captions as numbers: of the whole text, and of the words in it; `own` are the captions of each image."""
+    """All captions as numbers, of the whole text and of the words in it; `own` are the captions of each image."""
 
     def __init__(self, texts: Sequence[str], own: Positives) -> None:
         words: dict[str, int] = {}
@@ -55,11 +55,11 @@ class Texts:
         self._count = len(whole)
 
     def same(self, images: Rows, captions: Rows) -> Bool[np.ndarray, " entries"]:
-        """Whether a caption is one of the image's own, word by word, whatever the case."""
+        """Return whether a caption equals one of the image's own, word by word, ignoring case."""
         return is_among(images * self._count + self._text[captions], self._said)
 
     def likeness(self, images: Rows, captions: Rows) -> Float64[np.ndarray, " entries"]:
-        """The largest Jaccard index of the caption's words and those of one of the image's own; 0 if it has none."""
+        """Largest Jaccard index of the caption's words and those of one of the image's own; 0 if it has none."""
         found, own = np.zeros(len(images)), self._own
         in_parallel(_likeness, len(found), images, captions, own.ids, own.offsets, self._words, self._offsets, found)
         return found

@@ -1,4 +1,4 @@
-"""Files of image–caption pairs that are known to match: people's judgements, as those of CxC and ECCV Caption."""
+"""Files of image–caption pairs that are known to match: human judgements such as CxC and ECCV Caption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.name
 
 
 def read_matches(path: Path, images: int, captions: int) -> Pairs:
-    """The pairs, by image, each once, from Parquet or CSV with the columns caption_id and image_id, or json.
+    """Read pairs, by image, each once, from Parquet or CSV with the columns caption_id and image_id, or from json.
 
     They are rows of the data; json is {caption: [image, ...]}.
     """

@@ -1,7 +1,7 @@
-"""Candidates by how like the anchor their owners are.
+"""Similarity of an anchor to the owners of its candidates.
 
 SaHa: From Generator to Embedder (Ju and Lee, arXiv 2508.00955). Retrieved candidates are mapped back to the queries
-that own them, of several to the most similar one; those whose owners are least like the query are kept.
+that own them, the most similar one if there are several; candidates with the least similar owners are kept.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from aoq.pipeline.tables.screens.likeness import nearest_own
 
 
 def owner_similarity(entries: Entries, context: Context) -> Float32[np.ndarray, " entries"]:
-    """How like its anchor each candidate's most similar owner is: a cosine; -inf for a candidate of no owner.
+    """Cosine of each anchor and the most similar owner of the candidate; -inf for a candidate without an owner.
 
     i2t: max over the images j of caption c of <i, j>        t2i: max over the captions d of image i of <c, d>
     """
     images, captions = context.known.images, context.known.captions
-    assert images is not None  # check_knowledge has looked
+    assert images is not None  # check_knowledge made sure
     assert captions is not None
     if entries.direction == "i2t":
         return nearest_own(images, entries.images, entries.captions, context.own["t2i"])
@@ -30,7 +30,7 @@ def owner_similarity(entries: Entries, context: Context) -> Float32[np.ndarray, 
 def is_among_most_alike(
     similarity: Float32[np.ndarray, " entries"], entries: Entries, pool: Bool[np.ndarray, " entries"], share: float
 ) -> Bool[np.ndarray, " entries"]:
-    """The floor(share * n) of each list's n in the pool whose owners are most like the anchor; of equals the harder."""
+    """Mark the floor(share * n) of each list's n in the pool with the most similar owners; ties go to the harder."""
     found = np.zeros(len(pool), dtype=np.bool_)
     rows = np.flatnonzero(pool)
     order = rows[np.lexsort((entries.places[rows], -similarity[rows], entries.anchors[rows]))]

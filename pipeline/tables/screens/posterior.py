@@ -1,4 +1,4 @@
-"""How probably a negative matches, by its score alone.
+"""Posterior probability that a negative matches, from its score alone.
 
 FNE: Your Negative May not Be True Negative (Li et al., ACM MM 2023, arXiv 2308.04380).
 """
@@ -19,20 +19,20 @@ TINY = 1e-6
 
 
 def match_posterior(table: NegativeTable, direction: Direction, prior: float) -> Callable[[Scores], Scores]:
-    """The probability that a listed negative with a score s matches, by Bayes' rule, as in FNE:
+    """Estimate the probability that a listed negative of score s matches, by Bayes' rule, as in FNE:
 
         P(match | s) = prior N(s; m+, v+) / (prior N(s; m+, v+) + (1 - prior) N(s; m-, v-))
 
-    m+ and v+ are the mean and variance of the positives' scores, m- and v- those of the direction's listed ones. Two
-    normal densities of different width cross twice; beyond the second crossing, a tail, the ratio would turn again, so
-    it is kept rising with s. The official code takes m+ and m- of confident pairs and of a batch's hardest negatives
-    while it trains; its prior is 1 / 10,000, that of a random pair.
+    m+ and v+ are the mean and variance of the positives' scores, m- and v- those of the direction's listed negatives.
+    Two normal densities of different width cross twice. Beyond the second crossing, a tail, the ratio would turn again,
+    so it is kept rising with s. The official code takes m+ and m- of confident pairs and of a batch's hardest negatives
+    during training; its prior is 1 / 10,000, that of a random pair.
 
     Raises:
-        ValueError: where the table has no positives' scores, or listed ones.
+        ValueError: if the table has no scores of positives or of listed negatives.
     """
     positives, listed = _finite(table.t2i.positive_score), _finite(table[direction].scores)
-    if not len(positives):  # of no captions, as in a table of one direction
+    if not len(positives):  # nor captions, as in a table of one direction
         positives = _finite(table.i2t.positive_score)
     if min(len(positives), len(listed)) < 2:
         raise ValueError(
@@ -55,7 +55,7 @@ def _finite(scores: np.ndarray) -> np.ndarray:
 
 
 def _normal(scores: np.ndarray) -> tuple[float, float]:
-    """Mean and variance; equal scores are given a little of it."""
+    """Mean and variance; equal scores get a small variance."""
     return float(scores.mean()), max(float(scores.var()), TINY)
 
 
@@ -66,7 +66,7 @@ def _log_density(
 
 
 def _rising_between(of_match: tuple[float, float], of_listed: tuple[float, float]) -> tuple[float, float]:
-    """Where log N(s; m+, v+) - log N(s; m-, v-), a parabola, rises: up to its top, or from its lowest point on."""
+    """Range in which log N(s; m+, v+) - log N(s; m-, v-), a parabola, rises: up to its top or from its minimum on."""
     (mean, variance), (listed_mean, listed_variance) = of_match, of_listed
     bend = 1 / listed_variance - 1 / variance  # the second derivative
     if bend == 0:

@@ -1,4 +1,4 @@
-"""The rules of a screen, each a question about listed negatives; `aoq.pipeline.config.screen` says what they mean."""
+"""Rules of a screen, each a predicate of listed negatives; `aoq.pipeline.config.screen` defines them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " e
 
 def is_like_an_own_caption(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     vectors = context.known.captions
-    assert vectors is not None  # check_knowledge has looked
+    assert vectors is not None  # check_knowledge made sure
     return nearest_own(vectors, entries.captions, entries.images, context.own["i2t"]) >= least
 
 
 def is_like_the_own_image(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     vectors = context.known.images
-    assert vectors is not None  # check_knowledge has looked
+    assert vectors is not None  # check_knowledge made sure
     return nearest_own(vectors, entries.images, entries.captions, context.own["t2i"]) >= least
 
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    """A caption of no image has no pair to doubt."""
+    """Return whether a caption's own pair is doubtful; a caption of no image has none."""
     right, pairs = context.known.pair_probabilities, np.diff(context.own["t2i"].offsets)
-    assert right is not None  # check_knowledge has looked
+    assert right is not None  # check_knowledge made sure
     if len(several := np.flatnonzero(pairs > 1)):
         raise ValueError(
             f"the rule doubtful_pair doubts a caption's one pair, and caption {several[0]} has {pairs[several[0]]}; "
@@ -54,11 +54,11 @@ def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray,
 
 
 def is_judged_to_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
-    return context.judged(entries) >= np.float32(context.screen.judged_match)  # not so of NaN
+    return context.judged(entries) >= np.float32(context.screen.judged_match)  # false for NaN
 
 
 def is_of_alike_owners(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    """Of what other rules leave in each list by rank and score."""
+    """Return whether owners are too alike, among what the other rules leave in each list by rank and score."""
     pool = np.ones(len(entries.anchors), dtype=np.bool_)
     for rule in context.screen.rules:
         if rule in EXCLUSIONS and rule in QUESTIONS:
@@ -67,7 +67,7 @@ def is_of_alike_owners(entries: Entries, share: float, context: Context) -> Bool
 
 
 class Rule(NamedTuple):
-    """What a rule asks of negatives, whole lists of them, given its value; and which fields of Knowledge it needs."""
+    """A rule's predicate, given whole lists of negatives and its value, and the fields of Knowledge that it needs."""
 
     asks: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
     needs: tuple[str, ...] = ()
@@ -92,11 +92,11 @@ QUESTIONS: dict[str, Rule] = {
     "absolute_margin": Rule(lambda entries, margin, _: entries.below_positive < margin),
     "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),
 }
-"""All rules but `max_uses`, which asks about a whole direction."""
+"""All rules but `max_uses`, which concerns a whole direction."""
 
 
 def bit(rule: str) -> int:
-    """The flag of a rule."""
+    """Flag of a rule."""
     return 1 << RULES.index(rule)
 
 
@@ -104,7 +104,7 @@ WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
 
 
 def rules_of(flags: int) -> tuple[str, ...]:
-    """The rules whose bits are set.
+    """List the rules whose bits are set.
 
     >>> rules_of(bit("same_text") | bit("mutual_rank"))
     ('same_text', 'mutual_rank')
@@ -113,7 +113,7 @@ def rules_of(flags: int) -> tuple[str, ...]:
 
 
 def check_knowledge(screen: Screen, known: Knowledge) -> None:
-    """Refuse a rule that needs what is not known."""
+    """Refuse a rule whose input is not given."""
     for rule in screen.rules:
         for needs in QUESTIONS[rule].needs if rule in QUESTIONS else ():
             if getattr(known, needs) is None:
@@ -123,7 +123,7 @@ def check_knowledge(screen: Screen, known: Knowledge) -> None:
 def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
     """Give every listed negative the bits of the rules that it meets; 0 for padding.
 
-    What a judge finds not to match is cleared of the weaker rules' bits: those that cast suspicion, but for CERTAIN.
+    A pair that the judge rejects loses the bits of the weaker rules: those that cast suspicion, except CERTAIN.
     """
     lists, screen = context.table[direction], context.screen
     flags = np.zeros(lists.negative_ids.shape, dtype=np.uint32)
@@ -144,7 +144,7 @@ def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray,
 def _overused(
     ids: Int32[np.ndarray, "anchors h"], left: Bool[np.ndarray, "anchors h"], most: int
 ) -> tuple[Int64[np.ndarray, " beyond"], Int64[np.ndarray, " beyond"]]:
-    """Anchors and places of what is left beyond each candidate's `most` best places: high ranks, then low anchors."""
+    """Anchors and places left beyond each candidate's `most` best ones, ordered by rank, then by anchor."""
     places, anchors = np.nonzero(left.T)
     candidates = ids[anchors, places]
     order = np.argsort(candidates, kind="stable")

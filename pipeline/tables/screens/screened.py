@@ -34,36 +34,36 @@ from aoq.pipeline.tables.writing import made_whole
 
 @dataclass(frozen=True, repr=False)
 class ScreenedTable:
-    """A table and what a screen says of it; the table itself stays as it is."""
+    """A table and a screen's judgement of it; the table itself stays unchanged."""
 
     table: NegativeTable
     view: View
     suspected: Suspected = "drop"
-    """What becomes of negatives that the screen suspects, unless `weights` is told otherwise."""
+    """Treatment of suspected negatives, unless `weights` is given another."""
 
     def __repr__(self) -> str:
         flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in self.table.directions)
         return f"ScreenedTable({self.table!r}, {flagged})"
 
     def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
-        """The bits of the rules that each negative meets, `rules_of` of each their names."""
+        """Bits of the rules that each negative meets; `rules_of` names them."""
         return self.view[direction].flags
 
     def suspicion(self, direction: Direction) -> Float32[np.ndarray, "anchors h"]:
-        """0 to 1: how much the rules suspect each negative of being a false negative."""
+        """Suspicion that each negative is a false negative, from 0 to 1."""
         return self.view[direction].suspicion
 
     def weights(self, direction: Direction, suspected: Suspected | None = None) -> Float32[np.ndarray, "anchors h"]:
-        """How much of each negative is left for sampling; 0 for padding."""
+        """Sampling weight of each negative; 0 for padding."""
         weights = self.view[direction].weights(suspected or self.suspected)
         return np.where(self.table[direction].negative_ids >= 0, weights, np.float32(0))
 
     def left(self, direction: Direction) -> NegativeLists:
-        """The lists without what is flagged, moved up and padded."""
+        """Lists without flagged negatives, moved up and padded."""
         return self.table[direction].keep(self.flags(direction) == 0)
 
     def to_pandas(self, direction: Direction) -> Any:
-        """A pandas.DataFrame as the table's own, with the names of the rules met (`flags`) and `suspicion`."""
+        """Make a pandas.DataFrame like the table's own, with the names of the rules met (`flags`) and `suspicion`."""
         listed = self.table[direction].negative_ids >= 0
         bits, which = np.unique(self.flags(direction)[listed], return_inverse=True)
         names = np.array([",".join(rules_of(int(one))) for one in bits], dtype=object)
@@ -71,7 +71,7 @@ class ScreenedTable:
         return data_frame(self.table[direction], flags=names[which], suspicion=suspicion)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the view, as `aoq screen` does, as the new folder `folder`; the table is not saved with it."""
+        """Write the view, as `aoq screen` does, to the new folder `folder`; the table is not saved with it."""
         with made_whole(Path(folder), overwrite=overwrite) as made:
             write_view(self.view, made)
 
@@ -87,7 +87,7 @@ def screen_table(
     pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None,
     judgements: Path | str | pa.Table | None,
 ) -> ScreenedTable:
-    """The table judged by rules as a user names them, what they need checked against the table's size."""
+    """Judge the table by rules as a user names them; check the rules' inputs against the table's size."""
     files = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
     given = {**rules, **{option: _name(file) for option, file in files.items()}}
     try:
@@ -116,7 +116,7 @@ def screen_table(
 
 
 def _name(given: Path | str | np.ndarray | pa.Table | None) -> str | None:
-    """What a recipe calls a file, an array, or a table of Arrow."""
+    """Name of a file, an array or an Arrow table in a recipe."""
     if isinstance(given, pa.Table):
         content = pa.BufferOutputStream()
         with pa.ipc.new_stream(content, given.schema) as stream:
@@ -128,7 +128,7 @@ def _name(given: Path | str | np.ndarray | pa.Table | None) -> str | None:
 
 
 def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
-    """The table's negatives under the rules of the screen."""
+    """Judge the table's negatives by the rules of the screen."""
     check_knowledge(screen, known)
     judged, counts, context = {}, {}, Context(table, known, screen)
     for direction in table.directions:
@@ -153,8 +153,8 @@ def judge(table: NegativeTable, screen: Screen, known: Knowledge) -> View:
 def _counts(
     flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
 ) -> dict[str, Any]:
-    """How many are listed, and of them left; how many each rule takes from what the rules before it leave, which
-    adds up; and how many each meets altogether."""
+    """Count the listed negatives, those left, and per rule those it takes from what earlier rules leave (which adds up)
+    and those that meet it altogether."""
     left = listed.copy()
     takes, meets = {}, {}
     for rule in screen.rules:

@@ -1,4 +1,4 @@
-"""How much each listed negative is to be suspected of being a false one."""
+"""Suspicion that a listed negative is a false one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Suspicion = Float32[np.ndarray, "anchors h"]
 
 
 def suspicion_of(context: Context, direction: Direction, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
-    """From 0 to 1; 0 for padding. The first of these that applies:
+    """Suspicion from 0 to 1; 0 for padding. The first of these that applies:
 
-    1 where people said that the pair matches, or it is the same text; the judge's probability where it was asked; the
-    share of the set rules that cast suspicion and that the pair meets, or its posterior by its score if that is larger.
+    1 if people said that the pair matches, or it is the same text; the judge's probability if it was asked; the
+    fraction of the set rules that cast suspicion and that the pair meets, or its posterior if that is larger.
     """
     suspicion, screen, table = _share_of_rules(context, flags), context.screen, context.table
     posterior = None

@@ -1,4 +1,4 @@
-"""Pairs for a judge: which of a table's negatives to ask about, as a file to which it adds probabilities."""
+"""Pairs to be judged: a table's negatives as a file to which a judge adds probabilities."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from aoq.pipeline.tables.screens.view import Judged, View
 from aoq.pipeline.tables.table import NegativeTable
 
 ROWS = 2**16
-"""How many are written at a time."""
+"""Rows written at a time."""
 KNOWN = sum(bit(rule) for rule in (*EXCLUSIONS, *CERTAIN, "judgements"))
 WEAKER = sum(map(bit, RULES)) - KNOWN
 
 
 def pairs_to_judge(table: NegativeTable, *, top: int, view: View | None = None) -> pa.Table:
-    """The pairs among the first `top` of each list, each once, by image, then by caption: rows of the data and scores.
+    """Collect the pairs among the first `top` of each list, each once, by image, then by caption: data rows and scores.
 
-    With a view only those that its weaker rules suspect: not what it leaves out, nor what a judge or people have said.
+    With a view, only those that its weaker rules suspect: not what it leaves out, nor what a judge or people judged.
 
     Raises:
-        ValueError: where there are none.
+        ValueError: if there are none.
     """
     captions = len(table.t2i)
     keys, scores = [], []
@@ -61,12 +61,12 @@ def _suspected(judged: Judged) -> Bool[np.ndarray, "anchors h"]:
 def write_pairs(
     path: Path, pairs: pa.Table, *, images: Sequence[str] | None = None, captions: Sequence[str] | None = None
 ) -> None:
-    """Write the pairs in the format that the path ends in, with the ids or texts of either side where given."""
+    """Write the pairs in the format of the path's extension, with the ids or texts of either side if given."""
     WRITERS[path.suffix](path, _named(pairs, images, captions))
 
 
 def check_format(path: Path) -> None:
-    """Refuse a path whose ending says no format."""
+    """Refuse a path whose extension names no format."""
     if path.suffix not in WRITERS:
         raise ValueError(f"{path} should be a file that ends in one of {', '.join(WRITERS)}.")
 

@@ -1,4 +1,4 @@
-"""A table as a screen sees it, kept beside the table: nothing is taken out of the table itself.
+"""A screen's judgement of a table, kept beside the table; nothing is removed from the table itself.
 
 `i2t.parquet` and `t2i.parquet` (`i2t.parquet` alone of one set) hold, row for row and place for place,
 
@@ -6,7 +6,7 @@
     flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
     suspicion   fixed_size_list<float32>[h]  0 to 1
 
-and `manifest.json` the screen, the sha256 of the lists it is of, and what each rule found.
+and `manifest.json` the screen, the sha256 of the lists that it judges, and the counts of each rule.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REMEDY = "screen again"
 
 @dataclass(frozen=True)
 class Judged:
-    """One direction's negatives: which rules hold, and how much they are to be suspected."""
+    """One direction's negatives: the rules that hold, and their suspicion."""
 
     flags: UInt32[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
@@ -50,11 +50,11 @@ class Judged:
 
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
-        """What no rule leaves out, suspected or not."""
+        """Return whether each negative is left in by all rules, suspected or not."""
         return self.flags & EXCLUDED == 0
 
     def weights(self, suspected: Suspected) -> Float32[np.ndarray, "anchors h"]:
-        """How much of each negative is left: 0 of what a rule leaves out, and of what is suspected 0 (`drop`),
+        """Sampling weight of each negative: 0 if a rule leaves it out, and if it is suspected 0 (`drop`),
         1 - suspicion (`downweight`) or 1 (`soft_margin`, `keep`). Padding counts like a negative without flags.
         """
         left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "soft_margin": 1, "keep": 1}[suspected]
@@ -63,7 +63,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class View:
-    """Both directions; of one set they are the same."""
+    """Both directions; they are the same for one set."""
 
     i2t: Judged
     t2i: Judged
@@ -89,15 +89,15 @@ def write_view(view: View, folder: Path) -> None:
 
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
-    """The view, which must be of the table with this manifest."""
+    """Read the view, which must belong to the table with this manifest."""
     manifest = read_view_manifest(folder, table)
     judged = [_whole(folder, direction, said_of(table, direction)) for direction in directions_of(table)]
     return View(judged[0], judged[-1], manifest)
 
 
 class Counts(TypedDict):
-    """How many negatives are listed, each rule takes, are left and meet it, and how many lists are empty; how many a
-    judge was asked, if there is one."""
+    """Numbers of negatives that are listed, that each rule takes, that are left and that meet each rule; the number of
+    empty lists; and the number of negatives that a judge was asked about, if there is one."""
 
     listed: int
     takes: dict[str, int]
@@ -115,7 +115,7 @@ class Manifest(TypedDict):
 
 
 def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """What the view says of itself; refused as `read_view` does."""
+    """Read the view's manifest; refused as `read_view` does."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
@@ -130,7 +130,7 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _whole(folder: Path, direction: Direction, said: Mapping[str, Any]) -> Judged:
-    """One direction, with a value for every place of the table's lists."""
+    """Read one direction, with a value for every place of the table's lists."""
     path = folder / f"{direction}.parquet"
     rows = read_parquet(path, COLUMNS, remedy=REMEDY)
     require_numbers(path, rows, 0)
@@ -142,7 +142,7 @@ def _whole(folder: Path, direction: Direction, said: Mapping[str, Any]) -> Judge
 
 
 def read_judged(path: Path, group: int) -> Judged:
-    """One row group of one direction of a view."""
+    """Read one row group of one direction of a view."""
     with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
         return _judged(file.read_group(group))
 
@@ -153,6 +153,6 @@ def _judged(rows: pa.Table) -> Judged:
 
 
 def judged_groups(path: Path) -> list[int]:
-    """How many rows each row group of one direction has."""
+    """Number of rows in each row group of one direction."""
     with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
         return file.group_rows
