@@ -1,12 +1,12 @@
-"""What is known of a split beyond its pairs: optional files beside it, for evaluations.
+"""Annotations of a split beyond its pairs: optional files beside it, for evaluations.
 
-    {split}_relevance.parquet    caption_id, image_id [, direction]  all that is right, not the own pairs alone
-    {split}_classes.npy          (images, classes) bool              what each image shows
-    {split}_judgements.parquet   image_id, caption_id, score         what people said of pairs
+    {split}_relevance.parquet    caption_id, image_id [, direction]  all right answers, not the own pairs alone
+    {split}_classes.npy          (images, classes) bool              the classes that each image shows
+    {split}_judgements.parquet   image_id, caption_id, score         human scores of pairs
 
 Ids are rows of the split. The tables may be .csv as well, and there may be several, `{split}_relevance_eccv.parquet`.
-`direction` is i2t or t2i where a pair is an answer to the image or to the caption alone. Queries that a relevance file
-does not name are not asked. A generated world knows the first two by itself.
+`direction` is i2t or t2i if a pair is an answer to the image or to the caption alone. Queries that a relevance file
+does not name are not asked. A generated world provides the first two itself.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COLUMNS = {
     "judgements": pa.schema({"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}),
 }
 Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
-"""Images and captions."""
+"""Rows of images and of captions."""
 
 
 class Judgements(NamedTuple):
-    """Pairs with people's scores, in any order; a pair may come again."""
+    """Pairs with human scores, in any order; a pair may occur more than once."""
 
     images: Int64[np.ndarray, " pairs"]
     captions: Int64[np.ndarray, " pairs"]
@@ -42,17 +42,17 @@ class Judgements(NamedTuple):
 
 
 class Annotations(NamedTuple):
-    """What is known of a split; relevance and judgements by the names of their files."""
+    """Annotations of a split; relevance and judgements by file name."""
 
     relevance: dict[str, dict[str, Pairs]]
-    """The pairs that are right, by direction."""
+    """Right pairs, by direction."""
     classes: Bool[np.ndarray, "images classes"] | None
-    """What each image shows; None where nobody says."""
+    """Classes that each image shows; None if unknown."""
     judgements: dict[str, Judgements]
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
-    """The files that are there, by what they are: "relevance", "relevance_eccv", "classes", "judgements"."""
+    """Existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob(f"{split}_*"), reverse=True):
         name = path.stem.removeprefix(f"{split}_")
@@ -65,7 +65,7 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def read_annotations(folder: Path, split: Split) -> Annotations:
-    """What the files say; in a generated world without them, what is true of which image, and its objects."""
+    """Read the annotation files, or, in a generated world without them, its truths and its objects."""
     files = {name: read_annotation(path, split) for name, path in annotation_files(folder, split.name).items()}
     relevance, judgements = ({name: files[name] for name in files if name.split("_")[0] == kind} for kind in COLUMNS)
     classes = files.get("classes")
@@ -81,7 +81,7 @@ def read_annotations(folder: Path, split: Split) -> Annotations:
 
 
 def read_annotation(path: Path, split: Split) -> Any:
-    """One of `annotation_files`; refuses what does not fit the split."""
+    """Read one of `annotation_files`; refuse anything that does not fit the split."""
     kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
     return {"relevance": _directions, "classes": _classes, "judgements": _judgements}[kind](path, split)
 
@@ -120,7 +120,7 @@ def _judgements(path: Path, split: Split) -> Judgements:
 
 
 def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarray, " rows"]]:
-    """The columns of a .parquet or .csv file, `direction` only if it is there; ids are rows of the split."""
+    """Read a .parquet or .csv file's columns, `direction` only if it is there; ids are rows of the split."""
     columns, optional = COLUMNS[kind], ["direction"]
     if path.suffix == ".parquet":
         with open_parquet(path, columns, optional=optional) as file:

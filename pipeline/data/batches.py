@@ -1,4 +1,4 @@
-"""Training batches: which captions a step sees, and their tensors."""
+"""Training batches: the captions of each step, and their tensors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 
 
 class Pixels(ABC):
-    """The photographs of a split as an image tower sees them, row by row."""
+    """A split's photographs as input of an image tower, row by row."""
 
     @abstractmethod
     def read(self, rows: Int[np.ndarray, " batch"]) -> UInt8[torch.Tensor, "batch height width 3"]:
-        """A function of the rows alone."""
+        """Read photographs; they depend on the rows alone."""
 
     @abstractmethod
     def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> Pixels:
-        """The same photographs, changed at random: a function of the rows, the seed and the epoch."""
+        """The same photographs, changed at random as a function of the rows, the seed and the epoch."""
 
 
 @dataclass(frozen=True)
 class PairData:
     """A split with its captions tokenised; `max_regions` keeps the first regions of each image only.
 
-    With `pixels`, its images are photographs, in place of region features.
+    With `pixels`, its images are photographs instead of region features.
     """
 
     split: Split
@@ -40,7 +40,7 @@ class PairData:
     pixels: Pixels | None = None
 
     def augmented(self, ways: tuple[str, ...] | None, seed: int, epoch: int) -> PairData:
-        """The split as an epoch of a training sees it."""
+        """The split as one epoch of a training sees it."""
         if ways is None or self.pixels is None:
             return self
         return replace(self, pixels=self.pixels.augmented(ways, seed, epoch))
@@ -65,19 +65,19 @@ class PairData:
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:
-    """Every caption once; a last batch of a single pair, which has no negative, is left out."""
+    """Number of steps for every caption once; a last batch of a single pair, which has no negative, is left out."""
     full, rest = divmod(captions, batch_size)
     return full + (rest > 1)
 
 
 @lru_cache(maxsize=4)  # every step asks for it
 def epoch_order(captions: int, *, seed: int, epoch: int) -> Int32[np.ndarray, " captions"]:
-    """The order in which an epoch visits the captions: a function of (seed, epoch) alone, so it can be resumed."""
+    """Order of the captions in an epoch: a function of (seed, epoch) alone, so that it can be resumed."""
     order = np.random.default_rng([seed, epoch]).permutation(captions).astype(np.int32)
     order.flags.writeable = False
     return order
 
 
 def step_rng(*, seed: int, epoch: int, step: int) -> np.random.Generator:
-    """What a step draws by: a function of (seed, epoch, step) alone."""
+    """Random generator of a step: a function of (seed, epoch, step) alone."""
     return np.random.default_rng([seed, epoch, step])

@@ -1,6 +1,6 @@
-"""Everything that is wrong with a dataset folder at once: what opening a split checks, and what only reading all shows.
+"""Report all flaws of a dataset folder at once: those that opening a split finds, and those that need a full read.
 
-An error: the folder cannot be trained on as it is. A warning: it can, but something may mislead.
+With an error, the folder cannot be trained on. With a warning it can, but something may mislead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Flaw:
-    """Something wrong in a file: at a line of a text (from 1), at a row of an array (from 0), or in the whole."""
+    """A flaw of a file: at a line of a text (from 1), at a row of an array (from 0), or in the whole file."""
 
     file: str
     message: str
@@ -42,8 +42,8 @@ class Flaw:
 
 
 def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
-    """All flaws of all splits, or of those chosen; of each kind in each file the first MOST_OF_A_KIND, and how
-    many more there are.
+    """List the flaws of all splits, or of those chosen: of each kind in each file the first MOST_OF_A_KIND, and the
+    number of the others.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
@@ -58,7 +58,7 @@ def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw
 
 
 class _Examination:
-    """What is known of a split. Whatever cannot be read is a flaw, and what needs it is not looked at."""
+    """The state of a split's examination. What cannot be read is a flaw, and checks that need it are skipped."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.folder, self.split = folder, split
@@ -88,7 +88,7 @@ class _Examination:
         self._examine_annotations()
 
     def note_leaks(self, train: _Examination) -> None:
-        """Images that are in train too, by their features and by their ids."""
+        """Note images that are in train too, by their features and by their ids."""
         rows = {digest: row for row, digest in enumerate(train.digests)}
         same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
         self._note("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
@@ -100,7 +100,7 @@ class _Examination:
         return self.folder / f"{self.split}_{suffix}"
 
     def _attempt(self, suffix: str, read: Callable[[Path], T]) -> T | None:
-        """The result of reading a file; None with a flaw if that fails, None without if there is no such file."""
+        """Read a file; None with a flaw if that fails, None without one if there is no such file."""
         path = self._path(suffix)
         try:
             return read(path) if path.exists() else None
@@ -109,12 +109,12 @@ class _Examination:
             return None
 
     def _note(self, suffix: str, message: str, found: Iterable[Sequence[Any]], severity: Severity = "error") -> None:
-        """Flaws at rows of an array, or at lines of a text; after its place each has what its message names."""
+        """Note flaws at rows of an array, or at lines of a text; each item has its place, then the message's values."""
         file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"
         self.flaws += _at_most(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
 
     def _lines(self, suffix: str) -> list[str] | None:
-        """The lines of a text, with a mark in place of what cannot be decoded."""
+        """Read a text's lines, with a mark in place of what cannot be decoded."""
         content = self._attempt(suffix, files.read_text)
         if content is None:
             return None
@@ -124,7 +124,7 @@ class _Examination:
     def _examine_pairing(
         self, features: Float[np.ndarray, "rows regions features"], captions: int, ids: list[str] | None
     ) -> int:
-        """How many rows in succession hold one image."""
+        """Count the consecutive rows that hold one image."""
         pairs = self._attempt("pairs.npy", lambda path: files.read_pairs(path, captions))
         repeat = files.repeats(features, captions, pairs, ids)
         images = len(features) // repeat
@@ -136,7 +136,7 @@ class _Examination:
         return repeat
 
     def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
-        """One pass: rows that are not finite, rows that stand there before, copies of an image that are none."""
+        """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
         broken, digests = [], []
         for start, block in _blocks(features):
             broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
@@ -150,7 +150,7 @@ class _Examination:
         self._note("ims.npy", "has the features of row {}: the same image twice", same, "warning")
 
     def _examine_differences(self, captions: Sequence[str]) -> None:
-        """Whether any pair has a negative, and can be told from it."""
+        """Check that some pair has a negative that differs from it."""
         if len(self.digests) == 1:
             severity: Severity = "error" if self.split.startswith("train") else "warning"
             self._add("ims.npy", "holds one image, so no pair has a negative; give two at least", severity)
@@ -176,7 +176,7 @@ class _Examination:
             self._note("mask.npy", "masks every region; leave at least one real", empty)
 
     def _examine_annotations(self) -> None:
-        """Annotations are read once the split itself can be opened."""
+        """Check the annotations, once the split itself can be opened."""
         try:
             found = annotation_files(self.folder, self.split)
         except ValueError as error:
@@ -189,7 +189,7 @@ class _Examination:
 
 
 def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:
-    # Written so that NaN is bad too.
+    # Written so that NaN fails too.
     first, last = np.split(boxes, 2, axis=2)
     is_share = (last >= 0.0) & (last <= 1.0)
     is_low = (first >= 0.0) & (first <= last) if boxes.shape[2] == 4 else (first >= 0.0) & (first % 1 == 0)
@@ -197,7 +197,7 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
 
 
 def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
-    """Positions of items that stood there before, each with the first position.
+    """Positions of items that occurred before, each with the first position.
 
     >>> list(_again("abca"))
     [(3, 0)]
@@ -209,7 +209,7 @@ def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
 
 
 def _at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
-    """The first MOST_OF_A_KIND, and one that counts the others."""
+    """Keep the first MOST_OF_A_KIND flaws, and add one that counts the others."""
     rest = iter(flaws)
     found = list(islice(rest, MOST_OF_A_KIND))
     more = sum(1 for _ in rest)
@@ -219,7 +219,7 @@ def _at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
 
 
 def _blocks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
-    """Consecutive rows as copies in memory, with the number of the first."""
+    """Iterate over blocks of rows, copied into memory, with the number of the first row."""
     size = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), size):
         yield start, np.array(array[start : start + size])

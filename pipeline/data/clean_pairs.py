@@ -1,4 +1,4 @@
-"""How probably each training caption's pair is right, as a Parquet file: a row a caption.
+"""The probability that each training caption's pair is right, as a Parquet file with one row per caption.
 
 caption_id    int32     row n is caption n
 probability   float32   0 to 1
@@ -18,9 +18,9 @@ from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.scratch import write_atomically
 
 CLEAN_PAIRS = "clean_pairs.parquet"
-"""Beside the weights of networks that were co-taught."""
+"""File beside the weights of co-taught networks."""
 COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.float64()})
-"""What is read; narrower ones fit."""
+"""Columns as read; narrower types fit."""
 
 
 def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
@@ -31,7 +31,7 @@ def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"
 
 
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
-    """The probabilities of this many captions, in their order."""
+    """Read the probabilities of this many captions, in their order."""
     remedy = f"an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights"
     rows, found = (column.to_numpy() for column in read_parquet(path, COLUMNS, remedy=remedy).columns)
     if not np.array_equal(rows, np.arange(captions)):

@@ -1,4 +1,4 @@
-"""Annotations of COCO's test images, which go by their own ids, as files beside a split."""
+"""Annotations of COCO's test images, which have ids of their own, as files beside a split."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ CAPTIONS = 5
 
 
 class Instance(TypedDict):
-    """One thing in one image, as COCO's files name it."""
+    """One object in one image, with the keys of COCO's files."""
 
     image_id: int
     category_id: Annotated[int, Field(ge=1, le=CATEGORIES)]
 
 
 class Instances(TypedDict):
-    """`instances_val2014.json`, of which this is used."""
+    """The parts of `instances_val2014.json` that are used."""
 
     annotations: list[Instance]
 
 
 def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
-    """`{split}_relevance_eccv.parquet` and `_cxc.parquet`: what ECCV Caption and CxC call right, of the split's images.
+    """Write `{split}_relevance_eccv.parquet` and `_cxc.parquet`: the answers that ECCV Caption and CxC call right.
 
-    An image's captions go by their places: COCO's five stand in its order. Two of ECCV Caption's 22,550 answers to
+    An image's captions go by position: COCO's five come in its order. Two of ECCV Caption's 22,550 answers to
     images are captions beyond those five, which no split has.
     """
     known, image_rows = _known(), {image: row for row, image in enumerate(coco_image_ids(split))}
@@ -71,7 +71,7 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
 
 
 def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
-    """`{split}_classes.npy` for PMRP: the categories of which an image has an instance, of `instances_val2014.json`."""
+    """Write `{split}_classes.npy` for PMRP: the categories of each image's instances in `instances_val2014.json`."""
     found = read_json(instances, Instances, remedy="take COCO's instances_val2014.json")["annotations"]
     shown = [(one["image_id"], one["category_id"] - 1) for one in found]
     rows = {image: row for row, image in enumerate(coco_image_ids(split))}
@@ -88,7 +88,7 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
 
 
 def coco_image_ids(split: Split) -> list[int]:
-    """COCO's id of every image: the split's own ids, or by their order if these are all of the 5,000 test images."""
+    """COCO's id of every image: the split's ids, or by position if these are all of the 5,000 test images."""
     test = _test_images()
     if not (np.bincount(split.image_of) == CAPTIONS).all():
         raise ValueError(f"split {split.name!r} has images with other than COCO's {CAPTIONS} captions.")
@@ -104,7 +104,7 @@ def coco_image_ids(split: Split) -> list[int]:
 
 
 def _test_images() -> list[int]:
-    """The 5,000 ids in the field's order."""
+    """The 5,000 ids in their usual order."""
     known = _known()
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::CAPTIONS].tolist()]
 
@@ -112,5 +112,5 @@ def _test_images() -> list[int]:
 @cache
 def _known() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it would rather have ujson
+        warnings.simplefilter("ignore")  # it recommends ujson
         return import_extra("eccv_caption", "eccv", "COCO's test set").Metrics()

@@ -2,13 +2,13 @@
 
 `{split}_labels.json` is that truth, a json object:
 
-    names     object, colour, size, ground: what the numbers below mean
-    regions   per image and region [object, colour, size, group, ground], -1 where it does not apply; a region is an
+    names     object, colour, size, ground: names of the numbers below
+    regions   per image and region [object, colour, size, group, ground], -1 if it does not apply; a region is an
               object of a group, or ground, or clutter (all -1). The objects of a group share a phrase.
     phrases   per caption [start, stop, [region, ...]]: the tokens start .. stop - 1 of the tokenised caption
-              (counted without `<start>`) speak of these regions of its image. Other words speak of none.
+              (counted without `<start>`) refer to these regions of its image. Other words refer to none.
 
-Which captions are true of which scenes is read back from the folder's words and labels.
+The folder's words and labels tell which captions are true of which scenes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write_demo_world(
     captions_an_image: int = 5,
     detail: grammar.Detail = "partial",
 ) -> None:
-    """Write the splits train and dev, byte for byte the same for the same arguments.
+    """Write the splits train and dev, byte for byte reproducible from the arguments.
 
     `feature_noise` is the standard deviation added to every feature; an object's own features have about 1.9.
     """
@@ -108,12 +108,12 @@ def write_demo_world(
 
 
 def labels_path(folder: Path, split: str) -> Path:
-    """Where the truth about a split of a generated world is; other data have no such file."""
+    """Path of the truth about a split of a generated world; other data have no such file."""
     return folder / f"{split}_labels.json"
 
 
 def read_labels(folder: Path, split: str) -> Labels:
-    """The truth about a split of a generated world; its regions are those of the boxes."""
+    """Read the truth about a split of a generated world; its regions are those of the boxes."""
     path = labels_path(folder, split)
     labels = read_json(path, Labels)
     images, regions = open_array(folder / f"{split}_boxes.npy").shape[:2]
@@ -125,7 +125,7 @@ def read_labels(folder: Path, split: str) -> Labels:
 
 
 def read_scenes(folder: Path, split: str) -> world.Scenes:
-    """What is in each image of a generated world, as its labels and boxes show it."""
+    """Reconstruct the scenes of a generated world from its labels and boxes."""
     labels = np.array(read_labels(folder, split)["regions"])
     low, high = np.split(open_array(folder / f"{split}_boxes.npy"), 2, axis=2)
     cells = np.minimum((low + high) / 2 * world.SIDE, world.SIDE - 1).astype(np.int64)
@@ -136,9 +136,9 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
 
 
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
-    """Whether a caption of the generated world is true of each scene; what it leaves open may be anything.
+    """Return whether a caption of the generated world is true of each scene; what it leaves open may be anything.
 
-    Objects of a scene differ, so a group is known by its object.
+    The objects of a scene differ, so an object identifies its group.
     """
     true, cells, relation = np.ones(len(scenes), dtype=np.bool_), [], None
     for piece in PIECE.finditer(caption.lower()):
@@ -151,7 +151,7 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
             true &= fits.any(axis=1)
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:
-            # "Left of a dog is a cat" names the cat, which is to the left, last.
+            # "Left of a dog is a cat" names the cat, the object to the left, last.
             relation, sign = RELATION[piece["relation"]], 1 if cells else -1
         elif piece["ground"]:
             true &= scenes.ground == GROUND[piece["ground"]]

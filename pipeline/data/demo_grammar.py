@@ -1,4 +1,4 @@
-"""The generated world of the demo, told: captions from a small grammar, with the regions each phrase speaks of."""
+"""Captions of the demo's generated world, from a small grammar, with the regions that each phrase refers to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from aoq.pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIZES, Scenes
 
 GROUND = GROUPS
-"""A phrase speaks of group 0, 1, 2 or of the ground."""
+"""A phrase refers to group 0, 1, 2 or to the ground."""
 SYNONYMS = {"dog": "puppy", "cat": "kitten", "car": "vehicle", "horse": "pony", "bicycle": "bike", "boat": "ship"}
 NOUNS = {thing: (thing, SYNONYMS[thing]) if thing in SYNONYMS else (thing,) for thing in OBJECTS}
 PLURALS = {word: f"{word}s" for words in NOUNS.values() for word in words} | {"puppy": "puppies", "pony": "ponies"}
@@ -27,19 +27,19 @@ RELATIONS = {
     (0, 1): ("below", "under"),
 }
 ALIKE = 0.6
-"""The fraction of captions told with the choices of the family."""
+"""Fraction of captions told with the choices of the family."""
 FIRST = 0.75
-"""How often the first of several words for the same thing is taken."""
+"""Probability of the first of several words for the same thing."""
 Word = TypeVar("Word")
 Detail = Literal["partial", "full"]
 Chunk = tuple[str, "int | None"]
-"""Words, and what they speak of."""
+"""Words, and the group that they refer to."""
 
 
 class Caption(NamedTuple):
     text: str
     phrases: list[tuple[int, int, int]]
-    """Tokens start .. stop - 1 speak of a group of objects, or of the ground (GROUND)."""
+    """Tokens start .. stop - 1 refer to a group of objects, or to the ground (GROUND)."""
 
 
 def narrate(
@@ -50,7 +50,7 @@ def narrate(
     *,
     detail: Detail = "partial",
 ) -> list[Caption]:
-    """`number` different captions of every scene, image by image; with full detail few are true of another scene.
+    """Tell `number` different captions of every scene, image by image; in full detail few are true of another scene.
 
     ALIKE of them are told with the choices that the rest of the family shares, so that captions of different images
     differ in the very word in which the images differ.
@@ -77,7 +77,7 @@ def narrate(
 
 @dataclass(frozen=True)
 class Teller:
-    """Tells one scene, drawing every choice from `rng`."""
+    """Tells one scene; every choice is drawn from `rng`."""
 
     groups: list[list[int]]
     cells: list[list[int]]
@@ -86,9 +86,9 @@ class Teller:
     detail: Detail = "partial"
 
     def tell(self) -> Caption:
-        """In full detail all groups, how two of them stand to each other, and the ground.
+        """Tell, in full detail, all groups, the relation of two of them, and the ground.
 
-        Otherwise one or three groups, or two and how they stand to each other; now and then with the ground.
+        Otherwise tell one or three groups, or two and their relation; sometimes with the ground.
         """
         groups = self.rng.permutation([group for group in range(GROUPS) if self.groups[group][COUNT]]).tolist()
         ground = GROUNDS[self.ground]
@@ -106,7 +106,7 @@ class Teller:
         return assemble([*related, *on_ground] if self._often(0.2) else related)
 
     def _related(self, first: int, second: int) -> list[Chunk]:
-        """By one of the relations that hold: by column if the cells differ there, by row if they differ there."""
+        """Relate two groups by one of the relations that hold: by column or by row, where their cells differ."""
         column, row = np.sign(np.subtract(self.cells[first], self.cells[second])).tolist()
         sides = [side for side in ((column, 0), (0, row)) if any(side)]
         relation = (self._one_of(RELATIONS[sides[int(self.rng.integers(len(sides)))]]), None)
@@ -133,7 +133,7 @@ class Teller:
         return "is" if self.groups[group][COUNT] == 1 else "are", None
 
     def _one_of(self, words: Sequence[Word]) -> Word:
-        # Always two draws, so that what is told alike stays so after a word with a synonym more or less.
+        # Always two draws, so that captions told alike stay alike after a word with more or fewer synonyms.
         other, which = self.rng.random(2)
         return words[0] if other < FIRST or len(words) == 1 else words[1 + int(which * (len(words) - 1))]
 
@@ -145,7 +145,7 @@ class Teller:
 
 
 def assemble(chunks: list[Chunk]) -> Caption:
-    """A sentence of chunks, and where each phrase stands in it.
+    """Join chunks into a sentence, and locate each phrase in it.
 
     >>> assemble([("a dog", 1), ("is left of", None), ("a cat", 0)])
     Caption(text='A dog is left of a cat .', phrases=[(0, 2, 1), (5, 7, 0)])

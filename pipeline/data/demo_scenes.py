@@ -1,6 +1,6 @@
-"""The generated world of the demo, seen: scenes of coloured, sized, counted objects as noisy region features.
+"""Scenes of the demo's generated world: coloured, sized, counted objects as noisy region features.
 
-A scene holds two or three groups of objects ("two small red dogs"), each in a cell of its own of a 3 x 3 grid, before
+A scene holds two or three groups of objects ("two small red dogs"), each in its own cell of a 3 x 3 grid, on
 some ground. Scenes come in families that differ in one slot each (an object, a colour, a size, a count, two groups
 with their places exchanged, the ground): the hard negatives of the world.
 """
@@ -26,10 +26,10 @@ NAMES = {"object": OBJECTS, "colour": COLOURS, "size": SIZES, "ground": GROUNDS}
 
 @dataclass(frozen=True)
 class Scenes:
-    """What is where: object, colour, size and count of each group, its column and row, and the ground."""
+    """Contents of scenes: object, colour, size and count of each group, its column and row, and the ground."""
 
     groups: Int[np.ndarray, "images groups 4"]
-    """A count of 0: no such group."""
+    """A count of 0 means no such group."""
     cells: Int[np.ndarray, "images groups 2"]
     ground: Int[np.ndarray, " images"]
 
@@ -38,7 +38,7 @@ class Scenes:
 
 
 def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scenes, Int[np.ndarray, " images"]]:
-    """Families of FAMILY scenes, in random order, and the family of each; a group has at most `most` objects."""
+    """Draw families of FAMILY scenes, in random order, and the family of each; groups have at most `most` objects."""
     families = -(-images // FAMILY)
     objects = rng.permuted(np.tile(np.arange(len(OBJECTS)), (families, 1)), axis=1)
     ranges = (0, len(COLOURS)), (0, len(SIZES)), (1, most + 1)
@@ -61,7 +61,7 @@ def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scene
 def _vary(
     slots: Int[np.ndarray, "families slots"], spare: Int[np.ndarray, " families"], most: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "images slots"]:
-    """FAMILY copies of each scene, all but the first changed in one slot, never the same one; objects to the spare."""
+    """Copy each scene FAMILY times; all but the first differ in a slot of their own; objects change to the spare."""
     first = np.array([0, 0, 0, 1] * GROUPS + [0, 0])
     size = np.array([len(OBJECTS), len(COLOURS), len(SIZES), most] * GROUPS + [2, len(GROUNDS)])
     is_absent = np.repeat(slots[:, COUNT : GROUPS * 4 : 4] == 0, 4, axis=1)
@@ -83,9 +83,9 @@ def _vary(
 def place_regions(
     scenes: Scenes, regions: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "images regions 5"], Float32[np.ndarray, "images regions 4"]]:
-    """Labels and boxes of a region for every object, then ground and clutter, in random order.
+    """Place a region for every object, then ground and clutter, in random order: labels and boxes.
 
-    Labels are object, colour, size, group and ground, each NONE where it does not apply.
+    Labels are object, colour, size, group and ground, each NONE if it does not apply.
     """
     images, slots = len(scenes), GROUPS * MOST
     group = np.repeat(np.arange(GROUPS), MOST)
@@ -109,7 +109,7 @@ def place_regions(
 
 
 def draw_looks(features: int, rng: np.random.Generator) -> dict[str, Float[np.ndarray, "*label features"]]:
-    """How each label looks, a random vector; a coloured object has a look of its own, and so has a box's side."""
+    """Draw a random vector for each label; a coloured object has a look of its own, and so has a box's side."""
     shapes: dict[str, tuple[int, ...]] = {name: (len(labels),) for name, labels in NAMES.items()}
     shapes |= {"coloured": (len(OBJECTS), len(COLOURS)), "side": (4,)}
     return {name: rng.standard_normal((*shape, features)) for name, shape in shapes.items()}
@@ -122,7 +122,7 @@ def region_features(
     noise: float,
     rng: np.random.Generator,
 ) -> Float32[np.ndarray, "images regions features"]:
-    """The sum of what is seen, where it is seen, and noise; clutter is noise at a place."""
+    """Sum what is seen, its place, and noise; clutter is noise at a place."""
     thing, colour, size, _, ground = np.moveaxis(labels, -1, 0)
     seen = looks["object"][thing] + looks["colour"][colour] + 0.7 * looks["size"][size]
     seen += 0.7 * looks["coloured"][thing, colour]

@@ -1,6 +1,6 @@
-"""The files of a dataset folder, each checked when opened, and which captions they give to which image.
+"""The files of a dataset folder, each checked when opened, and the pairing of captions and images.
 
-Arrays are memory-mapped and never unpickled. Texts are UTF-8, one caption or id a line, none of them empty. The pairing
+Arrays are memory-mapped and never unpickled. Texts are UTF-8, one caption or id per line, none empty. The pairing
 is data: nothing assumes five captions an image.
 """
 
@@ -19,7 +19,7 @@ MOST_ROWS = 2**31
 
 
 def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
-    """`{split}_ims.npy` (rows, regions, features) as it is on disk, float32 or float16."""
+    """Open `{split}_ims.npy` (rows, regions, features) as stored, float32 or float16."""
     features = open_array(path)
     if features.ndim != 3 or 0 in features.shape:
         raise ValueError(
@@ -35,9 +35,9 @@ def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
 
 
 def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows regions coordinates"]:
-    """`{split}_boxes.npy`: x1, y1, x2, y2 of every region, as shares of the image's width and height.
+    """Open `{split}_boxes.npy`: x1, y1, x2, y2 of every region, as fractions of the image's width and height.
 
-    PFAN's own arrays are taken as they are: 2K numbers a region (K > 2), its grid blocks and their shares.
+    PFAN's own arrays are taken unchanged: 2K numbers per region (K > 2), its grid blocks and their shares.
     """
     boxes = open_array(path)
     fits = boxes.shape[:2] == (rows, regions) and boxes.ndim == 3 and boxes.dtype.kind == "f"
@@ -50,7 +50,7 @@ def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows r
 
 
 def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows regions"]:
-    """`{split}_mask.npy`: True where a region is real. In memory: a byte a region."""
+    """Read `{split}_mask.npy`: True if a region is real. It takes one byte per region in memory."""
     mask = open_array(path)
     if mask.shape != (rows, regions) or not is_binary(mask):
         raise ValueError(
@@ -61,12 +61,12 @@ def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows reg
 
 
 def is_binary(array: Shaped[np.ndarray, ...]) -> bool:
-    """Whether it holds only True and False, or 1 and 0."""
+    """Return whether an array holds only True and False, or 1 and 0."""
     return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
 
 
 def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
-    """`{split}_pairs.npy`: the image of every caption."""
+    """Read `{split}_pairs.npy`: the image of every caption."""
     pairs = open_array(path)
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
         raise ValueError(
@@ -82,7 +82,7 @@ def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
 
 
 def read_identity(path: Path, images: int) -> Int32[np.ndarray, " images"]:
-    """`{split}_identity.npy`: images that are the same photograph share a number."""
+    """Read `{split}_identity.npy`: images that are the same photograph share a number."""
     identity = open_array(path)
     if identity.shape != (images,) or identity.dtype.kind not in "iu":
         raise ValueError(
@@ -94,7 +94,7 @@ def read_identity(path: Path, images: int) -> Int32[np.ndarray, " images"]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Every line as it stands, without its line end; refuses undecodable bytes and empty lines."""
+    """Read every line unchanged, without its line end; refuse undecodable bytes and empty lines."""
     content = read_text(path)
     for number, problem in line_problems(content):
         raise ValueError(f"{path}:{number}: {problem}")
@@ -102,13 +102,13 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_text(path: Path) -> bytes:
-    """The whole of a text file, unchecked."""
+    """Read a whole text file, unchecked."""
     with reading(path, "a text file"):
         return path.read_bytes()
 
 
 def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and what is wrong with it, for every bad line."""
+    """Line number (from 1) and problem of every bad line."""
     if not content.strip():
         yield 1, "the file is empty; write one line a caption (or id)"
         return
@@ -122,7 +122,7 @@ def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """The lines without their ends. Bytes, because `str.splitlines` also cuts at characters a caption may hold."""
+    """Split lines and drop their ends. Bytes, because `str.splitlines` also cuts at characters a caption may hold."""
     lines = content.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n")
     return [line.removesuffix(b"\r") for line in lines]
 
@@ -133,7 +133,7 @@ def repeats(
     pairs: Int32[np.ndarray, " captions"] | None,
     ids: Sequence[str] | None,
 ) -> int:
-    """How many consecutive rows hold one image: k in official arrays that repeat it once a caption, else 1."""
+    """Count the consecutive rows of one image: k in official arrays that repeat it once per caption, else 1."""
     rows = len(features)
     if rows != captions:
         return 1
@@ -141,7 +141,7 @@ def repeats(
         times, rest = divmod(rows, int(pairs.max()) + 1)
         return times if rest == 0 and times > 1 and _is_repeated(features, times) else 1
     run = next((row for row in range(1, rows) if not np.array_equal(features[row], features[0])), 1)
-    # Two equal images in a row make the first run longer than k, so the divisors of the run are tried too.
+    # Two equal adjacent images make the first run longer than k, so the divisors of the run are tried too.
     for times in (times for times in range(run, 1, -1) if run % times == 0 and rows % times == 0):
         if _is_repeated(features, times) and (ids is None or len(ids) != rows or _is_constant(ids, times)):
             return times
@@ -149,7 +149,7 @@ def repeats(
 
 
 def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -> bool:
-    """Whether each `times` rows are the same, judged by 16 evenly spaced groups, the first and the last among them."""
+    """Return whether each `times` rows are equal, judged by 16 evenly spaced groups, including the first and last."""
     starts = np.unique(np.linspace(0, len(rows) // times - 1, 16).astype(np.int64)) * times
     return all(np.array_equal(rows[start], rows[start + i]) for start in starts for i in range(1, times))
 
@@ -157,7 +157,7 @@ def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -
 def pair_captions(
     ims: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
 ) -> Int32[np.ndarray, " captions"]:
-    """The image of every caption: `pairs` where given, else as many consecutive captions for every image."""
+    """Image of every caption: `pairs` if given, else equally many consecutive captions for every image."""
     if pairs is None:
         if captions % images:
             raise ValueError(
@@ -180,7 +180,7 @@ def pair_captions(
 
 
 def fit_ids(path: Path, ids: list[str], images: int, captions: int) -> list[str]:
-    """One id an image, from one line an image or one line a caption with the image's id repeated."""
+    """One id per image, from one line per image or one line per caption with the image's id repeated."""
     if len(ids) == images:
         return ids
     times = captions // images

@@ -1,16 +1,16 @@
 """A dataset folder in the field's "precomp" layout, opened split by split.
 
     {split}_ims.npy    (images, regions, features)   float32 or float16; always memory-mapped
-    {split}_caps.txt   one caption a line, UTF-8
-    {split}_ids.txt    one image id a line                          optional: the row number
+    {split}_caps.txt   one caption per line, UTF-8
+    {split}_ids.txt    one image id per line                        optional: the row number
     {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
     {split}_mask.npy   (images, regions), True = a real region      optional: all are real
-    {split}_pairs.npy  (captions,) the image of each caption        optional: as many each, in order
-    {split}_identity.npy (images,) the same for copies of a photograph  optional: none stands twice
-    {split}_phrases.jsonl  which words speak of what in the image   optional, for evaluation: `phrases.py`
+    {split}_pairs.npy  (captions,) the image of each caption        optional: equally many each, in order
+    {split}_identity.npy (images,) the same for copies of a photograph  optional: no copies
+    {split}_phrases.jsonl  words and the regions they refer to   optional, for evaluation: `phrases.py`
 
-Official arrays that repeat every image once a caption are seen as one row an image. No split is ever cut:
-where the official loaders take the first 1000 images of `dev`, this one takes all.
+Official arrays that repeat every image once per caption are read as one row per image. No split is ever cut:
+the official loaders take the first 1000 images of `dev`, this one takes all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 REQUIRED = ("ims.npy", "caps.txt")
 OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy", "identity.npy")
 LARGE = ("ims.npy", "boxes.npy", "mask.npy")
-"""Arrays, known by samples of them; all other files wholly."""
+"""Arrays that are fingerprinted by samples; all other files are hashed as a whole."""
 BLOCK, BLOCKS = 4096, 256
 Rows = Integer[np.ndarray, "*#pairs"] | int | np.integer
 
@@ -51,7 +51,7 @@ class Split:
     boxes: Float[np.ndarray, "images regions coordinates"] | None = None
     mask: Bool[np.ndarray, "images regions"] | None = None
     identity: Int32[np.ndarray, " images"] | None = None
-    """Images with one number are the same photograph, and never each other's negatives; None: no two are."""
+    """Images that share a number are the same photograph, and never each other's negatives; None: no copies."""
 
     @property
     def image_count(self) -> int:
@@ -63,21 +63,21 @@ class Split:
 
     @cached_property
     def positives(self) -> Int32[np.ndarray, "pairs 2"]:
-        """Rows (image, caption): of each caption its image, and the copies of that."""
+        """Rows (image, caption): each caption with its image and the copies of that."""
         return positive_pairs_of(self.image_of, self.identity)
 
     @cached_property
     def captions_of(self) -> Positives:
-        """The captions of each image itself, none of its copies'."""
+        """Captions of each image itself, without those of its copies."""
         return own_captions(self.image_of, self.image_count)
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
-        """The captions that are right for an image (i2t), or the images that are for a caption, rising."""
+        """Right captions of an image (i2t), or right images of a caption (t2i), rising."""
         images, captions = (query, np.arange(self.caption_count)) if direction == "i2t" else (self._rows, query)
         return np.flatnonzero(self.are_paired(images, captions)).astype(np.int32)
 
     def are_paired(self, images: Rows, captions: Rows) -> Bool[np.ndarray, "*pairs"]:
-        """Whether each image, or a copy of it, is the caption's own; rows of both are broadcast."""
+        """Return whether each image, or a copy of it, is the caption's own; rows of both are broadcast."""
         photograph = self._rows if self.identity is None else self.identity
         return np.asarray(photograph[images] == photograph[self.image_of[captions]])
 
@@ -109,7 +109,7 @@ def open_split(folder: Path, split: str) -> Split:
 
 
 def first_images(split: Split, count: int) -> Split:
-    """The first images of a split, with their captions in the same order."""
+    """Take the first images of a split, with their captions in the same order."""
     if count > split.image_count:
         raise ValueError(f"{count} images of split {split.name!r} are asked for, and it has {split.image_count}.")
     rows = np.flatnonzero(split.image_of < count)
@@ -126,7 +126,7 @@ def first_images(split: Split, count: int) -> Split:
 
 
 def split_paths(folder: Path, split: str) -> dict[str, Path]:
-    """`present_files`, where the required ones must be among them."""
+    """Find the split's files; refuse a split that lacks a required one."""
     paths = present_files(folder, split)
     missing = [f"{split}_{suffix}" for suffix in REQUIRED if suffix not in paths]
     if missing and not folder.is_dir():
@@ -142,23 +142,23 @@ def split_paths(folder: Path, split: str) -> dict[str, Path]:
 
 
 def present_files(folder: Path, split: str) -> dict[str, Path]:
-    """The files of a split that are there, by what follows `{split}_`."""
+    """Find the split's files that exist, by the part after `{split}_`."""
     paths = {suffix: folder / f"{split}_{suffix}" for suffix in (*REQUIRED, *OPTIONAL)}
     return {suffix: path for suffix, path in paths.items() if path.exists()}
 
 
 def find_splits(folder: Path) -> list[str]:
-    """The names before `_ims.npy` and `_caps.txt`, sorted."""
+    """Names before `_ims.npy` and `_caps.txt`, sorted."""
     found = [(path, f"_{suffix}") for suffix in REQUIRED for path in folder.glob(f"?*_{suffix}")]
     return sorted({path.name.removesuffix(suffix) for path, suffix in found})
 
 
 def split_fingerprint(folder: Path, split: str) -> str:
-    """The identity of a split's content, in hexadecimal: wherever it lies, whenever it was written.
+    """Fingerprint a split's content, in hexadecimal, wherever it lies and whenever it was written.
 
-    Hashed are the names and sizes of its files, all of the small ones, and of the large arrays (features, boxes,
+    It hashes the names and sizes of the files, the small files, and of the large arrays (features, boxes,
     mask) 256 evenly spaced blocks of 4 KiB, the first (with the header) and the last among them: fast enough to
-    schedule by at any size. A change between those blocks is caught by the full hashes of `aoq verify`, not here.
+    plan by at any size. A change between those blocks is caught by the full hashes of `aoq verify`, not here.
     """
     digest = hashlib.sha256()
     for suffix, path in split_paths(folder, split).items():
@@ -169,7 +169,7 @@ def split_fingerprint(folder: Path, split: str) -> str:
 
 
 def sample(path: Path) -> Iterator[bytes]:
-    """Blocks of a file, evenly spaced: all of a small one."""
+    """Evenly spaced blocks of a file; the whole of a small one."""
     last = max(path.stat().st_size - BLOCK, 0)
     is_small = last <= BLOCK * BLOCKS
     starts = range(0, last + BLOCK, BLOCK) if is_small else [i * last // (BLOCKS - 1) for i in range(BLOCKS)]

@@ -1,6 +1,6 @@
-"""Noisy correspondence: a training split's captions with other images than their own, drawn or read from a file.
+"""Noisy correspondence: give a training split's captions other images, drawn at random or read from a file.
 
-Every image keeps captions: the images' captions are permuted, never taken away.
+Every image keeps captions: captions are permuted among images, never removed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from aoq.pipeline.config.dataset import Noise
 from aoq.pipeline.reading import open_array
 
 STREAM = int.from_bytes(b"noise", "big")
-"""Beside the seed: with the seed alone the captions drawn would be the first that the same seed's training visits."""
+"""Stream beside the seed. The seed alone would draw the captions that a training with the same seed visits first."""
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
-    """The image of every caption, after the images of a fraction of the captions, or of the images, were permuted.
+    """Permute the images of a fraction of the captions, or of the images; return the image of every caption.
 
-    As in the code of NCR, int(ratio * n) are drawn; some of them may stay where they were.
+    As in NCR's code, int(ratio * n) are drawn; some of them may keep their image.
     """
     assert noise.ratio is not None
     rng = np.random.default_rng([STREAM, noise.seed])
@@ -36,7 +36,7 @@ def _permuted(values: Int64[np.ndarray, " n"], ratio: float, rng: np.random.Gene
 
 
 def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np.ndarray, " captions"]:
-    """A noise file as the image of every caption: it has one row a caption, or one an image."""
+    """Read a noise file, with one row per caption or per image, as the image of every caption."""
     rows, captions, images = open_array(path), len(image_of), int(image_of.max()) + 1
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
         raise ValueError(

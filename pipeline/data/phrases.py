@@ -1,13 +1,13 @@
-"""Which words of a caption speak of what in its image: `{split}_phrases.jsonl`, the truth to hold attention against.
+"""Phrases of captions and their regions, `{split}_phrases.jsonl`: the ground truth for attention.
 
-One line a caption, in the order of `{split}_caps.txt`, a json list of its phrases (`[]`: none is annotated):
+One line per caption, in the order of `{split}_caps.txt`: a json list of its phrases (`[]`: none is annotated).
 
     [{"phrase": "two dogs", "start": 0, "boxes": [[0.1, 0.4, 0.3, 0.8], [0.5, 0.4, 0.7, 0.9]]}, ...]
 
-`phrase` is the text and `start` where it stands among the caption's tokens, counted from 0 as `tokenise` gives them;
-`boxes` are x1, y1, x2, y2 in [0, 1], as shares of the image's width and height (Flickr30K Entities: those of the
-phrase's chain; phrases that are not visual or have no box are left out). In place of `boxes`, `regions` names rows of
-the image's own regions, where it is known what each of them shows.
+`phrase` is the text and `start` its position among the caption's tokens, counted from 0 as `tokenise` gives them;
+`boxes` are x1, y1, x2, y2 in [0, 1], as fractions of the image's width and height (Flickr30K Entities: those of the
+phrase's chain; phrases that are not visual or have no box are left out). Instead of `boxes`, `regions` may name rows
+of the image's own regions, if it is known what each of them shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aoq.pipeline.reading import parse_json
 
 @dataclass(frozen=True)
 class Phrase:
-    """The tokens start .. stop - 1 of a caption, counted without `<start>`, speak of `boxes` or else of `regions`."""
+    """Tokens start .. stop - 1 of a caption, counted without `<start>`, refer to `boxes` or else to `regions`."""
 
     start: int
     stop: int
@@ -38,13 +38,13 @@ class Phrase:
 
 
 def annotation_path(folder: Path, split: str) -> Path | None:
-    """The file that says it: `{split}_phrases.jsonl`, or the labels of a generated world; None if none does."""
+    """Path of the phrases: `{split}_phrases.jsonl`, or the labels of a generated world; None if there is neither."""
     paths = folder / f"{split}_phrases.jsonl", labels_path(folder, split)
     return next((path for path in paths if path.exists()), None)
 
 
 def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
-    """The phrases of every caption, where it is known what they speak of."""
+    """Find the phrases of every caption; None if the split has no annotation."""
     path = annotation_path(folder, split.name)
     if path is None:
         return None
@@ -68,14 +68,14 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
 
 
 def read_phrases(path: Path, captions: Sequence[str]) -> list[list[Phrase]]:
-    """The phrases of every caption; refuses those that do not stand where they are said to."""
+    """Read the phrases of every caption; refuse those that are not at their stated position."""
     for number, problem in phrase_problems(path, captions):
         raise ValueError(f"{path}:{number}: {problem}")
     return [_read_line(line, tokenise(caption)) for line, caption in _lines(path, captions)]
 
 
 def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and what is wrong with it, for every bad line."""
+    """Line number (from 1) and problem of every bad line."""
     for number, (line, caption) in enumerate(_lines(path, captions), start=1):
         try:
             _read_line(line, tokenise(caption))
@@ -84,7 +84,7 @@ def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def _lines(path: Path, captions: Sequence[str]) -> list[tuple[str, str]]:
-    """Each line with its caption."""
+    """Pair each line with its caption."""
     lines = read_lines(path)
     _check_count(path, lines, captions)
     return list(zip(lines, captions, strict=True))
@@ -135,7 +135,7 @@ def _read_boxes(boxes: Any) -> Float64[np.ndarray, "boxes 4"]:
     if corners.ndim != 2 or corners.shape[1] != 4 or not len(corners):
         raise ValueError(f"`boxes` is a list of x1, y1, x2, y2; got {boxes!r}.")
     low, high = corners[:, :2], corners[:, 2:]
-    if not ((low >= 0) & (low <= high) & (high <= 1)).all():  # NaN is refused too
+    if not ((low >= 0) & (low <= high) & (high <= 1)).all():  # NaN fails too
         raise ValueError(
             f"boxes {boxes} leave [0, 1] or have x2 < x1 or y2 < y1; divide by the image's width and height."
         )

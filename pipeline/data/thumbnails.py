@@ -1,4 +1,4 @@
-"""Small pictures of images, for pages that people look at."""
+"""Thumbnails of images, for reports and pages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Picture(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """An address that is the picture itself."""
+        """The picture as a data URI."""
         return f"data:{self.media_type};base64,{base64.b64encode(self.content).decode()}"
 
 
@@ -54,21 +54,21 @@ class Thumbnails:
         self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
 
     def __getitem__(self, image: int) -> str | None:
-        """An address that is the picture; None where there is none or it cannot be read."""
+        """The picture as a data URI; None if there is none or it cannot be read."""
         picture = self.read(image)
         return picture and picture.uri
 
     def read(self, image: int) -> Picture | None:
-        """The picture as a file; the first that is refused for a reason is named in the log."""
+        """Read the picture as a file; the first one refused for a reason is named in the log."""
         thumbs = self._folder / "thumbs"
         path = Path(os.path.normpath(thumbs / self._split.ids[image]))
         try:
-            if not path.is_relative_to(thumbs) or not path.is_file():  # an id is data, and may be any path
+            if not path.is_relative_to(thumbs) or not path.is_file():  # ids are data, and could be any path
                 return self._drawn(image)
             if not path.resolve().is_relative_to(thumbs.resolve()):
                 raise ValueError(LINKED)
             return _small(path)
-        except ValueError as error:  # also for a name that no file can have
+        except ValueError as error:  # also for an invalid file name
             self._refuse(path, str(error))
         except OSError as error:
             self._refuse(path, error.strerror or UNREADABLE)
@@ -98,10 +98,10 @@ class Thumbnails:
 
 
 def _small(path: Path) -> Picture:
-    """The picture, decoded while no other is, so that many requests take the memory of one.
+    """Decode the picture while no other is decoded, so that many requests take the memory of one.
 
     Raises:
-        ValueError: for what is no picture or too large; only its header was read then.
+        ValueError: if the file is not a picture, or is too large; only its header was read then.
     """
     pillow = import_extra("PIL.Image", "report", "showing pictures")
     if path.stat().st_size > MOST_BYTES:
@@ -121,6 +121,6 @@ def _small(path: Path) -> Picture:
             raise ValueError(LARGE) from None
         except PermissionError:
             raise
-        except Exception:  # of Pillow's readers, whose errors are of any kind where a file is hostile
+        except Exception:  # Pillow's readers raise errors of any kind on hostile files
             raise ValueError(UNREADABLE) from None
     return Picture("image/jpeg", file.getvalue())

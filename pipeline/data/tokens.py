@@ -23,7 +23,7 @@ TOKENISE_AGAIN = "remove it and tokenise again"
 class TokenisedCaptions:
     """Caption c is `words[offsets[c]:offsets[c + 1]]`, `<start>` and `<end>` included; each has a word.
 
-    Tokenisers of transformers have tokens of their own in their place, SigLIP's the last alone.
+    Tokenisers of transformers put their own special tokens there; SigLIP's only the last.
     """
 
     words: Int32[np.ndarray, " tokens"]
@@ -39,7 +39,7 @@ class TokenisedCaptions:
 
     @classmethod
     def build(cls, captions: Sequence[str], vocabulary: Vocabulary) -> TokenisedCaptions:
-        """Tokenise and encode every caption; warns of those with no known word."""
+        """Tokenise and encode every caption; warn of captions without a known word."""
         words, offsets, unknown = array("i"), array("q", [0]), []
         for line, caption in enumerate(captions, start=1):
             ids = vocabulary.encode(tokenise(caption))
@@ -64,7 +64,7 @@ class TokenisedCaptions:
     def gather(
         self, rows: Int[np.ndarray, " batch"]
     ) -> tuple[Int64[np.ndarray, "batch words"], Int64[np.ndarray, " batch"]]:
-        """Word ids of these captions, 0-padded to the longest of them, and their lengths."""
+        """Word ids of these captions, 0-padded to the longest, and their lengths."""
         # Tables pad with -1, which must not come back as the last caption.
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"caption rows must lie in 0..{len(self) - 1}; got {rows.min()}..{rows.max()}.")

@@ -1,7 +1,7 @@
 """Words and their ids.
 
-Tokens are those of the field's loaders, `nltk.word_tokenize` on lower-cased text, but no punkt data is needed:
-sentences end at white space after `.`, `!` or `?`, and `NLTKWordTokenizer` cuts each of them into words. The two
+Tokens are those of the field's loaders, `nltk.word_tokenize` on lower-cased text, but without punkt data:
+sentences end at white space after `.`, `!` or `?`, and `NLTKWordTokenizer` cuts each of them into words. The results
 differ where punkt sees no end, as in "mr. smith".
 """
 
@@ -33,7 +33,7 @@ REMEDY = "take another vocabulary file, or build one from the captions"
 
 
 class Official(TypedDict):
-    """What the field's vocabulary files hold."""
+    """The content of the field's vocabulary files."""
 
     word2idx: dict[str, int]
     idx2word: dict[str, str]
@@ -41,7 +41,7 @@ class Official(TypedDict):
 
 
 def tokenise(caption: str) -> list[str]:
-    """Lower-cased words and punctuation marks.
+    """Split a caption into lower-cased words and punctuation marks.
 
     >>> tokenise("A dog's ball. Two men run!")
     ['a', 'dog', "'s", 'ball', '.', 'two', 'men', 'run', '!']
@@ -57,7 +57,7 @@ def tokenise(caption: str) -> list[str]:
 
 @cache
 def _word_tokeniser() -> Any:
-    # Imported when first needed: half a second that scheduling does not want to pay.
+    # Imported on first use: it takes half a second, which planning should not pay.
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     return NLTKWordTokenizer()
@@ -78,7 +78,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
-        """The words of the captions that occur at least `min_count` times, most frequent first, then by spelling.
+        """Collect the captions' words with at least `min_count` occurrences, most frequent first, then by spelling.
 
         >>> Vocabulary.build(["a dog", "a cat", "a dog"], min_count=2).words[4:]
         ('a', 'dog')
@@ -97,7 +97,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str]) -> list[int]:
-        """Ids between `<start>` and `<end>`; a word that is not there becomes `<unk>`.
+        """Ids between `<start>` and `<end>`; an unknown word becomes `<unk>`.
 
         >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
         [1, 3, 4, 2]
@@ -124,7 +124,7 @@ class Vocabulary:
 
 
 def _words(content: Official) -> tuple[str, ...]:
-    """The words in id order, out of SCAN's `word2idx`, `idx2word` and `idx`, which must say the same."""
+    """Read the words in id order from SCAN's `word2idx`, `idx2word` and `idx`, which must agree."""
     index, names, size = content["word2idx"], content["idx2word"], content["idx"]
     missing = [word for word in SPECIAL_WORDS if word not in index]
     if missing:
@@ -138,7 +138,7 @@ def _words(content: Official) -> tuple[str, ...]:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickled objects without executing anything of theirs: of classes and functions there are stand-ins."""
+    """Reads pickled objects without executing their code: classes and functions are replaced by stand-ins."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":
@@ -151,16 +151,16 @@ class _Reader(pickle.Unpickler):
 
     @cached_property
     def official(self) -> type:
-        """Stands in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
+        """Stand-in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
         return type("Vocabulary", (), {})
 
 
 def _unpickled(path: Path) -> Official:
-    """A pickled vocabulary as it would stand in SCAN's json."""
+    """Turn a pickled vocabulary into the content of SCAN's json."""
     with reading(path, "a pickled vocabulary", REMEDY):
         pickled = path.read_bytes()
-        for opcode, argument, _ in pickletools.genops(pickled):  # which finds lengths beyond the file's end
-            if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle makes room for as many
+        for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end
+            if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle allocates that much
                 raise ValueError(f"{opcode.name} {argument} in a file of {len(pickled)} bytes")
         content = vars(_Reader(io.BytesIO(pickled), encoding="utf-8").load())
         names = {str(i): word for i, word in content["idx2word"].items()}

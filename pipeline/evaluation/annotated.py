@@ -1,8 +1,8 @@
-"""What an evaluation adds where more is known of a split than its pairs (`aoq.pipeline.data.annotations`).
+"""Evaluation against annotations beyond the pairs (`aoq.pipeline.data.annotations`).
 
-Where a query may have many right answers: R-Precision, mAP@R, recall at K (Musgrave et al., ECCV 2020). PMRP is
-R-Precision where images that show nearly the same count as matches (PCME, Chun et al., CVPR 2021). Candidates as
-similar as a relevant one, and not relevant, stand before it. Ranks are found by counting.
+For queries with many right answers: R-Precision, mAP@R, recall at K (Musgrave et al., ECCV 2020). PMRP is R-Precision
+with images that show nearly the same counted as matches (PCME, Chun et al., CVPR 2021). Irrelevant candidates rank
+before relevant ones of the same score. Ranks are found by counting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZETAS = (0, 1, 2)
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
-    """`relevance` by file and direction, `plausible` (PMRP) and `judgements` by file, as far as they are there."""
+    """Measure `relevance` by file and direction, `plausible` (PMRP) and `judgements` by file, as far as available."""
     known = read_annotations(folder, split)
     found: dict[str, Any] = {}
     if known.relevance:
@@ -52,7 +52,7 @@ def _relevance(similarity: Similarity, direction: str, pairs: Pairs) -> dict[str
 def relevant(
     queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
 ) -> list[Int64[np.ndarray, " some"]]:
-    """The right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
+    """Group the right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
 
     >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
     [array([2]), array([0, 4]), array([], dtype=int64)]
@@ -64,13 +64,13 @@ def relevant(
 def ranks_of_relevant(
     scores: Float[np.ndarray, " candidates"], right: Int64[np.ndarray, " some"]
 ) -> Int64[np.ndarray, " some"]:
-    """The ranks of a query's right answers among all candidates, from 1, rising.
+    """Ranks of a query's right answers among all candidates, from 1, rising.
 
     >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
     array([3, 4])
     """
     own = -np.sort(-scores[right])  # falling
-    # How many of the right ones score less than each candidate: it stands before these, and ties stand before too.
+    # Counts the right ones that score less than each candidate: it ranks before these, and ties rank before too.
     before = np.searchsorted(-own, -scores, side="left")
     wrong = np.bincount(before, minlength=len(own) + 1)
     wrong -= np.bincount(before[right], minlength=len(own) + 1)
@@ -78,7 +78,7 @@ def ranks_of_relevant(
 
 
 def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
-    """The fraction of the first R candidates that is right, R being how many are; for queries with many of them.
+    """Fraction of right answers among the first R candidates, R being their number; for queries with many of them.
 
     >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
     0.0
@@ -87,12 +87,12 @@ def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndar
     last = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, level = scores > last, scores == last
     found = np.count_nonzero(above & is_right)
-    wrong = np.count_nonzero(level & ~is_right)  # they stand before the right ones of the same score
+    wrong = np.count_nonzero(level & ~is_right)  # these rank before right ones of the same score
     return float(found + max(0, count - np.count_nonzero(above) - wrong)) / count
 
 
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
-    """The scores of these captions, in order; a matrix on disk is read some columns at a time."""
+    """Scores of these captions, in order; a matrix on disk is read in groups of columns."""
     for start in range(0, len(captions), COLUMNS):
         yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
 
@@ -100,11 +100,11 @@ def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Itera
 def summarise_relevance(
     similarity: Iterable[Float[np.ndarray, " candidates"]], right: Sequence[Int64[np.ndarray, " _some"]]
 ) -> dict[str, float]:
-    """Means in percent over the queries that have right answers; `similarity` gives a row for each query, in order.
+    """Means in percent over the queries that have right answers; `similarity` gives a row per query, in order.
 
-    r_precision  the fraction of the first R candidates that is right, R being how many are
+    r_precision  fraction of right answers among the first R candidates, R being their number
     map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
-    r1, r5, r10  a right one among the first K
+    r1, r5, r10  a right answer among the first K
     """
     sums, queries = np.zeros(2 + len(K)), 0
     for query, (scores, ids) in enumerate(zip(similarity, right, strict=True)):
@@ -155,7 +155,7 @@ def _r_precision(
     candidates: Int64[np.ndarray, " candidates"],
     shown: Bool[np.ndarray, "images classes"],
 ) -> float:
-    """The mean in percent over queries and zetas; `queries` and `candidates` name the image of each."""
+    """Mean in percent over queries and zetas; `queries` and `candidates` name the image of each."""
     total = 0.0
     for query, row in enumerate(scores):
         _check_finite(row, query)
@@ -171,13 +171,13 @@ def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
 
 
 def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> dict[str, float | None]:
-    """Rank correlation of the model's scores with people's mean ones, in percent, and what they say of its errors.
+    """Rank correlation of the model's scores with mean human scores, in percent, and human scores of its errors.
 
     spearman, kendall   over all judged pairs (tau-b)
-    judged              how many pairs
-    false_hits          captions whose first image is another's, where people judged that pair
-    right_from          the middle of the scores that people gave, from lowest to highest
-    right_share         of the false hits the share that people score at least that; None where there are none
+    judged              number of pairs
+    false_hits          captions whose first image is another's, if that pair was judged
+    right_from          midpoint of the lowest and the highest human score
+    right_share         fraction of false hits with at least that human score; None if there are none
     """
     captions = similarity.shape[1]
     keys, place = np.unique(judged.images * captions + judged.captions, return_inverse=True)

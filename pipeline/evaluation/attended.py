@@ -1,4 +1,4 @@
-"""A model's attention on a split, compared with what its phrases speak of."""
+"""A model's attention on a split, compared with the regions that its phrases refer to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aoq.pipeline.evaluation.attention import OVERLAP, attention_curve, box_over
 def measure_attention(
     model: MatchingModel, pairs: PairData, phrases: Sequence[Sequence[Phrase]], device: torch.device
 ) -> dict[str, Any] | None:
-    """How well words attend to regions, in eval mode; None where words do not attend, as in a model of i2t alone.
+    """Measure how well words attend to regions, in eval mode; None if words do not attend, as in i2t-only models.
 
     Memory holds one tile of captions with their images.
     """
@@ -38,7 +38,7 @@ def measure_attention(
 def word_attention(
     model: MatchingModel, pairs: PairData, rows: Integer[np.ndarray, " some"], device: torch.device
 ) -> Iterator[tuple[int, Float[np.ndarray, "words regions"]]]:
-    """These captions, in any order, with the weights of their words, `<start>` left out, in their own images."""
+    """Iterate over these captions, in any order, with their words' weights in their own images, without `<start>`."""
     for tile, captions in encode_captions(model, pairs, device, rows):
         images = model.encode_images(pairs.images(pairs.split.image_of[tile]).to(device))
         for found in model.fragment_attention(images, captions):
@@ -47,12 +47,12 @@ def word_attention(
 
 
 def relevant_regions(pairs: PairData, phrase: Phrase, image: int) -> Bool[np.ndarray, " regions"]:
-    """The real regions that show what a phrase speaks of: those it names, or that overlap one of its boxes enough."""
+    """Mark the real regions that a phrase names, or that overlap one of its boxes enough."""
     split, used = pairs.split, slice(pairs.max_regions)
     if phrase.boxes is None:
         relevant = np.isin(np.arange(split.features.shape[1])[used], phrase.regions)
     else:
-        assert split.boxes is not None  # `find_phrases` has seen to it
+        assert split.boxes is not None  # `find_phrases` made sure
         boxes = np.array(split.boxes[image, used], dtype=np.float64)
         relevant = box_overlap(boxes, phrase.boxes).max(axis=1) > OVERLAP
     return relevant if split.mask is None else relevant & split.mask[image, used]

@@ -1,10 +1,10 @@
-"""How well words attend to what they speak of: attention precision, recall, F1 (Chen et al., WACV 2023, section 3.4).
+"""Attention precision, recall and F1 of words and their regions (Chen et al., WACV 2023, section 3.4).
 
-A region is relevant to a phrase if it shows what the phrase speaks of, and attended to by a word if its weight exceeds
-a threshold. A phrase scores the highest precision, the highest recall and the highest F1 of its words, each by itself,
-so that the mean F1 over phrases is not the harmonic mean of the other two. The paper leaves open, and this decides:
-a word that attends to nothing scores 0; a region that overlaps any of a phrase's boxes enough is relevant; a
-phrase without any relevant region is left out, and counted.
+A region is relevant to a phrase if it shows what the phrase refers to, and attended to by a word if its weight exceeds
+a threshold. A phrase scores the highest precision, the highest recall and the highest F1 of its words, separately, so
+the mean F1 over phrases is not the harmonic mean of the other two. The paper leaves these cases open: a word that
+attends to nothing scores 0; a region that overlaps any of a phrase's boxes enough is relevant; a phrase without any
+relevant region is left out, and counted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 THRESHOLDS = np.arange(11) / 100
-"""The paper's: 0, 0.01, ..., 0.1 (36 regions of equal weight have 0.028 each)."""
+"""Thresholds of the paper: 0, 0.01, ..., 0.1 (36 regions of equal weight have 0.028 each)."""
 OVERLAP = 0.4
-"""The paper's least IoU of a relevant region, itself not enough."""
+"""A relevant region's IoU must exceed this (the paper's value)."""
 SCORES = ("precision", "recall", "f1")
 
 
 def box_overlap(
     boxes: Float[np.ndarray, "boxes 4"], others: Float[np.ndarray, "others 4"]
 ) -> Float[np.ndarray, "boxes others"]:
-    """The share of two boxes' union that is common to both (IoU); corners x1, y1, x2, y2. 0 for boxes of no extent.
+    """IoU of boxes with corners x1, y1, x2, y2: intersection over union; 0 for boxes of no extent.
 
     >>> box_overlap(np.array([[0.0, 0.0, 0.5, 1.0]]), np.array([[0.0, 0.0, 1.0, 1.0], [0.6, 0.0, 1.0, 1.0]]))
     array([[0.5, 0. ]])
@@ -43,7 +43,7 @@ def phrase_scores(
     relevant: Bool[np.ndarray, " regions"],
     thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
 ) -> Float[np.ndarray, "3 thresholds"]:
-    """The words' highest precision |A & R| / |A|, recall |A & R| / |R| and F1, eq. (9); a region or more is relevant.
+    """Highest precision |A & R| / |A|, recall |A & R| / |R| and F1 of the words, eq. (9); some region is relevant.
 
     >>> phrase_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
     array([[0.67, 0.5 , 0.  ],
@@ -67,7 +67,7 @@ def attention_curve(
 ) -> dict[str, Any]:
     """Mean scores over phrases, in percent, at the (lowest) threshold of the best F1, and over all of them as `curve`.
 
-    A phrase is given by its words' weights and by which regions are relevant. `left_out` counts phrases without any
+    A phrase is given by its words' weights and a mask of relevant regions. `left_out` counts phrases without any
     relevant region; `precision` over `recall` is the PR curve.
 
     >>> weights, dog = np.array([[0.7, 0.3]]), np.array([True, False])

@@ -28,7 +28,7 @@ def recalls(
     """Measure retrieval in both directions: recall at 1, 5 and 10 in percent, median and mean rank, and rsum.
 
     `image_of` is the image row of each caption. With `folds`, the mean over equal runs of consecutive images
-    (COCO 1K: 5). Ties count against the positive. Raises ValueError where a similarity is not finite.
+    (COCO 1K: 5). Ties count against the positive. Raises ValueError if a similarity is not finite.
 
     >>> found = recalls(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     >>> found["i2t_r1"], round(found["t2i_r1"], 1), round(found["rsum"], 1)
@@ -57,7 +57,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Measure `recalls` of a model on one split of a dataset folder.
 
-    `vocabulary` is what the model was trained with: `vocabulary.json` or the folder `tokeniser` of its dataset
+    `vocabulary` is the vocabulary of the model's training: `vocabulary.json` or the folder `tokeniser` of its dataset
     artefact, or an official file.
     `max_regions` keeps the first regions of each image, as in training. A model with an image tower reads the folder's
     photographs, as `aoq prepare` lists or packs them.
@@ -67,7 +67,7 @@ def evaluate(
     place = torch.device(device)
     pairs = PairData(opened, tokens, max_regions)
     if model.preprocessing is not None:
-        from aoq.pipeline.prepare.pixels import open_pixels  # not above: most models read features
+        from aoq.pipeline.prepare.pixels import open_pixels  # imported here: most models read features
 
         pairs = replace(pairs, pixels=open_pixels(Path(folder), opened, model.preprocessing))
     matrix = similarity_matrix(model.to(place), pairs, place)

@@ -1,4 +1,4 @@
-"""Ranks on dev beside a training's weights, as a Parquet file: a row a query.
+"""Ranks on dev beside a training's weights, as a Parquet file with one row per query.
 
 direction   string   i2t: an image is the query; t2i: a caption is
 query       int32    its row
@@ -32,7 +32,7 @@ def write_ranks(path: Path, ranks: Ranks) -> None:
 
 
 def read_ranks(path: Path, *, images: int, captions: int) -> Ranks:
-    """The ranks of this many images and captions, in their order."""
+    """Read the ranks of this many images and captions, in their order."""
     with reading(path, "the ranks on dev of a training"):
         table = pq.read_table(path, schema=SCHEMA, page_checksum_verification=True)
         direction, query, rank = (column.to_numpy() for column in table.columns)

@@ -1,6 +1,6 @@
 """Retrieval metrics from a similarity matrix: recall at K, median and mean rank, rsum, cross-retrieval ranks.
 
-Any pairing. Ties are pessimistic: a negative as similar as the positive stands before it. NaN is an error, not a rank.
+Any pairing. Ties are pessimistic: a negative as similar as the positive ranks before it. NaN is an error, not a rank.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from aoq.pipeline.search.positives import positive_pairs_of
 
 K = (1, 5, 10)
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
-"""Where the intervals of `rank_histogram` start; the last has no end."""
+"""Starts of the intervals of `rank_histogram`; the last has no end."""
 BLOCK_BYTES = 16 << 20
 Similarity = Float[np.ndarray, "images captions"]
 ImageOf = Int[np.ndarray, " captions"]
 """The image row of each caption."""
 Identity = Int[np.ndarray, " images"]
-"""A number an image, the same for copies of one photograph."""
+"""One number per image, the same for copies of one photograph."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Ranks:
 
 
 def open_similarity(path: Path, images: int, captions: int) -> Similarity:
-    """A matrix of similarities on disk; that they are finite shows where they are ranked."""
+    """Open a similarity matrix on disk; that its values are finite is checked when they are ranked."""
     similarity = open_array(path)
     if similarity.shape != (images, captions) or similarity.dtype != np.float32:
         raise ValueError(
@@ -46,9 +46,9 @@ def open_similarity(path: Path, images: int, captions: int) -> Similarity:
 
 
 def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identity | None = None) -> Ranks:
-    """Ranks by counting what is at least as similar; `image_of` is the image row of each caption.
+    """Rank by counting candidates at least as similar; `image_of` is the image row of each caption.
 
-    Images of one `identity` are the same photograph: each answers the others' captions, and is no mistake.
+    Images of one `identity` are the same photograph: each is a right answer to the others' captions.
 
     >>> retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
@@ -91,7 +91,7 @@ def summarise(ranks: Ranks) -> dict[str, float]:
 def evaluate_similarity(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None = None, *, folds: int = 1
 ) -> dict[str, float]:
-    """The metrics, averaged over `folds` equal runs of consecutive images (COCO 1K: 5 folds of `testall`)."""
+    """Compute the metrics, averaged over `folds` equal runs of consecutive images (COCO 1K: 5 folds of `testall`)."""
     every = [summarise(ranks) for _, ranks in _folds(similarity, image_of, identity, folds)]
     return {name: float(np.mean([metrics[name] for metrics in every])) for name in every[0]}
 
@@ -99,7 +99,7 @@ def evaluate_similarity(
 def folded_ranks(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None = None, *, folds: int = 1
 ) -> Ranks:
-    """The ranks of all images and captions, each among those of its own fold."""
+    """Ranks of all images and captions, each within its own fold."""
     i2t, t2i = np.empty(len(similarity), dtype=np.int64), np.empty(len(image_of), dtype=np.int64)
     for fold, (own, ranks) in enumerate(_folds(similarity, image_of, identity, folds)):
         i2t[fold * len(ranks.i2t) :][: len(ranks.i2t)] = ranks.i2t
@@ -110,7 +110,7 @@ def folded_ranks(
 def _folds(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None, folds: int
 ) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
-    """The captions of each fold, and the ranks within it."""
+    """Captions of each fold, and the ranks within it."""
     images, captions = similarity.shape
     if len(image_of) != captions:
         raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
@@ -121,7 +121,7 @@ def _folds(
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
         rows = slice(fold * size, (fold + 1) * size)
         block = similarity[rows]
-        block = block if len(own) == captions else block[:, own]  # which would read all of it
+        block = block if len(own) == captions else block[:, own]  # indexing would read all of it
         same = None if identity is None else identity[rows]
         yield own, retrieval_ranks(block, image_of[own] - fold * size, same)
 
@@ -129,7 +129,7 @@ def _folds(
 def ensemble(
     similarities: Sequence[Similarity], weights: Sequence[float] | None = None, into: Similarity | None = None
 ) -> Similarity:
-    """The (weighted) mean of several models' similarities: scores are fused, never recalls; row by row, in float64.
+    """Average the (weighted) similarities of several models: scores are fused, never recalls; row by row, in float64.
 
     >>> ensemble([np.array([[0.2]]), np.array([[0.8]])], weights=[2.0, 1.0])
     array([[0.4]])
@@ -146,12 +146,12 @@ def ensemble(
 def cross_retrieval_ranks(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None = None
 ) -> Float64[np.ndarray, " captions"]:
-    """How far down each caption's pair falls in the direction that is worse for it: max(w (r_i - 1) + 1, r_t), from 1.
+    """Rank of each caption's pair in the direction that is worse for it: max(w (r_i - 1) + 1, r_t), from 1.
 
     r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
-    w = (C - n) / (I - m) says how many more of the latter there are, n being the captions of the photograph and m its
+    w = (C - n) / (I - m) is the ratio of their numbers, n being the captions of the photograph and m its
     copies by `identity`, itself included. With five captions an image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's
-    supplement. Ties stand before the pair.
+    supplement. Ties rank before the pair.
 
     >>> cross_retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     array([1., 2., 3.])
@@ -172,7 +172,7 @@ def cross_retrieval_ranks(
 
 
 def rank_histogram(ranks: Float[np.ndarray, " pairs"]) -> Int64[np.ndarray, " intervals"]:
-    """How many pairs lie in each interval of `EDGES`: 1, 2 to 5, 6 to 10, ..., 201 and more.
+    """Count the pairs in each interval of `EDGES`: 1, 2 to 5, 6 to 10, ..., 201 and more.
 
     >>> rank_histogram(np.array([1.0, 5.0, 7.0, 999.0]))
     array([1, 1, 1, 0, 0, 0, 0, 1])

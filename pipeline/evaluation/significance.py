@@ -1,7 +1,7 @@
-"""How sure a figure is, and the difference between two runs or arms: bootstraps over test images and over seeds.
+"""Uncertainty of a figure, and of the difference between two runs or arms: bootstraps over test images and seeds.
 
-An image is drawn with its captions, which are not independent of each other. Candidates are not drawn anew: ranks stay
-those among the whole split.
+An image is drawn with its captions, as these are not independent of each other. Candidates are not resampled: ranks
+stay those among the whole split.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ REPLICATES = 2000
 LEVEL = 0.95
 OUTSIDE = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
 CHUNK = 100
-"""Replicates at a time: as many rows of image counts are in memory."""
+"""Replicates computed at a time; each is a row of image counts in memory."""
 
 METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
-"""Every recall, and their sum."""
+"""All recalls, and their sum."""
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs on the same queries: the difference in rsum, its 95 % interval, and how surprising it is.
+    """Two runs on the same queries: the difference in rsum, its 95 % interval, and its p-value.
 
-    `p` is two-sided: how often the difference would be as large if, image by image, the runs were interchangeable.
+    `p` is two-sided: the probability of a difference as large if the runs were interchangeable image by image.
     """
 
     difference: float
@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def chance(self) -> str:
-        """`p` in words: the test draws too few exchanges to tell smaller ones apart.
+        """`p` in words: the test draws too few exchanges to resolve smaller values.
 
         >>> Comparison(317.1, (301.2, 332.1), 0.0005).chance
         'p < 0.001'
@@ -47,7 +47,7 @@ class Comparison:
 
 
 def verdict(found: Comparison, what: str, *, images: int) -> str:
-    """A comparison of two runs of one seed, in a line: `what` is minuend and subtrahend.
+    """Describe a comparison of two runs of one seed in a line: `what` is minuend and subtrahend.
 
     >>> verdict(Comparison(6.1, (2.0, 10.3), 0.004), "round two - control", images=500)
     'round two - control: +6.1 rsum [+2.0, +10.3], p = 0.004, 500 dev images, one seed'
@@ -63,7 +63,7 @@ def verdict(found: Comparison, what: str, *, images: int) -> str:
 def metric_intervals(
     ranks: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> dict[str, Interval]:
-    """The 95 % interval of every recall and of rsum, by drawing test images."""
+    """The 95 % interval of every recall and of rsum, by a bootstrap of test images."""
     drawn = np.concatenate(list(_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)), axis=1)
     recalls = np.hstack(list(drawn))
     return _intervals(METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
@@ -72,7 +72,7 @@ def metric_intervals(
 def compare_runs(
     ours: Ranks, theirs: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> Comparison:
-    """Our rsum less theirs: an interval by drawing test images, and a test by exchanging the runs image by image."""
+    """Compare our rsum to theirs: an interval by drawing test images, a test by exchanging the runs image by image."""
     interval = rsum_intervals({"ours": [ours]}, [theirs], image_of, rng=rng, replicates=replicates)["ours"]
     i2t, t2i = _gains([ours], [theirs], image_of)[:, 0]
     of_image = 100 * (i2t / len(i2t) + t2i / len(image_of))
@@ -95,10 +95,10 @@ def rsum_intervals(
     A replicate draws seeds with replacement, and test images with replacement, each with its captions: both change
     from one trial to another, and a query is the same query under every seed and arm (the pigeonhole bootstrap, Owen
     2007). Differences are paired by seed and query; the percentiles of the replicates are the interval. With n seeds
-    their part of the spread is too small by sqrt(1 - 1/n) or so, and with one seed it is missing: the interval is then
-    about the queries alone.
+    their part of the spread is too small by about sqrt(1 - 1/n). With one seed it is missing, and the interval covers
+    the queries alone.
     """
-    if not arms:  # a study of its baseline alone
+    if not arms:  # a study with its baseline alone
         return {}
     gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms.values()], axis=1)
     seeds, drawn = len(baseline), []
@@ -117,7 +117,7 @@ def _intervals(names: Iterable[str], drawn: Float64[np.ndarray, "replicates name
 def _drawn_recalls(
     hits: Float64[np.ndarray, "2 figures images"], image_of: ImageOf, replicates: int, rng: np.random.Generator
 ) -> Iterator[Float64[np.ndarray, "2 _some figures"]]:
-    """Hits a query in both directions, of images drawn with their captions; some replicates at a time."""
+    """Recalls in both directions of images drawn with their captions, in groups of replicates."""
     captions = np.bincount(image_of)
     images, (i2t, t2i) = len(captions), hits
     for start in range(0, replicates, CHUNK):
@@ -127,13 +127,13 @@ def _drawn_recalls(
 
 
 def _hits(ranks: Ranks, image_of: ImageOf) -> Float64[np.ndarray, "2 cutoffs images"]:
-    """How many hits at 1, 5 and 10: of each image as a query, and of its captions."""
+    """Count the hits at 1, 5 and 10 of each image as a query, and of its captions."""
     return np.stack([[ranks.i2t < k for k in K], [np.bincount(image_of, weights=ranks.t2i < k) for k in K]])
 
 
 def _gains(
     ranks: Sequence[Ranks], baseline: Sequence[Ranks], image_of: ImageOf
 ) -> Float64[np.ndarray, "2 seeds images"]:
-    """How many more hits at 1, 5 and 10 together."""
+    """Count the additional hits at 1, 5 and 10 together."""
     pairs = zip(ranks, baseline, strict=True)
     return np.stack([(_hits(ours, image_of) - _hits(theirs, image_of)).sum(axis=1) for ours, theirs in pairs], axis=1)
