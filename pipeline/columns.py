@@ -1,4 +1,4 @@
-"""Readers of Parquet, CSV and JSON lines: columns of the kinds asked for, or one sentence that names the file."""
+"""Readers of Parquet, CSV and JSON lines: columns of requested kinds, or one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Parquet:
     path: Path
     file: pq.ParquetFile
     columns: pa.Schema | None
-    """What is needed, `list_` for lists of one length; None: whatever there is."""
+    """Required columns, `list_` for lists of one length; None: all that there are."""
     nullable: Collection[str]
     remedy: str
 
@@ -31,7 +31,7 @@ class Parquet:
 
     @property
     def group_rows(self) -> list[int]:
-        """How many rows each row group has."""
+        """Number of rows in each row group."""
         return [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
 
     def read(self) -> pa.Table:
@@ -43,7 +43,7 @@ class Parquet:
             return self._fitted(self.file.read_row_group(group, names or self._names))
 
     def batches(self, rows: int, names: Collection[str] | None = None) -> Iterator[pa.Table]:
-        """Up to `rows` rows at a time."""
+        """Iterate over blocks of up to `rows` rows."""
         with _reading_parquet(self.path, self.columns, self.remedy):
             for batch in self.file.iter_batches(rows, columns=names or self._names):
                 yield self._fitted(pa.Table.from_batches([batch]))
@@ -67,10 +67,10 @@ def open_parquet(
     nullable: Collection[str] = (),
     remedy: str = "",
 ) -> Iterator[Parquet]:
-    """A Parquet file that has columns of these kinds (`fitted`), but for `optional` ones.
+    """Open a Parquet file that has columns of these kinds (`fitted`), except for `optional` ones.
 
     Raises:
-        ValueError: here where columns lack or are of other kinds; where rows are read, for what these hold.
+        ValueError: on opening if columns are missing or of other kinds; on reading for invalid values.
     """
     with _reading_parquet(path, columns, remedy):
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -82,7 +82,7 @@ def open_parquet(
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
-    """Columns of a Parquet file, in these kinds (`fitted`)."""
+    """Read columns of a Parquet file, in these kinds (`fitted`)."""
     with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
         return file.read()
 
@@ -95,7 +95,7 @@ def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iter
 
 
 def csv_columns(path: Path, *, delimiter: str = ",") -> list[str]:
-    """The names in the first line of a CSV file."""
+    """Read the names in the first line of a CSV file."""
     with csv.open_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter)) as file:
         return list(file.schema.names)
 
@@ -108,18 +108,18 @@ def parse_csv(
     nullable: Collection[str] = (),
     delimiter: str = ",",
 ) -> pa.Table:
-    """Columns of a CSV file, in these kinds (`fitted`), but for `optional` ones; text stays as it stands."""
+    """Read columns of a CSV file, in these kinds (`fitted`), except for `optional` ones; text stays unchanged."""
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
     options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
     columns = _without_lacking(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns, nullable)
-    return table.select(columns.names).cast(columns)  # of no rows, a CSV tells no kinds
+    return table.select(columns.names).cast(columns)  # a CSV without rows has no types
 
 
 def parse_json_lines(path: Path) -> pa.Table:
-    """The objects of a file of JSON lines as rows. Not by Arrow, whose reader damaged lines can crash."""
+    """Read the objects of a JSON lines file as rows. Not by Arrow, whose reader damaged lines can crash."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -135,11 +135,11 @@ def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Sc
 
 
 def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
-    """Columns of a table in these kinds; integers become any numbers that hold them, floats no narrower ones.
+    """Cast columns of a table to these kinds; integers may be of any type that holds them, floats no narrower.
 
     Raises:
-        ValueError: for columns that lack or are of other kinds, numbers out of range, and empty values but in those
-            that are `nullable`; a list is never empty.
+        ValueError: for missing columns or other kinds, numbers out of range, and empty values except in `nullable`
+        columns; a list is never empty.
     """
     kinds = fitting_kinds(table.schema, columns)
     for name in columns.names:
@@ -153,7 +153,7 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
 
 
 def fitting_kinds(found: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """The kinds that `fitted` gives columns of a file; refused where they do not fit."""
+    """Kinds that `fitted` gives the columns of a file; refused if they do not fit."""
     if wrong := [name for name in columns.names if found.names.count(name) != 1]:
         raise ValueError(f"its columns are {found.names}, and {wrong[0]!r} must be one of them")
     kinds = {field.name: _fitting_kind(found.field(field.name).type, field.type) for field in columns}

@@ -1,6 +1,6 @@
-"""One reader for each format: what a file holds, checked, or one sentence that names the file.
+"""One checked reader for each file format; a bad file raises one sentence that names it.
 
-Nothing that is read is executed, and nothing is allocated for a size that a header claims and the file has not.
+Nothing that is read is executed, and no memory is allocated for a size that a header claims but the file lacks.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 @contextmanager
 def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
-    """Whatever fails inside becomes one sentence: that `path` is not there, may not be read, or is no `what`.
+    """Turn any failure inside into one sentence: `path` is missing, may not be read, or is no `what`.
 
     Raises:
         FileNotFoundError, PermissionError: named as such.
-        OSError: for what the machine cannot do now, which says nothing of the file; too little memory is one.
+        OSError: for failures of the machine, such as too little memory, which say nothing about the file.
         ValueError: everything else, with the remedy.
     """
     advice = f"; {remedy}" if remedy else ""
@@ -53,19 +53,19 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
         raise FileNotFoundError(f"{error.filename or path} does not exist{advice}.") from None
     except PermissionError as error:
         raise PermissionError(f"{error.filename or path} may not be read (permission denied).") from None
-    except Exception as error:  # of parsers, whose errors are of any kind where a file is hostile
+    except Exception as error:  # parsers raise errors of any kind on hostile files
         number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
-        if number not in (None, errno.EINVAL):  # those of pyarrow have none; zipfile seeks where a header says
+        if number not in (None, errno.EINVAL):  # pyarrow's have none; zipfile seeks to where a header points
             raise OSError(number, os.strerror(number), str(path)) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON].rstrip(".")
         raise ValueError(f"{path} is damaged or not {what} ({visible(reason)}){advice}.") from None
 
 
 def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
-    """The array of a `.npy` file as a memory map, read-only or copy-on-write; nothing of it is unpickled.
+    """Open the array of a `.npy` file as a memory map, read-only or copy-on-write; nothing is unpickled.
 
     Raises:
-        ValueError: for a file that is cut short, holds Python objects or is no `.npy` file.
+        ValueError: if the file is cut short, holds Python objects or is no `.npy` file.
     """
     with reading(path, "a .npy file of numbers", PLAIN_ARRAY):
         with path.open("rb") as file:
@@ -77,7 +77,7 @@ def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
 
 
 def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[np.ndarray]:
-    """Arrays of an `.npz` file as numpy.savez writes them, in memory."""
+    """Read arrays of an `.npz` file, as numpy.savez writes them, into memory."""
     found: list[np.ndarray] = []
     with reading(path, f"an .npz file of {' and '.join(names)}", remedy), zipfile.ZipFile(path) as archive:
         for name in names:
@@ -91,7 +91,7 @@ def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[n
 
 
 def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """The shape, order and kind of the array in a file of `size` bytes, all of which it takes."""
+    """Read the shape, order and dtype of the array, which must fill a file of `size` bytes."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"version {version} of the format is unknown")
@@ -108,16 +108,16 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
 
 
 def read_json(path: Path, kind: type[Kind] | GenericAlias, *, remedy: str = "") -> Kind:
-    """A JSON file whose content is of a kind: a type, or a TypedDict; more keys than it names are kept."""
+    """Read a JSON file whose content is of a kind: a type, or a TypedDict; additional keys are kept."""
     with reading(path, "the JSON file that is needed", remedy):
         return parse_json(path.read_bytes(), kind)
 
 
 def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
-    """A JSON text whose content is of a kind.
+    """Parse a JSON text whose content is of a kind.
 
     Raises:
-        ValueError: for a text that is no JSON, a number that is not finite, and a value of another kind, by its place.
+        ValueError: for invalid JSON, a number that is not finite, and a value of another kind, with its place.
     """
 
     try:
@@ -128,8 +128,8 @@ def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
 
 
 def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
-    """The content, if it is of a kind; else an error that says where it is not."""
-    from pydantic import ValidationError  # not above: who reads arrays alone starts without it
+    """Return the content if it is of the kind; otherwise raise an error that names the place."""
+    from pydantic import ValidationError  # imported here: those who read arrays alone start without it
 
     try:
         _adapter(cast(Any, kind)).validate_python(content, strict=True)
@@ -141,13 +141,13 @@ def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file."""
+    """Read a TOML file."""
     with reading(path, "a TOML file"):
         return parse_toml(path.read_bytes().decode("utf-8-sig"))
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """A TOML text; its whole numbers have 64 bits."""
+    """Parse a TOML text; its integers have 64 bits."""
     try:
         content = tomllib.loads(text)
         _check_integers(content)

@@ -1,1 +1,1 @@
-"""Pages on this machine to look through negative tables and runs, and to mark negatives that are true matches."""
+"""Local web pages to look through negative tables and runs, and to mark negatives that are true matches."""

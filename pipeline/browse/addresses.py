@@ -1,4 +1,4 @@
-"""What an address names, which part of a long list it asks for, and where else it leads."""
+"""Addresses of the pages: the row, the part of a list and the choices that they name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Item = TypeVar("Item")
 Kind = Literal["image", "caption"]
 DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}
 OTHER: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
-"""What an anchor of a kind lists."""
+"""Kind of the items that an anchor lists."""
 KEPT = ("q", "page", "table", "run", "beside", "show")
 LONGEST = 9
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page of `total` things; the first is page 1.
+    """One page of `total` items; the first is page 1.
 
     >>> Page(2, total=5, size=2).cut("abcde")
     'cd'
@@ -42,7 +42,7 @@ class Page:
 
     @property
     def start(self) -> int:
-        """How many things are on the pages before."""
+        """Number of items on the pages before."""
         return (self.number - 1) * self.size
 
     def cut(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -50,7 +50,7 @@ class Page:
 
 
 def named_row(album: Album, kind: Kind, given: str) -> int:
-    """A row of the album's split, or a page that says which there are."""
+    """Find a row of the album's split, or show a page with the existing ones."""
     count = album.split.image_count if kind == "image" else album.split.caption_count
     number = _whole(given)
     if number is None or number >= count:
@@ -59,12 +59,12 @@ def named_row(album: Album, kind: Kind, given: str) -> int:
 
 
 def asked_page(total: int, size: int) -> Page:
-    """The page that the address asks for, the first if none."""
+    """Read the page number from the address; the first by default."""
     return Page(_asked_number("page", 1), total, size)
 
 
 def asked_numbers(name: str, opened: Sequence[object]) -> list[int]:
-    """Which of several the address names, the first if none, and which beside it."""
+    """Read one number of several from the address, the first by default, and the one to compare with."""
     numbers = [_asked_number(name, 0)]
     if request.args.get("beside"):
         numbers.append(_asked_number("beside", 0))
@@ -75,7 +75,7 @@ def asked_numbers(name: str, opened: Sequence[object]) -> list[int]:
 
 
 def asked_choice(asked: Mapping[str, str], name: str, known: Collection[str]) -> str:
-    """One of the known values."""
+    """Read a choice from the address; it must be a known value."""
     given = asked.get(name, "")
     if given not in known:
         abort(400, f"{name}={given[:40]}: choose one of {', '.join(filter(None, known))}.")
@@ -83,7 +83,7 @@ def asked_choice(asked: Mapping[str, str], name: str, known: Collection[str]) ->
 
 
 def here(**changes: Any) -> str:
-    """This page's address with other choices; None leaves one out."""
+    """Address of this page with other choices; None removes one."""
     chosen = {name: request.args[name] for name in KEPT if name in request.args}
     kept = {name: value for name, value in {**chosen, **changes}.items() if value is not None}
     return url_for(request.endpoint or "start", **(request.view_args or {}), **kept)

@@ -1,4 +1,4 @@
-"""The application, on this machine alone: who may ask, errors, and the server."""
+"""The web application, reachable from this machine alone: access, errors, and the server."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ HEADERS = {
 }
 LARGEST_FORM = 1 << 16
 PATIENCE, LONGEST = 10.0, 30.0
-"""Seconds that a client may be silent, and that it may take for its request."""
+"""Seconds of silence allowed to a client, and seconds for its whole request."""
 
 
 class _Handler(WSGIRequestHandler):
-    """Ends connections that are silent or slow, and keeps what clients do wrong off the terminal."""
+    """Ends silent or slow connections, and keeps client errors off the terminal."""
 
     timeout = PATIENCE
 
@@ -61,7 +61,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def create_app(source: Source, matches: Matches | None, port: int) -> Flask:
-    """The application that answers on this port; without tables there is nothing to mark."""
+    """Create the application for this port; without tables nothing can be marked."""
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
     app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
@@ -78,7 +78,7 @@ def create_app(source: Source, matches: Matches | None, port: int) -> Flask:
 
 
 def _guard(app: Flask, port: int) -> None:
-    """Refuse requests under other names (a page elsewhere whose name leads here), and what other pages post."""
+    """Refuse requests under other host names (foreign names may resolve to this machine), and posts of other pages."""
     hosts = [f"{name}:{port}".removesuffix(":80") for name in (HOST, "localhost")]
     token = secrets.token_urlsafe()
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_FORM
@@ -114,7 +114,7 @@ def _show_errors(app: Flask) -> None:
 
 
 def open_server(source: Source, matches: Matches | None, port: int) -> BaseWSGIServer:
-    """A server that answers many at a time, for port 0 on any free one; `serve_forever` ends with Ctrl-C."""
+    """Open a server with concurrent requests, on any free port if it is 0; `serve_forever` ends with Ctrl-C."""
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One anchor's list of a table, and every list that a candidate is in, without reading the whole table."""
+"""One anchor's list of a table, and all lists with a given candidate, without reading the whole table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from aoq.pipeline.tables.screens.view import judged_groups, read_judged
 KEPT_GROUPS = 4
 KEPT_LISTINGS = 16
 LISTING = np.dtype([("place", np.int64), ("anchor", np.int64), ("score", np.float32)])
-"""Where a candidate is a negative."""
+"""A place of a candidate among the negatives."""
 
 Group = TypeVar("Group")
 
 
 class ListFile:
-    """One direction of a table and of its view, read by row groups; every page that is read is checked."""
+    """One direction of a table and of its view, read by row groups; every page is checked as it is read."""
 
     def __init__(self, table: Path, direction: Direction, manifest: Mapping[str, Any], view: Path | None) -> None:
         self.direction = direction
@@ -57,7 +57,7 @@ class ListFile:
         return numbered(self._path, rows, self._starts[group])
 
     def _find_listings(self, candidate: int) -> np.ndarray:
-        """The LISTINGs, by place, then by anchor."""
+        """Find the LISTINGs, by place, then by anchor."""
         found = [np.empty(0, LISTING)]
         with open_lists(self._path) as file:
             for group, start in enumerate(self._starts[:-1]):
@@ -69,12 +69,12 @@ class ListFile:
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
-    """The first row of each row group, and the number of all rows."""
+    """First row of each row group, and the number of all rows."""
     return [0, *np.cumsum(counts).tolist()]
 
 
 def _by_row(starts: Sequence[int], read: Callable[[int], Group]) -> Callable[[int], tuple[Group, int]]:
-    """Finds the row group that a row is in, and which of its rows it is; what was read last is kept."""
+    """Find a row's row group and its position there; the group read last is cached."""
     kept = lru_cache(KEPT_GROUPS)(read)
 
     def find(row: int) -> tuple[Group, int]:

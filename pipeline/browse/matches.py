@@ -1,4 +1,4 @@
-"""The pairs that people mark as true matches, in the file of known matches that screens read."""
+"""Pairs that people mark as true matches, in the file of known matches that screens read."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CAPTION, IMAGE = PAIRS.names
 class Matches:
     """Pairs of an image and a caption of the training split, by row; the file is made with the first of them.
 
-    What others write into the file meanwhile is seen and kept, and so are columns of theirs. A lock beside the file has
-    one process mark at a time.
+    Changes by others, and their columns, are kept. A lock beside the file lets one process
+    mark at a time.
     """
 
     def __init__(self, path: Path, images: int, captions: int) -> None:
@@ -41,17 +41,17 @@ class Matches:
         return len(self._pairs())
 
     def __contains__(self, pair: object) -> bool:
-        """Whether the image and the caption are marked."""
+        """Return whether the image and the caption are marked."""
         return pair in self._pairs()
 
     def mark(self, image: int, caption: int, *, is_match: bool) -> None:
-        """Put the pair into the file, or take it out; the file is written whole or not at all."""
+        """Add the pair to the file, or remove it; the file is written whole or not at all."""
         with writing_in(self.path.parent), self._lock:
             if ((image, caption) in self._read()) != is_match:
                 write_atomically(self.path, EDITORS[self.path.suffix](self.path, caption, image, is_match))
 
     def _pairs(self) -> frozenset[tuple[int, int]]:
-        """Read again where the file is another than before."""
+        """Read the pairs, again if the file has changed."""
         there = self.path.stat() if self.path.exists() else None
         stamp = there and (there.st_ino, there.st_mtime_ns, there.st_size)
         if stamp != self._stamp:
@@ -98,4 +98,4 @@ def _json(path: Path, caption: int, image: int, is_match: bool) -> bytes:
 
 
 EDITORS: dict[str, Callable[[Path, int, int, bool], bytes]] = {".csv": _csv, ".parquet": _parquet, ".json": _json}
-"""The content of a file with one pair more or less, by its ending; everything else in it stays."""
+"""Writers of a file with one pair added or removed, by extension; everything else in it stays."""

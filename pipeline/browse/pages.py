@@ -1,4 +1,4 @@
-"""The pages: pictures, search, an anchor's lists, where an item is listed, marking, and what runs answer to queries."""
+"""The pages: pictures, search, an anchor's lists, the lists with an item, marking, and runs' answers to queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILTERS: dict[str, tuple[str, Callable[[Negative], bool]]] = {
     "duplicate": ("near-duplicate or same text", lambda negative: bool(negative.duplicate)),
     "left": ("without flags", lambda negative: not negative.flags),
 }
-"""What a list can be narrowed to besides a rule's flags and MARKED: a title, and what is kept."""
+"""Filters of a list besides rules' flags and MARKED: a title, and a predicate."""
 MARKED = "marked"
 
 
@@ -39,20 +39,20 @@ class Look(NamedTuple):
     table: OpenTable
     inspection: Inspection
     chosen: list[Negative]
-    """Those that the filter leaves."""
+    """Negatives that the filter leaves."""
     ranks: dict[int, int]
-    """The rank of every listed candidate, by row."""
+    """Rank of every listed candidate, by row."""
 
 
 def filters(tables: Sequence[OpenTable]) -> dict[str, str]:
-    """What these tables' lists can be narrowed to, with a title for each."""
+    """Filters of these tables' lists, with a title for each."""
     rules = [rule for table in tables for rule in table.rules]
     general = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
     return {**general, **{rule: f"flag: {rule}" for rule in rules}, MARKED: "marked as true matches"}
 
 
 def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, matches: Matches) -> Look:
-    """Inspect the whole list, since filters ask for what its negatives say."""
+    """Inspect the whole list, since filters depend on the negatives' details."""
     listed = table.lists[DIRECTIONS[kind]][anchor]
     places = np.flatnonzero(listed.negative_ids >= 0)
     inspection = inspect_list(listed, train.split, places, table.store)
@@ -76,7 +76,7 @@ class Answer(NamedTuple):
 
 
 def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
-    """All candidates, best first; of equal scores the right ones come last, as recalls count them."""
+    """All candidates, best first; ties put right ones last, as recalls count them."""
     split = run.album.split
     scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
     is_right = np.isin(np.arange(len(scores)), split.answers_of(DIRECTIONS[kind], query))
@@ -86,7 +86,7 @@ def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
 
 
 def add_common_pages(app: Flask, source: Source) -> None:
-    """The start, and the addresses under /picture."""
+    """Add the start page, and the addresses under /picture."""
     albums = {album.key: album for album in (source.train, *(run.album for run in source.evaluations)) if album}
 
     @app.get("/")
@@ -105,7 +105,7 @@ def add_common_pages(app: Flask, source: Source) -> None:
 
 
 def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matches: Matches) -> None:
-    """The addresses under /search, /image, /caption and /mark: about the training split and its tables."""
+    """Add the addresses under /search, /image, /caption and /mark: the training split and its tables."""
 
     @app.get("/search")
     def search() -> str:
@@ -143,12 +143,12 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
             abort(400, "a mark leads back to a page of this server only.")
         is_match, answer = asked_choice(form, "match", ("yes", "no")) == "yes", redirect(back, 303)
-        matches.mark(image, caption, is_match=is_match)  # last: whatever is refused has written nothing
+        matches.mark(image, caption, is_match=is_match)  # last: a refused request must not have written anything
         return answer
 
 
 def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
-    """The addresses under /queries and /query: about the evaluation split, and what one or two runs answer."""
+    """Add the addresses under /queries and /query: the evaluation split, and the answers of one or two runs."""
 
     @app.get("/queries")
     def queries() -> str:

@@ -1,4 +1,4 @@
-"""Captions found by their words."""
+"""Search of captions by words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT_RESULTS = 8
 
 
 class CaptionSearch:
-    """All words of a query, in any order and case, each at the start of a word.
+    """Finds captions with all words of a query, in any order and case, each at the start of a word.
 
     In scripts without spaces, and in emoji, a word may start anywhere.
 
@@ -24,7 +24,7 @@ class CaptionSearch:
         self.rows = lru_cache(KEPT_RESULTS)(self._rows)
 
     def _rows(self, query: str) -> Sequence[int]:
-        """The rows of the captions; none for no words."""
+        """Rows of the captions; none for an empty query."""
         words = set(_folded(query).split())
         found: Sequence[int] = range(len(self._texts)) if words else ()
         for word in words:
@@ -38,5 +38,5 @@ def _folded(text: str) -> str:
 
 
 def _start(word: str) -> str:
-    """What must stand before a word: no letter, where words have spaces between them."""
+    """Pattern for what must precede a word: no letter, in scripts with spaces between words."""
     return "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"

@@ -1,4 +1,4 @@
-"""What is open to browse: the training split with the tables on it, and evaluations with their queries."""
+"""Data open to browsing: the training split with its tables, and evaluations with their queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NamedChain = tuple[str, Chain]
 
 @dataclass(frozen=True)
 class Album:
-    """A split with its pictures, and its captions to search."""
+    """A split with its pictures and a search of its captions."""
 
     key: str
     split: Split
@@ -43,22 +43,22 @@ class Album:
 
     @classmethod
     def of(cls, folder: Path, split: Split) -> Album:
-        # Named after the folder too: browsers keep pictures, and another data set's may come from the same port.
+        # The name includes the folder: browsers cache pictures, and another data set may be served from the same port.
         key = f"{split.name}-{digest([str(folder), split.ids])[:8]}"
         return cls(key, split, Thumbnails(folder, split), CaptionSearch(split.captions))
 
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A negative table, with the view of it that the runs' screen made, if it did."""
+    """A negative table, with the view by the runs' screen if there is one."""
 
     runs: tuple[str, ...]
-    """Those that train on it as this view sees it."""
+    """Runs that train on it under this view."""
     teacher: str
-    """Whose scores they are."""
+    """Model whose scores they are."""
     lists: Mapping[Direction, ListFile]
     rules: tuple[str, ...]
-    """The rules of the view."""
+    """Rules of the view."""
     store: EmbeddingStore | None
 
     @property
@@ -78,7 +78,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Source:
-    """What is open; all tables are of one training split."""
+    """Everything that is open; all tables belong to one training split."""
 
     train: Album | None
     tables: tuple[OpenTable, ...]
@@ -86,7 +86,7 @@ class Source:
 
 
 def open_source(asked: Sequence[NamedChain]) -> Source:
-    """Open what there is of experiments, named with their overrides; refuse what cannot stand side by side."""
+    """Open the existing artefacts of experiments, named with their overrides; refuse data that do not go together."""
     listed, evaluated = [], []
     for named, chain in asked:
         experiment, override = split_member(named)
@@ -120,14 +120,14 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
         users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
     train = Album.of(owner.folder, open_train_split(owner))
     tables = tuple(_open_table([name for name, _ in each], each[0][1], train.split) for each in users.values())
-    # Look once: what is compiled and imported for it takes seconds, which no page should take.
+    # Warm up once: compiling and importing takes seconds, too long for a page.
     tokenise("it's")
     inspect_list(tables[0].lists["i2t"][0], train.split, np.empty(0, np.int64), tables[0].store)
     return train, tables
 
 
 def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
-    """The table that the runs of these names share."""
+    """Open the table that the runs of these names share."""
     owner = chain.owner("hard_negatives")
     folder = owner["hard_negatives"].opened() / "table"
     manifest = read_manifest(folder)
@@ -147,7 +147,7 @@ def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
 
 
 def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
-    """Runs of the same queries share an album."""
+    """Open the evaluations; runs with the same queries share an album."""
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
         album = next((there.album for other, there in opened if same_queries(other, chain)), None)

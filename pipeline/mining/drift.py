@@ -1,6 +1,6 @@
-"""How far a model has drifted from a table that another one made, or an earlier state of its own.
+"""Drift of a model from a table that another one, or an earlier state of its own, made.
 
-AOQ bets that it has not. Making the lists again that no longer hold is `refresh`.
+AOQ assumes that there is none. `refresh` makes outdated lists again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from aoq.pipeline.tables.table import NegativeTable
 
 @dataclass(frozen=True)
 class Drift:
-    """How one direction's lists differ from the model's own, on sampled anchors."""
+    """Difference between one direction's lists and the model's own, on sampled anchors."""
 
     anchors: int
     lists: Difference
-    """The table's lists and the model's own; `most_changed` are rows of the table."""
+    """Table's lists against the model's own; `most_changed` are rows of the table."""
     above_positive: float | None
-    """The fraction of the table's negatives that the model scores at least as high as the anchor's lowest positive."""
+    """Fraction of the table's negatives that the model scores at least as high as the anchor's lowest positive."""
     above_positive_then: float | None
     """The same fraction by the table's own scores."""
 
@@ -44,7 +44,7 @@ def measure_drift(
     depth: int | None = None,
     seed: int = 0,
 ) -> dict[Direction, Drift]:
-    """Search `anchors` of each direction in full with the model, and hold its lists beside the table's."""
+    """Search `anchors` of each direction in full with the model, and compare its lists with the table's."""
     model.eval()
     found = {}
     for direction in DIRECTIONS:
@@ -69,7 +69,7 @@ def _search(
     anchors: Int64[np.ndarray, " anchors"],
     listed: np.ndarray,
 ) -> tuple[NegativeLists, NegativeLists]:
-    """The anchors' lists as the model sees them: its own best, and those of the table."""
+    """Score the anchors' lists with the model: its own best, and those of the table."""
     shape = listed.shape
     ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
     lowest, theirs = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
@@ -93,7 +93,7 @@ def _tiles(
     direction: Direction,
     anchors: Int64[np.ndarray, " anchors"],
 ) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"], Bool[np.ndarray, "anchors tile"]]]:
-    """Candidates, rising; the anchors' similarities to them; and which are the anchors' own."""
+    """Iterate over candidates, rising, with the anchors' similarities to them and a mask of the anchors' own."""
     split = pairs.split
     if direction == "i2t":
         codes = encode_images(model, pairs, device, anchors)

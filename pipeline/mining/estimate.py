@@ -1,4 +1,4 @@
-"""What mining will take, said beforehand: a piece of the problem is mined, and what that took is scaled by counts."""
+"""Estimate of the cost of mining: a piece of the problem is mined, and its cost is scaled by counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aoq.pipeline.search.vectors import check_vectors
 LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 WARM_UP = 64
-"""Rows of either side that are mined before the clock starts: code is compiled then."""
+"""Rows of either side that are mined before the clock starts, because code is compiled then."""
 
 Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
 
@@ -32,19 +32,19 @@ class Estimate:
     search: str
     why: str
     operations: float | None
-    """Floating-point operations; None where an index decides."""
+    """Floating-point operations; None if they depend on an index."""
     seconds: Mapping[str, float]
-    """By step; empty where an index decides."""
+    """Seconds by step; empty if they depend on an index."""
     memory_bytes: int
-    """Beyond the vectors."""
+    """Memory beyond the vectors."""
     vector_bytes: int
-    """Mapped; the system keeps in memory of them what fits."""
+    """Bytes of the mapped vectors; the system caches what fits."""
     work_bytes: int
     table_bytes: int
 
 
 def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> Estimate:
-    """Mine a piece in the same proportions, and scale what each step took by its operations.
+    """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
     `vectors` stand in for those of a problem that has none yet (`unknown_vectors`).
     """
@@ -70,7 +70,7 @@ def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> E
 
 
 def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:
-    """Vectors that take no memory, to say a problem's shape, and random unit vectors for a piece of it."""
+    """Vectors without memory, for a problem's shape, and random unit vectors for a piece of it."""
     rng = np.random.default_rng(0)
     drawn = [
         rng.standard_normal((min(count, most), dimensions), dtype=np.float32)
@@ -89,12 +89,12 @@ def _shape(problem: Problem) -> dict[str, int]:
 
 
 def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
-    """The problem of fewer vectors: its h are less by as much, so that tiles and lists keep their proportions."""
+    """Cut a smaller problem; its h shrink in proportion, so that tiles and lists keep their proportions."""
     if problem.one_set:
         captions = images
     positives = problem.positives[(problem.positives < [len(images), len(captions)]).all(axis=1)]
     most = [int(np.bincount(column, minlength=1).max()) for column in positives.T]
-    if most[0] + problem.one_set >= len(captions) or most[1] >= len(images):  # somebody has no negative among so few
+    if most[0] + problem.one_set >= len(captions) or most[1] >= len(images):  # some anchor would have no negative
         positives, most = positives[:0], [0, 0]
     depths = []
     for size, candidates, own in zip(map(problem.size, DIRECTIONS), (captions, images), most, strict=True):
@@ -133,9 +133,9 @@ def _vector_count(problem: Problem) -> int:
 
 
 def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
-    """What the time of each step grows with: vectors, the search's operations, the lists' entries.
+    """Quantities that each step's time grows with: vectors, the search's operations, the lists' entries.
 
-    A step of a direction that is left out has no operations and is none.
+    Steps of a direction that is left out have no operations and are dropped.
     """
     operations = {step: cost for step, cost in (backend.costs(problem) if backend.costs else {}).items() if cost}
     vectors = float(_vector_count(problem))

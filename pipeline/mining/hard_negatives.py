@@ -1,4 +1,4 @@
-"""Mining vectors that are in memory: `aoq.hard_negatives`."""
+"""Mine vectors in memory: `aoq.hard_negatives`."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def hard_negatives(
     `image_of`, caption n belongs to image n. Or give any corpus: `queries` (Q, D), `documents` (N, D) and `positives`:
     an (n, 2) array of rows (query, document), or a list of document rows for each query. A query may have several
     positives, a document none. Without `documents` the queries are one set: none is its own negative, and positives
-    count both ways. Similarities do, too, so the lists of both directions are the same ones: `t2i` is `i2t`.
+    count both ways. Similarities are symmetric too, so both directions have the same lists: `t2i` is `i2t`.
 
-    `h` is the length of the lists, or two lengths: of the lists of images (queries), and of those of captions
+    `h` is the length of the lists, or a pair: for lists of images (queries), and for lists of captions
     (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
-    already; "dot" takes them as they are. `search` is a backend of `aoq mine`; all but `faiss:…` are exact. Tensors may
-    lie on any device; the search runs on the CPU, or on GPUs where FAISS sees some.
+    already; "dot" leaves them unchanged. `search` is a backend of `aoq mine`; all but `faiss:…` are exact. Tensors may
+    lie on any device; the search runs on the CPU, or on GPUs if FAISS sees some.
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
     `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of
-    a row's positives, NaN where it has none. The lists equal those that `aoq mine` writes of the same vectors.
+    a row's positives, NaN if it has none. The lists equal those that `aoq mine` writes of the same vectors.
 
-    Raises ValueError where vectors are zero or not finite, sides do not fit each other, or h leaves too few candidates.
+    Raises ValueError if vectors are zero or not finite, sides do not fit each other, or h leaves too few candidates.
 
     >>> table = hard_negatives([[1.0, 0.0], [0.0, 1.0]], [[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1], h=1)
     >>> table.i2t.negative_ids.tolist(), table.t2i.negative_ids.tolist()
@@ -86,7 +86,7 @@ def hard_negatives(
 
 
 def _array(given: Any) -> np.ndarray:
-    """In host memory, in the precision it is given in; numpy has no bfloat16."""
+    """Bring an array into host memory in its own precision; numpy has no bfloat16."""
     if isinstance(given, torch.Tensor):
         given = given.detach().cpu()
         return np.asarray(given.float() if given.dtype == torch.bfloat16 else given)
@@ -94,7 +94,7 @@ def _array(given: Any) -> np.ndarray:
 
 
 def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
-    """Give float32 in memory, of norm 1 where a cosine is wanted."""
+    """Convert to float32 in memory, of norm 1 for a cosine."""
     array = _array(given)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
@@ -113,7 +113,7 @@ def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"
 
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
-    """The length of the lists of each side."""
+    """Length of the lists of each side."""
     two = [h, h if both else 0] if np.ndim(h) == 0 else list(h)
     if len(two) != 2 or any(isinstance(one, bool) or not isinstance(one, (int, np.integer)) for one in two):
         raise ValueError(f"h is {h!r}; give a whole number, or two: for the lists of the first side and of the second.")
@@ -134,7 +134,7 @@ def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " c
 
 
 def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
-    """Rows (query, document); of queries `alone` none are needed."""
+    """Rows (query, document); none are needed for queries `alone`."""
     if given is None and not alone:
         raise ValueError("say which documents are true of which queries: positives; [] if none is.")
     if isinstance(given, (np.ndarray, torch.Tensor)):
@@ -158,7 +158,7 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
 
 
 def _no_lists(rows: int) -> NegativeLists:
-    """The lists of a direction that was left out: of length 0."""
+    """Lists of length 0, for a direction that was left out."""
     return NegativeLists(
         np.empty((rows, 0), np.int32), np.empty((rows, 0), np.float32), np.full(rows, np.nan, np.float32)
     )

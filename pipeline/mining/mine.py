@@ -1,4 +1,4 @@
-"""The global similarity pass: embeddings in, a negative table out, unit by unit."""
+"""Mine: embeddings in, a negative table out, in units of work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
 
 ONE_SET = ["items"]
-"""What the rows of one set are called, where nobody names them."""
+"""Default name of the rows of one set."""
 
 
 def mine(
@@ -32,9 +32,9 @@ def mine(
     run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> None:
-    """Write the table to the folder `output`; finished units of the same search in `work` are kept and used.
+    """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
-    They stay there until whoever publishes the table deletes them: a kill until then costs no search.
+    They stay until the table's publisher deletes them, so a kill until then costs no search.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
     """
@@ -53,5 +53,5 @@ def mine(
         )
         for direction in problem.directions
     }
-    shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
+    shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
     write_table(output, provenance, made, problem.positives)

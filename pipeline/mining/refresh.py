@@ -1,6 +1,6 @@
 """A search with a new model that keeps the lists of an earlier table where they still hold.
 
-How far a model has moved from a table is measured by `drift`; here lists are made.
+`drift` measures how far a model has moved from a table; this module makes lists.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from aoq.pipeline.tables.statistics import common_by_depth
 def refresh(earlier: Path, below: float) -> Backend:
     """Search an anchor again only if less than the fraction `below` of its list's top half stays there.
 
-    The others keep their lists of the table `earlier`, with the new scores, and in their order. Kept lists are not
-    certified: nothing beside them was looked at.
+    The other anchors keep their lists of the table `earlier`, with new scores and in their order. Kept lists are not
+    certified: nothing else was searched.
     """
     return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
@@ -35,7 +35,7 @@ def refresh(earlier: Path, below: float) -> Backend:
 def fraction_staying(
     lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
 ) -> Float64[np.ndarray, " anchors"]:
-    """The fraction of each list's top half that stays there when the list is ordered anew.
+    """Fraction of each list's top half that stays there when the list is reordered.
 
     >>> fraction_staying(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
     array([0.5])

@@ -1,7 +1,7 @@
-"""The candidates of a table in the order of a slow model's scores.
+"""Reorder the candidates of a table by a slow model's scores.
 
-The pairs of both directions' shortlists are scored once each, in units that survive a crash. What the shortlists lack
-is estimated: a few anchors are searched in full by the slow model.
+The pairs of both directions' shortlists are scored once each, in units that survive a crash. Recall
+is estimated by searching a few anchors in full with the slow model.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from aoq.pipeline.tables.writing import Made, write_table
 logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-5
-"""The most by which a pair's own score and its score in a matrix may differ."""
+"""Largest difference between a pair's own score and its score in a matrix."""
 
 
 @dataclass
 class Rescoring:
-    """What is to be scored, by whom, and how much of each list is kept."""
+    """Candidates to score, their scorer, and the depth of the lists kept."""
 
     model: MatchingModel
-    """In eval mode, on `device`."""
+    """Model in eval mode, on `device`."""
     pairs: PairData
     shortlist: Shortlist
     h: Mapping[Direction, int]
@@ -52,14 +52,14 @@ class Rescoring:
     _images: tuple[Block, Code] | None = field(default=None, repr=False)
 
     def image_codes(self, block: Block) -> Code:
-        """Those of the last block asked for are kept."""
+        """Encode a block of images; the last block's codes are cached."""
         if self._images is None or self._images[0] != block:
             self._images = None
             self._images = block, encode_images(self.model, self.pairs, self.device, np.arange(*block))
         return self._images[1]
 
     def checked(self, direction: Direction) -> Int64[np.ndarray, " anchors"]:
-        """The anchors that are searched in full, rising."""
+        """Anchors that are searched in full, rising."""
         count = len(self.shortlist[direction])
         return np.sort(np.random.default_rng(0).choice(count, min(self.checked_anchors, count), replace=False))
 
@@ -72,7 +72,7 @@ def rerank(
     output: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write the table to the folder `output`; finished units of the same lists in `work` are kept, used, and stay."""
+    """Write the table to the folder `output`; finished units of the same lists in `work` are reused, and stay."""
     job.model.eval()
     work.mkdir(parents=True, exist_ok=True)
     store = Folder(work, digest([provenance, dict(job.h), job.checked_anchors]))
@@ -81,7 +81,7 @@ def rerank(
         unit.do(job, store)
         progress(done, len(units))
     made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
-    shutil.rmtree(output, ignore_errors=True)  # of a run that was cut short
+    shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
     write_table(output, provenance, made, job.shortlist.positives)
 
 
@@ -94,11 +94,11 @@ def _made(job: Rescoring, direction: Direction, store: Store) -> Made:
 
 
 def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
-    """The fraction of a checked anchor's true top h that its list has, on average over the checked anchors."""
+    """Fraction of a checked anchor's true top h that its list has, averaged over the checked anchors."""
     anchors = job.checked(direction)
     parts = [store.read(name)["score"].to_numpy() for name in store.names(f"search-{direction}-")]
     best = -np.sort(-np.concatenate([part.reshape(len(anchors), -1) for part in parts], axis=1), axis=1)
-    best = best[:, : job.h[direction]]  # -inf where an anchor has fewer negatives
+    best = best[:, : job.h[direction]]  # -inf if an anchor has fewer negatives
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
     found = [
@@ -111,7 +111,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
 
 
 def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Store) -> NegativeLists:
-    """The reranked lists of a block of anchors."""
+    """Reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
     scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
@@ -127,7 +127,7 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Stor
 
 
 def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
-    """Units of work, none of which needs another: listed pairs scored, and sampled anchors searched in full."""
+    """Independent units of work: listed pairs scored, and sampled anchors searched in full."""
     scored = [
         Unit((_scored_name(images, captions),), partial(_score, images, captions))
         for images in job.shortlist.blocks("i2t")
@@ -143,7 +143,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 
 @torch.inference_mode()
 def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
-    """The pairs of two blocks that are to be scored, rising, and their scores."""
+    """Score the pairs of two blocks: the pairs, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, len(job.shortlist.images))
     scores = np.empty(len(keys), dtype=np.float32)
@@ -167,7 +167,7 @@ def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list
 
 @torch.inference_mode()
 def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
-    """The h best negatives' scores of each checked anchor among a block of candidates."""
+    """Find the h best negatives' scores of each checked anchor among a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
     scores = np.empty((len(images), len(captions)), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Which pairs a slow model scores anew: those that either direction lists, and the positives, each once."""
+"""Pairs that a slow model rescores: those that either direction lists, and the positives, each once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from aoq.pipeline.search.problem import Direction, blocks
 from aoq.pipeline.tables.pairs import Pairs, listed_keys, pair_keys
 
 IMAGE_BLOCK, CAPTION_BLOCK = 4096, 2048
-"""A unit of work is the pairs of these many images and captions; the images' codes stay in memory meanwhile."""
+"""Images and captions per unit of work, whose pairs it scores; it keeps the images' codes in memory."""
 PAIR_TILE = 128
 SEARCH_BLOCK = 2048
-"""Candidates of a unit of the full search."""
+"""Candidates per unit of the full search."""
 TILES = {"images": IMAGE_BLOCK, "captions": CAPTION_BLOCK, "pairs": PAIR_TILE, "search": SEARCH_BLOCK}
 
 Block = tuple[int, int]
@@ -22,7 +22,7 @@ Block = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The candidates of every image and of every caption, padded with -1, and the pairs that are true."""
+    """Candidates of every image and of every caption, padded with -1, and the true pairs."""
 
     captions: Int32[np.ndarray, "images depth_captions"]
     images: Int32[np.ndarray, "captions depth_images"]
@@ -32,18 +32,18 @@ class Shortlist:
         return self.captions if direction == "i2t" else self.images
 
     def blocks(self, direction: Direction) -> list[Block]:
-        """Where each unit's anchors start and stop."""
+        """Start and stop of each unit's anchors."""
         return blocks(len(self[direction]), IMAGE_BLOCK if direction == "i2t" else CAPTION_BLOCK)
 
     def keys(self, images: Block, captions: Block) -> Int64[np.ndarray, " pairs"]:
-        """The pairs to score of two blocks, each as image * captions + caption, rising."""
+        """Pairs of two blocks to score, each as image * captions + caption, rising."""
         found = [self._inside("i2t", images, captions), self._inside("t2i", captions, images)]
         own = self.positives
         inside = ((own >= [images[0], captions[0]]) & (own < [images[1], captions[1]])).all(axis=1)
         return np.unique(np.concatenate([*found, pair_keys(own[inside, 0], own[inside, 1], len(self.images))]))
 
     def row_keys(self, direction: Direction, block: Block) -> Int64[np.ndarray, "anchors depth"]:
-        """The listed pairs of a block of anchors; padding gives no key of any pair."""
+        """Listed pairs of a block of anchors; padding gives the key of no pair."""
         ids, anchors = self[direction][slice(*block)], np.arange(*block)[:, None]
         return np.where(ids < 0, -1, listed_keys(direction, anchors, ids, len(self.images)))
 

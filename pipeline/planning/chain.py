@@ -1,4 +1,4 @@
-"""The chain of artefacts an experiment consists of; `aoq.pipeline.planning.planner` plans it."""
+"""The chain of artefacts of an experiment; `aoq.pipeline.planning.planner` plans it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
 
 LONGEST_NAME = 200
-"""Characters in the name of a folder: file systems take 255 bytes."""
+"""Characters in a folder's name; file systems allow 255 bytes."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Every artefact of one experiment, by stage, in the order they are made; with the experiment itself.
+    """Every artefact of one experiment, by stage, in the order of their making; and the experiment itself.
 
-    A stage is what the experiment uses an artefact for; the artefact's own `stage` is what made it. The `control`, the
+    A stage is an artefact's use in the experiment; the artefact's own `stage` is what made it. The `control`, the
     second round's student, schedule and seed on the online loss alone, is made as a first round, and is the teacher's
     own where that has the same schedule.
     """
@@ -32,19 +32,19 @@ class Chain:
     """The precomp folder the experiment reads."""
     stages: Mapping[str, Artifact]
     teacher: Chain | None = None
-    """The experiment whose table the student trains on, where the table is not its own."""
+    """Experiment with the table that the student trains on, unless the table is its own."""
     start: Artifact | None = None
-    """The training whose weights the student starts from, where it is fine-tuned."""
+    """Training whose weights the student starts from, if it is fine-tuned."""
     members: tuple[Member, ...] = ()
-    """The experiments that an ensemble, or a table that is not mined, is made of; `experiment` is then that of one of
+    """Experiments that an ensemble, or a table that is not mined, is made of; `experiment` is then that of one of
     them, under another name."""
     table: Rerank | Fusion | Refresh | None = None
-    """How the members make the table, in place of [mining]."""
+    """Recipe of the table from the members, instead of [mining]."""
     weights: tuple[float, ...] | None = None
-    """One weight for each member of an ensemble; None weighs all alike."""
+    """One weight for each member of an ensemble; None means equal weights."""
 
     def owner(self, stage: str) -> Chain:
-        """The chain that has the stage: this one, or its teacher's where the table comes from a teacher."""
+        """Chain that has the stage: this one, or its teacher's if the table comes from a teacher."""
         if stage in self.stages:
             return self
         if self.teacher is None:
@@ -53,7 +53,7 @@ class Chain:
         return self.teacher.owner(stage)
 
     def found(self, stage: str) -> Artifact | None:
-        """The stage's artefact, of this chain or its teacher's, if there is such a stage."""
+        """Artefact of the stage, of this chain or its teacher's, if there is such a stage."""
         if stage in self.stages or self.teacher is None:
             return self.stages.get(stage)
         return self.teacher.found(stage)
@@ -67,17 +67,17 @@ class Chain:
 
     @property
     def trains_on_table(self) -> bool:
-        """Whether the second round draws offline negatives, or batches, from a table."""
+        """Return whether the second round draws offline negatives, or batches, from a table."""
         trains = "second_round" in self.stages and self.experiment.weights is None
         return trains and self.experiment.uses_table
 
 
 @dataclass(frozen=True)
 class Member:
-    """An experiment that another, a study or a report is made of."""
+    """An experiment that another one, a study or a report includes."""
 
     asked: str
-    """The experiment as it is named, with an override after `@` if need be: "f30k_vsrn@seed=1"."""
+    """The experiment by name, with an optional override after `@`: "f30k_vsrn@seed=1"."""
     chain: Chain
     stage: str
     """The stage that is needed of it."""
@@ -88,12 +88,12 @@ class Member:
 
     @property
     def run(self) -> str:
-        """The name of its folder below `runs/`."""
+        """Name of its folder below `runs/`."""
         return run_name(*split_member(self.asked))
 
 
 class Depths(NamedTuple):
-    """How many captions an image's list keeps, and how many images a caption's."""
+    """Length of images' lists (captions kept), and of captions' lists (images kept)."""
 
     captions: int
     images: int
@@ -103,11 +103,11 @@ class Depths(NamedTuple):
         return cls(section.h_captions, section.h_images)
 
     def named(self, option: str) -> dict[str, int]:
-        """The depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
+        """Give the depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
         return {f"{option}_{side}": depth for side, depth in self._asdict().items()}
 
     def check_within(self, there: Depths, where: str, keeps: str, remedy: str = "", *, option: str = "h") -> None:
-        """Refuse lists longer than those that are `there`, which `keeps` names."""
+        """Refuse lists longer than those that are `there`, as kept by `keeps`."""
         for side, depth, most in zip(self._fields, self, there, strict=True):
             if depth > most:
                 remedy = remedy or f"lower it, or raise h_{side} where it is made"
@@ -115,22 +115,22 @@ class Depths(NamedTuple):
 
 
 def table_depths(chain: Chain) -> Depths:
-    """The depths of the table that the chain has or trains on."""
+    """Depths of the table that the chain has or trains on."""
     owner = chain.owner("hard_negatives")
     made = owner.table or owner.experiment.mining
-    assert made is not None  # what else gave the owner its table
+    assert made is not None  # nothing else can have made the owner's table
     return Depths.of(made)
 
 
 def table_owner(chain: Chain) -> Chain | None:
-    """The chain that has the table that this one has or trains on; None where it needs none."""
+    """Chain with the table that this one has or trains on; None if it needs none."""
     if "hard_negatives" in chain.stages:
         return chain
     return table_owner(chain.teacher) if chain.teacher else None
 
 
 def check_same_data(name: str, one: Chain, other: Chain) -> None:
-    """Refuse a table of other training data: its rows are those of one training split."""
+    """Refuse a table of other training data: its rows belong to one training split."""
     ours, theirs = (
         [
             chain["dataset"].ingredients["splits"]["train"],
@@ -148,7 +148,7 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
 
 
 def same_queries(one: Chain, other: Chain) -> bool:
-    """Whether both are evaluated on the same images and captions, counted alike."""
+    """Return whether both are evaluated on the same images and captions, counted alike."""
 
     def asked(chain: Chain) -> list[Any]:
         dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
@@ -159,13 +159,13 @@ def same_queries(one: Chain, other: Chain) -> bool:
 
 
 def split_member(member: str) -> tuple[str, str]:
-    """The experiment and the override that a member of an ensemble names: "f30k_vsrn@seed=1"."""
+    """Split an ensemble's member into the experiment and its override: "f30k_vsrn@seed=1"."""
     name, _, override = member.partition("@")
     return name, override
 
 
 def run_name(experiment: str, override: str = "") -> str:
-    """The folder below `runs/` for an experiment, and one of its own for each override of it."""
+    """Name the folder below `runs/` of an experiment; each override has one of its own."""
     name = Path(experiment).stem
     if override:
         name += f"@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}"

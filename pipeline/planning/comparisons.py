@@ -1,6 +1,6 @@
-"""Planning what compares runs: a report, and a study.
+"""Plan comparisons of runs: a report, or a study.
 
-Every cell of a study is an experiment with an override, so common stages have one key and are made once.
+Every cell of a study is an experiment with an override, so common stages have one key and are computed once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlannedReport:
-    """Experiments, each with an override after `@` if need be, and the page about them."""
+    """Experiments, each with an optional override after `@`, and the page about them."""
 
     members: tuple[Member, ...]
     artifact: Artifact
 
 
 def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedReport:
-    """`runs` as they are typed: "demo; demo@seed=1"; without what draws the page, nothing is made for it."""
+    """Plan a report of `runs` as typed: "demo; demo@seed=1"; inputs of the page alone are not computed."""
     for package in ("jinja2", "matplotlib"):
         import_extra(package, "report", "a report")
     asked = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
@@ -72,13 +72,13 @@ class PlannedStudy:
 
     study: Study
     asked: str
-    """The study's name, or its file, as it was given."""
+    """The study's name or file, as given."""
     cells: tuple[Cell, ...]
     artifact: Artifact
 
 
 def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> PlannedStudy:
-    """Every cell's chain; the data must be there, nothing else."""
+    """Plan every cell's chain; only the data must exist."""
     study = load_study(name)
     cells = tuple(_cells(study, data_root, artifact_root))
     _check(study, cells)
@@ -123,9 +123,9 @@ def _base(study: Study, model: str, member: str) -> Experiment:
 
 
 def _with_numbers(change: Change, base: Experiment) -> Change:
-    """The change, where another loss keeps the margins and other numbers of the one whose place it takes.
+    """Add to the change the margins and other numbers of the loss that another one replaces.
 
-    They belong to the range of the model's scores rather than to the loss.
+    They depend on the range of the model's scores rather than on the loss.
     """
     second_round = change.get("second_round")
     if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
@@ -133,10 +133,10 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
     loss = second_round["loss"]
     try:
         section = LossSection.kind(str(loss.get("name", "")))
-    except ValueError:  # the experiment says so better
+    except ValueError:  # the experiment has the better message
         return change
     here = base.student.loss.model_dump(exclude={"name"})
-    online = here.get("margin", here.get("margin_online"))  # with offline negatives it has the other name
+    online = here.get("margin", here.get("margin_online"))  # with offline negatives its name differs
     kept = {
         number: value
         for number, value in {"margin": online, "margin_online": online, **here}.items()
@@ -146,7 +146,7 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
 
 
 def _check(study: Study, cells: tuple[Cell, ...]) -> None:
-    """Arms are compared query by query, so they must be asked the same; those that are one training are named."""
+    """Check that arms have the same queries, as they are compared query by query; name those that are one training."""
     first: dict[str, Cell] = {}
     trained: dict[tuple[str, int, str], str] = {}
     for cell in cells:
@@ -156,6 +156,6 @@ def _check(study: Study, cells: tuple[Cell, ...]) -> None:
                 "baseline, so they cannot be compared; make it a model of its own."
             )
         arm = trained.setdefault((cell.model, cell.seed, cell.artifact.key), cell.arm)
-        if arm != cell.arm and cell.seed == study.seeds[0]:  # a typing error in one of them, or a default written out
+        if arm != cell.arm and cell.seed == study.seeds[0]:  # a typing error in one of them, or an explicit default
             twins = study.name, arm, cell.arm, cell.model
             logger.warning("study %r: arms %r and %r of model %r are the same training", *twins)

@@ -1,4 +1,4 @@
-"""The artefact of each stage, with what shapes it and so its key; options that do nothing have no part in keys."""
+"""Artefact of each stage, and its key from what shapes it; options without effect stay out of keys."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from aoq.pipeline.data.phrases import annotation_path
 from aoq.pipeline.digests import file_sha256, known_sha256
 
 VERSIONS = {"hard_negatives": 2}
-"""The version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
+"""Version of a stage's code, or of another way to make a table or a student (`rerank`, `fusion`, `refresh`,
 `co_teaching`); raised from 1 when it changes results."""
 LATER_WORLD = {"detail", "feature_noise", "pictures"}
 LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin", "batches", *BATCHES}
 LATER_CO_TEACHING = {"start_up", "precision"} | {
     name for name, field in Schedule.model_fields.items() if field.default is None
 }
-"""Options that came later: they have no part in keys while they are not used."""
+"""Options added later; they stay out of keys while unused."""
 
 
 @dataclass(frozen=True)
 class Recipes:
-    """The artefacts below `root`, of what lies below `data_root`."""
+    """Artefacts below `root`, made from data below `data_root`."""
 
     data_root: Path
     root: Path
@@ -68,15 +68,15 @@ class Recipes:
         return folder, stages
 
     def _prepared(self, source: Source) -> dict[str, Any]:
-        """What a source holds, wherever it lies, and what is made of it."""
-        from aoq.pipeline.prepare.request import Request, source_fingerprint  # not above: most experiments have none
+        """Content of a source, wherever it lies, and the recipe of what is made from it."""
+        from aoq.pipeline.prepare.request import Request, source_fingerprint  # late: most experiments have none
 
         later = set() if source.pack else {"pack"}
         made = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"} | later)
         return {**made, "content": source_fingerprint(Request.of_section(source, self.data_root))}
 
     def _noise(self, noise: Noise | None) -> dict[str, Any]:
-        """The noise's part of the key: none where no pair is moved."""
+        """The noise's part of the key; empty if no pair is moved."""
         if noise is None or not noise.moves_pairs:
             return {}
         if noise.file is not None:
@@ -84,7 +84,7 @@ class Recipes:
         return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
 
     def mined(self, experiment: Experiment, mining: Mining, dataset: Artifact) -> dict[str, Artifact]:
-        """A first round, trained or imported, its embeddings, and their table: whichever exact search found it.
+        """A first round, trained or imported, its embeddings, and their table, whichever exact search finds it.
 
         An encoder takes the first round's place.
         """
@@ -107,7 +107,7 @@ class Recipes:
         return self.artifact("hard_negatives", {**values(mining), **exact}, embeddings)
 
     def imported(self, experiment: Experiment, option: str, file: str, dataset: Artifact) -> Artifact:
-        """Weights that stand in for training."""
+        """Imported weights in place of a training."""
         ingredients = {**_model(experiment), "weights_sha256": self._sha256(option, file)}
         return self.artifact("first_round", ingredients, dataset)
 
@@ -141,11 +141,11 @@ class Recipes:
         return self.artifact("screen", ingredients, table)
 
     def table(self, way: str, ingredients: Mapping[str, Any], *upstream: Artifact) -> Artifact:
-        """A table that is made of others, or by a student."""
+        """A table made from others, or by a student."""
         return self.artifact("hard_negatives", {way: ingredients}, *upstream, way=way)
 
     def evaluation(self, experiment: Experiment, folder: Path, *scored: Artifact, **mean: Any) -> Artifact:
-        """Metrics on the split and all that is known of it; `mean` is an ensemble's."""
+        """Metrics on the split and its annotations; `mean` belongs to an ensemble."""
         options = values(experiment.evaluation)
         data = experiment.dataset
         is_known = data.folder is None or options["split"] in (data.train, data.dev)
@@ -153,7 +153,7 @@ class Recipes:
         shaped = {**options, "content": content, **mean}
         if content is not None and reads_photographs(experiment):
             shaped["photographs"] = _photographs(folder, options["split"])
-        if data.folder is None:  # known by its key, and need not be there yet
+        if data.folder is None:  # known by its key; it need not exist yet
             truth = {"truth": 1} if data.demo is not None else {}
             return self.artifact("evaluation", shaped | truth, *scored)
         phrases = annotation_path(folder, options["split"])
@@ -171,7 +171,7 @@ class Recipes:
 
 
 def pretrained(name: str) -> dict[str, Any]:
-    """What is on a hub by its name, and what lies in a folder by its files: an encoder, or a tokeniser."""
+    """Identify an encoder or a tokeniser: by name if it is on a hub, by its files if it lies in a folder."""
     library, _, model = name.partition(":")
     if not (folder := Path(model)).is_dir():
         return {"encoder": name}
@@ -180,12 +180,12 @@ def pretrained(name: str) -> dict[str, Any]:
 
 
 def reads_photographs(experiment: Experiment) -> bool:
-    """Whether the model's images are photographs, in place of region features."""
+    """Return whether the model's images are photographs instead of region features."""
     return getattr(experiment.model, "image_tower", None) is not None
 
 
 def _photographs(folder: Path, split: str) -> str:
-    from aoq.pipeline.prepare.photographs import photographs_fingerprint  # not above: most experiments need none
+    from aoq.pipeline.prepare.photographs import photographs_fingerprint  # imported here: most experiments need none
 
     return photographs_fingerprint(folder, split)
 
@@ -193,7 +193,7 @@ def _photographs(folder: Path, split: str) -> str:
 def control_training(training: Training) -> Training:
     """The same schedule and constraints without offline negatives: on the online loss, or on the loss itself.
 
-    Warm-up epochs that are online anyway are no longer told apart, so that equal trainings have equal keys.
+    Warm-up epochs that are online anyway are not distinguished, so that equal trainings have equal keys.
     """
     warmup, loss = list(training.warmup), control_version(training.loss)
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
@@ -203,14 +203,14 @@ def control_training(training: Training) -> Training:
 
 
 def student_training(student: SecondRound) -> SecondRound:
-    """The second round's own schedule: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
+    """The second round's own schedule: fine-tuning has no warm-up and no start-up, as those are for fresh weights."""
     return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
 
 
 def schedule(training: Training) -> dict[str, Any]:
-    """The round's options; those that came later are None, and have no part in keys, while they are not used.
+    """Options of the round; those added later are None while unused, and stay out of keys.
 
-    So has `precision`, while it is float32.
+    So does `precision` while it is float32.
     """
     unheeded = set() if training.is_paced else {"start_up"}
     if training.precision == Training.model_fields["precision"].default:
@@ -219,7 +219,7 @@ def schedule(training: Training) -> dict[str, Any]:
 
 
 def _world(demo: DemoWorld) -> dict[str, Any]:
-    """What a world is made of; options that came later have no part in keys while they are the default."""
+    """Parameters of a generated world; options added later stay out of keys while they have their default."""
     later = {name for name in LATER_WORLD if getattr(demo, name) == DemoWorld.model_fields[name].default}
     return demo.model_dump(mode="json", exclude=later)
 
@@ -238,5 +238,5 @@ def _model(experiment: Experiment) -> dict[str, Any]:
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:
-    """What shapes every training of the experiment's model."""
+    """Everything that shapes every training of the experiment's model."""
     return {**_model(experiment), "seed": experiment.seed}

@@ -1,4 +1,4 @@
-"""The data folder of a chain, opened as the dataset stage read it."""
+"""Open a chain's data folder as the dataset stage read it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aoq.pipeline.inputs import SAMPLED, Verify, take_in
 from aoq.pipeline.planning.chain import Chain
 
 WHOLE = 1 << 30
-"""Arrays up to this many bytes are hashed wholly; larger ones by the blocks of the fingerprint, unless asked."""
+"""Arrays up to this many bytes are hashed whole; larger ones by the fingerprint's blocks, unless requested."""
 
 
 def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
-    """A split of the chain's folder.
+    """Open a split of the chain's folder.
 
     Raises:
-        ValueError: for a file that is not the one that the dataset stage read.
+        ValueError: for a file that differs from the one that the dataset stage read.
     """
     made = next((chain[stage] for stage in ("world", "prepared") if stage in chain.stages), None)
     if made is None:
@@ -30,7 +30,7 @@ def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
 
 
 def take_in_files(chain: Chain, name: str) -> dict[str, str]:
-    """The sha256 of every file of a split, whole, for whoever reads it first."""
+    """Hash every file of a split, whole, on its first reading."""
     paths = present_files(chain.folder, name).values()
     for path in paths:
         take_in(_named(chain, path.name), partial(known_sha256, path))
@@ -49,13 +49,13 @@ def _check(chain: Chain, name: str, verify: Verify) -> None:
 
 
 def _named(chain: Chain, file: str) -> str:
-    """Two folders of one data root may have files of one name."""
+    """Name a file uniquely: two folders of one data root may have files of one name."""
     dataset = chain.experiment.dataset
     return f"data/{dataset.folder or ('prepared' if dataset.source else 'demo')}/{file}"
 
 
 def _fingerprints(chain: Chain) -> dict[str, str]:
-    """What keys say of splits."""
+    """Fingerprints of splits in keys."""
     dataset, evaluation, known = chain.experiment.dataset, chain.stages.get("evaluation"), {}
     if evaluation is not None and evaluation.ingredients.get("content"):
         known[chain.experiment.evaluation.split] = evaluation.ingredients["content"]

@@ -1,6 +1,6 @@
-"""Planning the chain of artefacts an experiment consists of: other experiments first, then what is made of them.
+"""Plan the chain of artefacts of an experiment: other experiments first, then what is made from them.
 
-Imports nothing heavy: the whole chain is planned before anything runs. `keys` says what each stage's key is made of;
+Imports nothing heavy: the whole chain is planned before anything runs. `keys` defines each stage's key;
 `tests/planning/test_keys.py` pins the keys so that a changed default is noticed.
 """
 
@@ -22,7 +22,7 @@ from aoq.pipeline.planning.keys import Recipes, control_training
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
-    """The chain of the experiment `name`; its data must be there, nothing else."""
+    """Plan the chain of the experiment `name`; only its data must exist."""
     asked = f"{name}@{override}" if override else name
     return _Planner(Recipes(data_root, artifact_root), (asked,)).chain(load_experiment(name, override))
 
@@ -31,7 +31,7 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 class _Planner:
     recipes: Recipes
     asked: tuple[str, ...]
-    """The experiment that is planned, last, and those that led to it."""
+    """The experiment to plan, last, and those that led to it."""
 
     def chain(self, experiment: Experiment | Combination) -> Chain:
         if isinstance(experiment, Ensemble):
@@ -43,7 +43,7 @@ class _Planner:
         return self.trained(experiment)
 
     def member(self, what: str, name: str, stage: str) -> Member:
-        """Another experiment, which may carry an override; teachers in a circle would have no end."""
+        """Plan another experiment, with an optional override; refuse teachers in a circle, which would never end."""
         asked = (*self.asked, name)
         if name in self.asked:
             raise ValueError(f"teachers in a circle: {' -> '.join(asked)}")
@@ -53,7 +53,7 @@ class _Planner:
         return Member(name, replace(self, asked=asked).chain(experiment), stage)
 
     def trained(self, experiment: Experiment) -> Chain:
-        """The data, what trains on them, and the evaluation of what was trained."""
+        """Plan the data, what trains on them, and the evaluation of what was trained."""
         recipes, teacher = self.recipes, self.teacher(experiment)
         folder, stages = recipes.data(experiment)
         chain = Chain(experiment, recipes.data_root, folder, stages, teacher)  # and what `stages` gets below
@@ -79,7 +79,7 @@ class _Planner:
         return replace(chain, start=start)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
-        """The chain whose table the student trains on, if not that of a first round of its own."""
+        """Chain with the table that the student trains on, unless it is that of its own first round."""
         if experiment.refresh is not None and experiment.refresh.rounds:
             return self.refreshed(experiment, experiment.refresh)
         if experiment.teacher is None:
@@ -87,8 +87,8 @@ class _Planner:
         return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
-        """The table of the student with one refresh less: searched anew, for all anchors or those whose lists drifted,
-        or reordered where it compares fragments."""
+        """Plan the table of the student with one refresh less: searched anew, for all anchors or where lists drifted,
+        or reordered if it compares fragments."""
         name, override = split_member(self.asked[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
@@ -106,7 +106,7 @@ class _Planner:
         return _combined(title, {"hard_negatives": table}, student.chain, (student,), table=refresh)
 
     def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
-        """The shortlist's candidates in the order of the teacher's scores, as `section` asks for them."""
+        """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
         shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
         teacher = self.member("teacher", rerank.teacher, "second_round")
         if "second_round" not in teacher.chain.stages:
@@ -126,7 +126,7 @@ class _Planner:
         return _combined(name, {"hard_negatives": table}, teacher.chain, (shortlist, teacher), table=rerank)
 
     def fused(self, name: str, fusion: Fusion) -> Chain:
-        """One table of the lists of several."""
+        """Plan one table from the lists of several."""
         members = [self.member("member", member, "hard_negatives") for member in fusion.members]
         first = members[0].chain.owner("hard_negatives")
         seen: dict[str, str] = {}
@@ -143,7 +143,7 @@ class _Planner:
         return _combined(name, {"hard_negatives": table}, first, members, table=fusion)
 
     def ensemble(self, asked: Ensemble) -> Chain:
-        """The evaluation of several experiments together; they must see the same captions the same way."""
+        """Plan the evaluation of several experiments together; they must see the same captions in the same way."""
         members = [self.member("member", member, "second_round") for member in asked.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
@@ -163,7 +163,7 @@ class _Planner:
 
 
 def _data_and_words(chain: Chain) -> dict[str, Any]:
-    """What models must share whose similarities are averaged."""
+    """Properties that models must share before their similarities are averaged."""
     dataset = chain["dataset"]
     worlds = {made.stage: made.key for made in dataset.upstream}
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
@@ -192,7 +192,7 @@ def _table(recipes: Recipes, chain: Chain) -> Artifact:
 
 
 def _start(chain: Chain) -> Artifact | None:
-    """The training whose weights a fine-tuned student starts from, if it does not start afresh."""
+    """Training whose weights a fine-tuned student starts from; None for fresh weights."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     if experiment.student.start != "teacher":
         return chain["control"] if experiment.student.start == "control" else None
@@ -215,7 +215,7 @@ def _start(chain: Chain) -> Artifact | None:
 
 
 def _combined(name: str, made: dict[str, Artifact], data: Chain, members: Sequence[Member], **how: Any) -> Chain:
-    """A chain of what is made of the members, and of what makes the data of `data`."""
+    """Chain of the artefacts made from the members, and of those that make the data of `data`."""
     experiment = data.experiment.model_copy(update={"name": name})
     stages = {stage: data.stages[stage] for stage in ("world", "prepared", "dataset") if stage in data.stages}
     return Chain(experiment, data.data_root, data.folder, stages | made, members=tuple(members), **how)

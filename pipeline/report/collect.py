@@ -1,4 +1,4 @@
-"""What a report says of its runs, read from their artefacts; what is not there yet is None, and the page has a gap."""
+"""Collect a report's content from artefacts; missing parts are None and leave a gap in the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
-"""The bootstraps' seed: a report of the same runs says the same."""
+"""Seed of the bootstraps, so that a report of the same runs is reproducible."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Scored:
     intervals: dict[str, Interval]
     cross_ranks: Int64[np.ndarray, " intervals"]
     evaluation: dict[str, Any]
-    """Its manifest, with what was measured beyond the pairs."""
+    """Manifest of the evaluation, with measurements beyond the pairs."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Run:
     name: str
     chain: Chain
     split: Split
-    """The one that it is evaluated on."""
+    """The evaluation split."""
     scored: Scored | None
     is_baseline: bool
-    """The run that others are compared with: the first control, or the first run."""
+    """True for the run that others are compared with: the first control, or the first run."""
     gain: Comparison | None
-    """Over the baseline, where both answered the same queries."""
+    """Gain over the baseline, if both answered the same queries."""
 
     @property
     def trains(self) -> bool:
@@ -62,7 +62,7 @@ class Run:
 
 
 def _is_control(chain: Chain) -> bool:
-    """Whether the run trains as its own control does."""
+    """Return whether the run trains as its own control does."""
     control = chain.stages.get("control")
     return control is not None and control.key == chain["second_round"].key
 
@@ -94,19 +94,19 @@ def _score(chain: Chain, split: Split) -> Scored | None:
 
 
 def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
-    """What evaluations measured beyond the pairs, by run, where they did."""
+    """Collect an evaluation's measurements beyond the pairs, by run, if there are any."""
     return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
 
 
 def training_lines(run: Run) -> list[dict[str, Any]]:
-    """The log of the run's training, finished or not."""
+    """Read the log of the run's training, finished or not."""
     artifact = run.chain["second_round"]
     log = (artifact.opened() if artifact.exists() else artifact.work) / "metrics.jsonl"
     return read_metrics(log) if log.is_file() else []
 
 
 def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
-    """Every artefact that a run rests on, once, with the runs that share it; and controls, where they were made."""
+    """List every artefact that a run depends on, once, with the runs that share it; controls too, if they were made."""
     found: dict[Path, tuple[Artifact, list[str]]] = {}
     for run in runs:
         made = [artifact for stage, artifact in run.chain.stages.items() if artifact.exists() or stage == "evaluation"]
@@ -118,7 +118,7 @@ def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
 
 
 def _lineage(artifact: Artifact) -> Iterator[Artifact]:
-    """What it was made of, and then itself."""
+    """The artefacts that it was made of, then itself."""
     for upstream in artifact.upstream:
         yield from _lineage(upstream)
     yield artifact

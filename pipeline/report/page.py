@@ -1,4 +1,4 @@
-"""One self-contained HTML page about any number of runs."""
+"""A report: one self-contained HTML page about any number of runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOSSES = {"retrieval_loss", "online"}
 
 
 def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel) -> str:
-    """The page about experiments by name."""
+    """Render the page about experiments by name."""
     runs = collect_runs(named)
     colours = {run.name: colour for run, colour in zip(runs, cycle(COLOURS), strict=False)}
     counts = {run.name: run.scored.cross_ranks for run in runs if run.scored}
@@ -71,7 +71,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
 
 
 def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
-    """Every figure of the logs that any run has, all runs on one axis."""
+    """Plot every figure of the logs that some run has, all runs on one axis."""
     logs = {run.name: training_lines(run) for run in runs if run.trains}
     plots = []
     for figure, title in COURSE.items():

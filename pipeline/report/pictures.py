@@ -1,4 +1,4 @@
-"""What people look at: images with what a table, a run or a word says of them, as the page's template reads it."""
+"""Examples for the page's template: images with their tables, runs' answers and word attention."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
 TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
 ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 FAR = 50
-"""Runs do not differ more on a query that one of them answers further down."""
+"""Ranks beyond this count as equally far when runs are compared on a query."""
 
 
 def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
-    """The negative tables that runs train on, each once for each screen of it, with the runs."""
+    """Describe the negative tables that runs train on, once for each screen of them, with the runs."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         owner, screen = table_owner(run.chain), run.chain.stages.get("screen")
@@ -47,7 +47,7 @@ def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
 
 
 def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any]:
-    """Both directions of a table: what it is, its scores, and some of its lists; and what the screen takes of it."""
+    """Describe both directions of a table: its figures, its scores, some lists, and what the screen flags."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
     directions: dict[Direction, dict[str, Any]] = {}
     for direction, title in TITLES.items():
@@ -64,7 +64,7 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
 
 
 def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """What the first runs that answered the same queries find: at most two, side by side."""
+    """Show the answers of the first runs with the same queries: at most two, side by side."""
     scored = [run for run in runs if run.scored and (run.is_baseline or run.gain)][:2]
     if not scored:
         return None
@@ -73,7 +73,7 @@ def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Queries on which the runs differ most, then others, the first of a seeded shuffle.
+    """Select the queries on which the runs differ most, then others, the first of a seeded shuffle.
 
     Each is a row, with every run's answers: their rows, scores, and whether they are right.
     """
@@ -94,9 +94,9 @@ def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, d
 
 
 def attended(runs: Sequence[Run], open_model: OpenModel) -> Iterator[dict[str, Any]]:
-    """Captions over their images: how much each word attends to each box, from 0 to 1.
+    """Show captions over their images: how much each word attends to each box, from 0 to 1.
 
-    None of a run whose words do not attend, or whose regions have no boxes; nor of images without a picture.
+    Skipped for runs whose words do not attend or whose regions have no boxes, and for images without a picture.
     """
     for run in runs:
         split = run.split

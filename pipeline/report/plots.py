@@ -1,4 +1,4 @@
-"""Plots as inline SVG, in the page's own colours, light and dark."""
+"""Plots as inline SVG in the page's colours, light and dark."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from aoq.pipeline.evaluation.retrieval import EDGES
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
-"""Okabe and Ito's, which people tell apart whatever colours they see."""
+"""Palette of Okabe and Ito, distinguishable with any colour vision."""
 INK, RULE = "#123456", "#abcdef"
-"""Stand for the page's text and line colours while a plot is drawn."""
+"""Placeholders for the page's text and line colours while a plot is drawn."""
 FEW = 40
-"""Points of a line that are marked."""
+"""Lines with fewer points have them marked."""
 WIDE = 30
 MOST_SCORES = 200_000
 STYLE: Any = {
@@ -46,7 +46,7 @@ Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 @matplotlib.rc_context(STYLE)
 def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str, *, is_loss: bool = False) -> str:
-    """One line a run; losses that fall by much on a logarithmic axis."""
+    """Plot one line per run; losses that fall by much get a logarithmic axis."""
     figure, axes = _figure()
     for name, (xs, ys) in lines.items():
         axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
@@ -60,7 +60,7 @@ def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str,
 
 @matplotlib.rc_context(STYLE)
 def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colours: Mapping[str, str]) -> str:
-    """Cross-retrieval ranks: grouped bars, in percent of the pairs."""
+    """Plot cross-retrieval ranks as grouped bars, in percent of the pairs."""
     names = [f"{low}" if low + 1 == high else f"{low}–{high - 1}" for low, high in pairwise(EDGES)]
     names.append(f"{EDGES[-1]}+")
     figure, axes = _figure()
@@ -77,7 +77,7 @@ def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colo
 def hardness(
     title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]
 ) -> str | None:
-    """The scores of listed negatives beside those of anchors' lowest-scoring positives; None of a table without any."""
+    """Plot scores of listed negatives and of anchors' lowest-scoring positives; None if a table has none."""
     shown = [("negatives listed", COLOURS[1], _some(negatives)), ("positives", COLOURS[0], _some(positives))]
     both = np.concatenate([scores for *_, scores in shown])
     if not len(both):
@@ -92,7 +92,7 @@ def hardness(
 
 
 def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
-    """Enough of them for a picture."""
+    """Thin scores out to enough for a plot."""
     finite = scores[np.isfinite(scores)]
     return finite[:: max(1, len(finite) // MOST_SCORES)]
 
@@ -103,7 +103,7 @@ def _figure() -> tuple[Figure, Axes]:
 
 
 def _svg(title: str, figure: Figure) -> str:
-    """An <svg> that takes its colours from the page, and its title for those who hear it."""
+    """Write an <svg> with the page's colours, and its title for screen readers."""
     (axes,), file = figure.axes, io.StringIO()
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(fontsize=9)

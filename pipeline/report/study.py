@@ -1,4 +1,4 @@
-"""What the cells of a study came to: a row a training, a line a model and arm over its seeds, and the papers' table."""
+"""Results of a study: a row per training, a line per model and arm over its seeds, and the table as in papers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUS, ESCAPED = str.maketrans("-", "−"), str.maketrans({"|": r"\|"})
 
 
 def read_cell(cell: Cell) -> Row:
-    """Metrics of the evaluation, those of attention among them, and the course of the training."""
+    """Read a cell's metrics, those of attention among them, and the course of its training."""
     training, evaluation = cell.chain["second_round"], cell.chain["evaluation"].manifest()
     manifest, attention = training.manifest(), evaluation.get("attention")
     experiment, override = split_member(cell.asked)
@@ -42,7 +42,7 @@ def read_cell(cell: Cell) -> Row:
 
 
 def _speed(training: Artifact, loss: str) -> Row:
-    """Median steps a second on the loss itself, or of all if warm-up never ended; the seconds of all steps."""
+    """Median steps per second on the loss itself, or overall if warm-up never ended; the seconds of all steps."""
     lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
     own = [line["steps_per_second"] for line in lines if line.get("loss_name") == loss]
     speeds = own or [line["steps_per_second"] for line in lines]
@@ -50,10 +50,10 @@ def _speed(training: Artifact, loss: str) -> Row:
 
 
 def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
-    """Mean and standard deviation over the seeds of each model and arm, and the same of its difference to the baseline.
+    """Mean and standard deviation over the seeds of each model and arm, also of the difference to the baseline.
 
-    A column is one of the study's; `<column>_gain` is the mean of the differences of equal seeds. What is not there yet
-    has no part in it.
+    A column is one of the study's; `<column>_gain` is the mean of the differences of equal seeds. Missing results are
+    left out.
     """
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
@@ -77,7 +77,7 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
 
 
 def _spread(name: str, values: Sequence[float]) -> Row:
-    """Mean and sample standard deviation, None where there are too few."""
+    """Mean and sample standard deviation; None if there are too few values."""
     return {
         name: float(np.mean(values)) if values else None,
         f"{name}_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -85,7 +85,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 
 
 def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The model's block: a header, and of each line means, ± deviations for rsum, gain, interval, speed and time."""
+    """The model's block: a header, and per line means, ± deviations for rsum, gain, interval, speed and time."""
     columns = [NAMES.get(column, column) for column in study.columns]
     table = [["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]]
     for line in summary:
@@ -105,7 +105,7 @@ def _mean(mean: float | None, deviation: float | None, sign: str = "") -> str:
 
 
 def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
-    """All models' blocks, each with the experiment it is about."""
+    """Write all models' blocks, each with the experiment that it is about."""
     parts = [f"# {study.title or study.name}\n"]
     for model, experiment in study.models.items():
         header, *rows = table_of(study, model, summary)

@@ -1,4 +1,4 @@
-"""What round two gains on its control, on dev, and what it costs, in a sentence."""
+"""Verdict on round two: its gain over its control, on dev, and its cost, in a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 
 def gain_on_control(chain: Chain) -> str | None:
-    """What round two gains on the control, where both are there, are two trainings, and have their ranks."""
+    """Describe round two's gain over the control; None unless both exist, are two trainings, and have ranks."""
     rounds = [made for stage in ("second_round", "control") if (made := chain.stages.get(stage)) and made.exists()]
     if len({made.key for made in rounds}) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
         return None
