@@ -1,4 +1,4 @@
-"""The [dataset] and [evaluation] sections: which images and captions, and how they are read."""
+"""The [dataset] and [evaluation] sections: images, captions, and how they are read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class DemoWorld(Section):
     dev_images: Annotated[int, Field(ge=10)] = 500
     seed: int = 0
     detail: Literal["partial", "full"] = "partial"
-    """How much a caption tells of its scene: all (about 3 % are true of another scene too), or a part (about 40 %)."""
+    """Detail of captions: full (about 3 % are true of another scene too), or partial (about 40 %)."""
     feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
-    """The standard deviation of what is added to every feature; an object's own features have about 1.9."""
+    """Standard deviation of the noise on every feature; an object's own features have about 1.9."""
     pictures: bool = False
     """Draw every scene as well, for models whose image tower reads photographs."""
 
 
 class Source(Section):
-    """Photographs and captions that `aoq prepare` makes a dataset folder of; paths start at the data root."""
+    """Photographs and captions from which `aoq prepare` makes a dataset folder; paths start at the data root."""
 
     path: str
     """A table, a JSON file, a folder, or hf:OWNER/NAME."""
@@ -40,21 +40,21 @@ class Source(Section):
     tokens: Literal["patches", "pooled"] = "patches"
     skip_broken: bool = False
     pack: bool = False
-    """Keep the photographs in the folder, for image towers, where they are no files of their own."""
+    """Keep the photographs in the folder, for image towers, if they are not files of their own."""
 
 
 class Noise(Section):
-    """Wrong pairs in the training split; what is evaluated on stays as it is."""
+    """Wrong pairs in the training split; the evaluation splits stay unchanged."""
 
     level: Literal["caption", "image"] = "caption"
     """`caption`: captions are drawn one by one, and their images permuted (NCR, BiCro). `image`: images are drawn, each
-    with all its captions (DECL, L2RM), which is harder. Results of the two are not to be compared."""
+    with all its captions (DECL, L2RM), which is harder. Results of the two are not comparable."""
     ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """The fraction that is drawn; a permutation leaves a few of them where they were."""
+    """Fraction that is drawn; a permutation leaves a few of them in place."""
     seed: Annotated[int, Field(ge=0)] = 0
     file: str | None = None
-    """An .npy below the data root, in place of a draw by `level`, `ratio` and `seed`: of each caption the row of its
-    image, as NCR's noise files have it; or of each image the row of the one its captions go to, as DECL's."""
+    """An .npy below the data root instead of a draw by `level`, `ratio` and `seed`: per caption the row of its image,
+    as in NCR's noise files; or per image the row of the one that gets its captions, as in DECL's."""
 
     @model_validator(mode="after")
     def _says_which(self) -> Noise:
@@ -76,10 +76,10 @@ class Dataset(Section):
     train: str = "train"
     dev: str = "dev"
     train_images: PositiveInt | None = None
-    """Train on this many images, the first of the training split, with their captions; by default on all."""
+    """Train on the first images of the training split, up to this number, with their captions; by default on all."""
     noise: Noise | None = None
     max_regions: PositiveInt | None = None
-    """Keep the first regions of each image only; detectors write them by falling score."""
+    """Keep only the first regions of each image; detectors write them by falling score."""
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     tokeniser: str | None = None

@@ -1,4 +1,4 @@
-"""What an experiment computes: all its sections together."""
+"""The whole configuration of an experiment: all its sections together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOWER_OPTIONS = {
     **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing")},
     "augment": {"image"},
 }
-"""Options of a training, and the towers of which one must be there."""
+"""Training options for towers, each with the towers of which it needs one."""
 TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
 
@@ -29,14 +29,14 @@ class Experiment(Section):
     dataset: Dataset
     model: Model
     teacher: str | None = None
-    """An experiment whose negative table this one trains on, instead of rounds one of its own."""
+    """Experiment with the negative table to train on, instead of first rounds of its own."""
     teacher_weights: str | None = None
-    """Weights of `aoq import-checkpoint`, relative to the data root, in place of a first round."""
+    """Weights of `aoq import-checkpoint`, relative to the data root, instead of a first round."""
     teacher_encoder: str | None = None
-    """A pretrained encoder of photographs and texts, in place of a first round; `[teacher] encoder` is another way to
-    write it."""
+    """A pretrained encoder of photographs and texts instead of a first round; `[teacher] encoder` is another spelling
+    of it."""
     weights: str | None = None
-    """Such weights in place of all training: a model to evaluate, alone or in an ensemble."""
+    """Such weights instead of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
     mining: Mining | None = None
     screen: Screen | None = None
@@ -44,12 +44,12 @@ class Experiment(Section):
     second_round: SecondRound | None = None
     refresh: Refresh | None = None
     co_teaching: CoTeaching | None = None
-    """Two networks trained on noisy pairs, in place of the rounds: without a table, so without a teacher."""
+    """Two networks trained on noisy pairs instead of the rounds; without a table, and so without a teacher."""
     evaluation: Evaluation = Evaluation()
 
     @property
     def student(self) -> SecondRound:
-        """The second round of an experiment that has one; of two networks that are co-taught, what is plain of it."""
+        """The second round of an experiment that has one; for co-taught networks, one of them trained plainly."""
         if self.co_teaching is not None:
             return plain_training(self.co_teaching)
         if self.second_round is None:
@@ -58,7 +58,7 @@ class Experiment(Section):
 
     @property
     def uses_table(self) -> bool:
-        """Whether the student draws offline negatives, or its batches, from a table."""
+        """Return whether the student draws offline negatives, or its batches, from a table."""
         return self.student.loss.draws_offline or self.sampling.batches is not None
 
     @model_validator(mode="before")
@@ -103,7 +103,7 @@ class Experiment(Section):
             )
 
     def _check_towers(self) -> None:
-        """Refuse options of towers where there are none."""
+        """Refuse options for towers if the model has none."""
         sides = {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
         if "image" in sides and self.dataset.demo is not None and not self.dataset.demo.pictures:
             raise ValueError(
@@ -167,7 +167,7 @@ class Experiment(Section):
 
     @staticmethod
     def _check_suspected(screen: Screen, loss: Loss) -> None:
-        """Refuse what would change nothing."""
+        """Refuse options that would have no effect."""
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
             raise ValueError(
                 '[screen] match_prior flags nothing, so suspected = "drop" drops nothing; choose "downweight" or '

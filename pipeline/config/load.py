@@ -1,4 +1,4 @@
-"""Experiments by name: TOML files, changes to them, and mistakes said in the user's own words."""
+"""Load experiments by name: TOML files, changes to them, and errors in the user's own terms."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
 from aoq.pipeline.reading import parse_toml, read_toml
 
 CONFIGS = (Path("configs"), Path(aoq.__file__).parent / "configs")
-"""Where experiments are looked for: those of the current directory go before the shipped ones of the same name."""
+"""Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
 
 B = TypeVar("B", bound=BaseModel)
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
-"""What a file with such a section is, in place of an experiment with rounds."""
+"""Kinds of files without rounds, by the section that marks them."""
 
 
 def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
-    """The names of the experiments in the folders, or of the studies in theirs."""
+    """Names of the experiments in the folders, or of the studies in theirs."""
     return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
 
 
 def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
-    """The experiment in `configs/<name>.toml`, or in the TOML file `name`, of the kind that its sections tell.
+    """Load the experiment in `configs/<name>.toml`, or in the TOML file `name`; its sections tell its kind.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
     """
@@ -41,7 +41,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
 
 
 def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:
-    """What the file says, named after it unless it names itself."""
+    """Validate a file's content; the file's name is the default name."""
     try:
         return kind.model_validate({"name": path.stem, **content})
     except ValidationError as error:
@@ -49,7 +49,7 @@ def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:
 
 
 def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, dict[str, Any]]:
-    """The first TOML file `<name>.toml` in the folders, or the file `name`, and what it says."""
+    """Read the first TOML file `<name>.toml` in the folders, or the file `name`; return its path and content."""
     named = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
     path = next((path for path in named if path.exists()), None)
     if path is not None and not path.stem.strip("."):
@@ -62,7 +62,7 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
 
 
 def parse_override(override: str) -> dict[str, Any]:
-    """The inside of a TOML inline table."""
+    """Parse the inside of a TOML inline table."""
     try:
         return dict(parse_toml(f"override = {{{override}}}")["override"])
     except ValueError as error:
@@ -73,7 +73,7 @@ def parse_override(override: str) -> dict[str, Any]:
 
 
 def override_text(change: Mapping[str, Any]) -> str:
-    """The change as `--override` takes it.
+    """Write the change as `--override` takes it.
 
     >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
     'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
@@ -93,19 +93,19 @@ def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
 
 
 def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with the change's values in place of its own, section by section."""
+    """Merge the change into the content, section by section; the change's values win."""
     result = dict(content)
     for key, value in change.items():
-        # A section that gets a new `name` is another kind of thing: its old options go.
+        # A section with a new `name` is another kind of section: its old options go.
         is_part = isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value
         result[key] = merged(content[key], value) if is_part else value
     return result
 
 
 def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
-    """One sentence per problem, with the section as the user writes it and the keys it allows.
+    """Describe each problem in one sentence, with the section as the user writes it and the keys it allows.
 
-    `content` is what was refused; a section with a `name` allows the keys of its kind.
+    `content` is the refused content; a section with a `name` allows the keys of its kind.
     """
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
@@ -115,10 +115,10 @@ def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str,
             unknown.setdefault(place[:-1], []).append(place[-1])
         elif problem["type"] != "too_short" or not any(
             other != place and other[: len(place)] == place for other, _ in problems
-        ):  # a list with a wrong item is called too short besides: only the valid ones count
-            written = f"{'.'.join(place)}: " if place else ""  # what concerns several sections names them itself
+        ):  # a list with a wrong item is also reported as too short: only the valid items count
+            written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name them themselves
             given = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
-            said = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # as TOML does
+            said = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # TOML's term
             sentences.append(f"{written}{said}{given}")
     for place, keys in unknown.items():
         section = f"[{'.'.join(place)}]" if place else "the top level"
@@ -129,7 +129,7 @@ def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str,
 def _allowed_keys(section: type[BaseModel], place: tuple[str, ...], content: Any) -> list[str]:
     for part in place:
         content = content.get(part) if isinstance(content, Mapping) else None
-        if part in section.model_fields:  # else the key of a table of sections
+        if part in section.model_fields:  # else a key of a table of sections
             choices = _sections_in(section.model_fields[part].annotation)
             section = choices[0] if len(choices) == 1 else section
             if issubclass(section, NamedSection) and isinstance(content, Mapping):

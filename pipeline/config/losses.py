@@ -1,4 +1,4 @@
-"""The `loss` of a round of training."""
+"""The `loss` option of a round of training."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 MARGIN = 0.2
 MARGINS = {"margin": (Margin, MARGIN), "margin_online": (Margin, MARGIN), "margin_offline": (Margin, 0.0)}
-"""The ranges and defaults of a registered loss's margins."""
+"""Ranges and defaults of a registered loss's margins."""
 
 
 class LossSection(NamedSection):
-    """The numbers of a loss: written out here, or for any other of `aoq.pipeline.losses.LOSSES` its keywords."""
+    """Options of a loss: written out here, or the keywords of any other one in `aoq.pipeline.losses.LOSSES`."""
 
     has_offline_terms: ClassVar[bool] = True
-    """Whether it can take offline negatives."""
+    """True if it can take offline negatives."""
     stands_alone: ClassVar[bool] = False
-    """Whether it is a loss without offline negatives too: a first round's, and its own control's."""
+    """True if it is a loss without offline negatives too: in a first round, and as its own control."""
     takes_pace: ClassVar[bool] = True
-    """Whether `start_up` says how hard its online negatives are."""
+    """True if `start_up` sets the hardness of its online negatives."""
     learning: ClassVar[frozenset[str]] = frozenset()
-    """The options that say how its numbers are learnt, and are none of its function's."""
+    """Options for learning its numbers; its function does not take them."""
     mask_positives: bool = True
 
     @property
     def draws_offline(self) -> bool:
-        """Whether it takes offline negatives, where there is a table."""
+        """Return whether it takes offline negatives if there is a table."""
         return self.has_offline_terms
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The keywords of the loss's function, as a training begins with them."""
+        """Keywords of the loss's function at the start of a training."""
         return self.model_dump(exclude={"name", "mask_positives", "companions", "offline_columns", *self.learning})
 
     @property
@@ -46,31 +46,31 @@ class LossSection(NamedSection):
 
     @property
     def online_margin(self) -> float:
-        """The margin of online negatives, or what it is by default where the loss has none."""
+        """Margin of online negatives, or its default if the loss has none."""
         return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))
 
     @property
     def softens(self) -> str:
-        """What becomes softer of an offline negative that may match with probability p; empty if nothing does."""
+        """The part that softens for an offline negative that matches with probability p; empty if none does."""
         return "offline margins are m2 (1 - p)" if getattr(self, "margin_offline", 0.0) else ""
 
     @property
     def makes_triples(self) -> bool:
-        """Whether companions are anchors."""
+        """Return whether companions are anchors."""
         return getattr(self, "companions", None) is not None
 
     @classmethod
     def kind(cls, name: str) -> type[LossSection]:
         if name in SECTIONS:
             return SECTIONS[name]
-        from aoq.pipeline.losses import LOSSES  # not above: planning what is written out here needs no torch
+        from aoq.pipeline.losses import LOSSES  # late: planning losses written out here needs no torch
 
         return _section_of(name, registered("loss", name, LOSSES, SECTIONS))
 
 
 @cache
 def _section_of(name: str, loss: LossKind) -> type[LossSection]:
-    """The function's keywords; margins have their usual ranges and defaults."""
+    """Derive a section from the function's keywords; margins have their usual ranges and defaults."""
     options = {
         option: MARGINS[option] if option in MARGINS and value[1] is ... else value
         for option, value in keyword_options(loss.function).items()
@@ -87,7 +87,7 @@ class OnlineLoss(LossSection):
 class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
-    (pipeline/losses/companions.py). By default companions only make the derived pairs, beside `batch_size` drawn."""
+    (pipeline/losses/companions.py). By default `batch_size` pairs are drawn, and companions only make derived pairs."""
 
     @model_validator(mode="after")
     def _triples_may_meet(self) -> WithCompanions:
@@ -104,7 +104,7 @@ class TwoMargins(LossSection):
 
 
 class OfflineLoss(TwoMargins, WithCompanions):
-    """A loss on offline negatives without further numbers."""
+    """A loss on offline negatives without other numbers."""
 
 
 class AdaptiveLoss(OfflineLoss):
@@ -113,16 +113,16 @@ class AdaptiveLoss(OfflineLoss):
 
 
 class LogitLoss(WithCompanions):
-    """A loss on logits, which are similarities over a temperature: all negatives count, the harder the more."""
+    """A loss on logits, similarities over a temperature: all negatives count, harder ones more."""
 
     stands_alone = True
     takes_pace = False
     learning = frozenset({"learn_temperature"})
     temperature: PositiveFloat = 0.07
     learn_temperature: bool = True
-    """Learn it with the model, from there on; otherwise it stays."""
+    """Learn the temperature with the model, starting at this one; otherwise it stays fixed."""
     offline_columns: bool = True
-    """Whether each anchor's offline negatives are further columns; without them a table gives the batches alone."""
+    """Add each anchor's offline negatives as columns; without them a table only shapes the batches."""
 
     @model_validator(mode="after")
     def _triples_are_of_offline_negatives(self) -> LogitLoss:
@@ -140,7 +140,7 @@ class LogitLoss(WithCompanions):
 
     @property
     def learnt(self) -> dict[str, float]:
-        """What is learnt, where it begins, and its bound."""
+        """Learnt numbers: their start and their bound."""
         return self.model_dump(include={"temperature", "bias", "max_scale"})
 
 
@@ -149,7 +149,7 @@ class InfoNCELoss(LogitLoss):
     max_scale: PositiveFloat = 100.0
     """CLIP's bound: 1 / temperature is learnt up to this."""
     hardness_weight: NonNegativeFloat = 0.0
-    """LLaVE's alpha: a negative of similarity s weighs e^(alpha s). The paper's is 9; 0 weighs all alike."""
+    """LLaVE's alpha: a negative of similarity s has weight e^(alpha s). The paper's is 9; 0 gives equal weights."""
 
     @model_validator(mode="after")
     def _begins_within_its_bound(self) -> InfoNCELoss:
@@ -194,12 +194,12 @@ WarmUp = Literal["sum", "online"]
 
 
 def online_version(loss: LossSection, name: WarmUp = "online") -> OnlineLoss:
-    """The loss without offline negatives that stands in for `loss`: its online margin, its treatment of positives."""
+    """The loss without offline negatives that replaces `loss`: same online margin, same treatment of positives."""
     return OnlineLoss(name=name, margin=loss.online_margin, mask_positives=loss.mask_positives)
 
 
 def control_version(loss: LossSection) -> LossSection:
-    """What a control trains on in place of `loss`: itself without offline negatives, or the online loss."""
+    """The loss that a control trains on instead of `loss`: itself without offline negatives, or the online loss."""
     if not isinstance(loss, LogitLoss):
         return online_version(loss)
     if isinstance(loss, AdaptiveInfoNCELoss):  # without offline negatives nothing adapts

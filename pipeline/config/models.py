@@ -1,4 +1,4 @@
-"""The [model] section: the options of each similarity model, planned without importing any of those written here."""
+"""The [model] section: options of each similarity model, without importing those written out here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Steps = Annotated[PositiveInt, Field(le=1000)]
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
-"""What a constructor takes from the data, or from a class below it."""
+"""Constructor arguments that come from the data, or from a subclass."""
 
 
 class ModelSection(NamedSection):
-    """The options of a model: written out here, or for any other of `aoq.models.MODELS` those of its constructor."""
+    """Options of a model: written out here, or the constructor's for any other one in `aoq.models.MODELS`."""
 
     makes_embeddings: ClassVar[bool] = True
-    """Whether a search index can serve the model; if not, it cannot be the teacher of a table."""
+    """True if a search index can serve the model; if not, it cannot be the teacher of a table."""
     attends: ClassVar[bool] = False
-    """Whether words and regions attend to each other: constraints and attention metrics are for such models."""
+    """True if words and regions attend to each other: constraints and attention metrics need such models."""
 
     @property
     def dimensions(self) -> int:
-        """The length of the vectors that are searched."""
+        """Length of the vectors that are searched."""
         size = getattr(self, "embedding_size", None)
         if size is None:
             raise ValueError(
@@ -42,14 +42,14 @@ class ModelSection(NamedSection):
     def kind(cls, name: str) -> type[ModelSection]:
         if name in SECTIONS:
             return SECTIONS[name]
-        from aoq.models import MODELS  # not above: planning what is written out here needs no torch
+        from aoq.models import MODELS  # late: planning models written out here needs no torch
 
         return _section_of(name, registered("model", name, MODELS, SECTIONS))
 
 
 @cache
 def _section_of(name: str, model: type[MatchingModel]) -> type[ModelSection]:
-    """The keywords that the constructor takes, and through its `**options` those of its base classes."""
+    """Derive a section from the constructor's keywords and, through its `**options`, those of its base classes."""
     from aoq.models.base import EmbeddingModel
 
     options: dict[str, tuple[Any, Any]] = {}
@@ -86,7 +86,7 @@ class VSRN(Encoders):
 
 
 class Fragments(Encoders):
-    """What SCAN and its descendants share: their encoders."""
+    """Options shared by SCAN and its descendants: their encoders."""
 
     makes_embeddings = False
     attends = True

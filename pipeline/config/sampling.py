@@ -1,4 +1,4 @@
-"""The [sampling] section: which of a table's negatives a batch meets."""
+"""The [sampling] section: the table's negatives that a batch uses."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Sampling(Section):
-    """How the sampler draws offline negatives from the table; h_* narrow it to the head of each list."""
+    """Draws of offline negatives from the table; h_* narrow them to the head of each list."""
 
     strategy: Literal["uniform", "coupled", "normal", "weighted"] = "uniform"
     resample: bool = True
     h_captions: PositiveInt | None = None
     h_images: PositiveInt | None = None
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """With `weighted`, as in SimANS: negatives that score this far below the lowest positive come up most."""
+    """With `weighted`, as in SimANS: negatives that score this far below the lowest positive are drawn most."""
     sharpness: PositiveFloat | None = None
-    """With `weighted`: how much more often, exp(-sharpness (g - gap)^2) at a gap of g."""
+    """With `weighted`: weight exp(-sharpness (g - gap)^2) at a gap of g."""
     hardness: Literal["auto"] | PositiveFloat | None = None
-    """Draw what is this many times harder than the hardest in-batch negative, which has rank C / B on average (C
-    candidates, batches of B): lists are cut at rank C / (B hardness), in place of h_*. "auto" cuts at C / (10 B), as
-    `aoq.pipeline.training.drawn_ranks` says."""
+    """Draw negatives this many times harder than the hardest in-batch negative, which has rank C / B on average (C
+    candidates, batches of B): lists are cut at rank C / (B hardness), instead of h_*. "auto" cuts at C / (10 B), as
+    `aoq.pipeline.training.drawn_ranks` explains."""
     hardest: PositiveFloat | None = None
-    """And at most this many times: ranks below C / (B hardest) are left out as well."""
+    """Upper limit of the same factor: ranks below C / (B hardest) are left out as well."""
     windows: Array[Array[Share]] | None = None
-    """The part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
+    """Part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
     one stays."""
 
     batches: Literal["mined"] | None = None
-    """Batches of pairs that are each other's hard negatives, by the table (`aoq.pipeline.batches`); by default at
-    random."""
+    """Batches of pairs that are each other's hard negatives by the table (`aoq.pipeline.batches`); by default
+    random ones."""
     batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
-    """With `batches`, the ranks [start, stop) of captions, from 0, that bring pairs together; by default all."""
+    """With `batches`, the ranks [start, stop) of captions, from 0, that link pairs; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None
-    """With `batches`, how many pairs are close to each other; by default 32."""
+    """With `batches`, the number of pairs close to each other; by default 32."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
     (`aoq.pipeline.losses.guide`)."""
@@ -65,7 +65,7 @@ class Sampling(Section):
 
 
 def check_windows(windows: Sequence[Sequence[float]]) -> None:
-    """Refuse what leaves nothing to draw from."""
+    """Refuse windows that leave nothing to draw from."""
     for window in windows:
         if len(window) != 2 or not 0 <= window[0] < window[1] <= 1:
             raise ValueError(f"a window is [start, stop] with start < stop, from 0.0 to 1.0; got {list(window)}")

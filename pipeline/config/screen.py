@@ -1,4 +1,4 @@
-"""The [screen] section: which negatives of a table are left out, and which are suspected false negatives."""
+"""The [screen] section: negatives of a table that are left out, and those that are suspected false negatives."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Suspected = Literal["drop", "downweight", "soft_margin", "keep"]
 
 
 class Screen(Section):
-    """Rules on the listed pairs, each an image and a caption; a rule that is not set is not asked.
+    """Rules on the listed pairs, each an image and a caption; unset rules are skipped.
 
-    `range_*`, `*_score` and `max_uses` leave negatives out. The other rules make them suspected false negatives, and
-    `suspected` says what becomes of those in training: not drawn (`drop`), drawn the less the more they are suspected
+    `range_*`, `*_score` and `max_uses` leave negatives out. The other rules mark suspected false negatives, and
+    `suspected` decides their use in training: not drawn (`drop`), drawn less the more they are suspected
     (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
     """
 
     range_min: PositiveInt | None = None
-    """Leave out this many of each list's first; ranks are those of the table, from 0."""
+    """Leave out this many negatives at the head of each list; ranks are those of the table, from 0."""
     range_max: PositiveInt | None = None
-    """Leave out all from this rank on."""
+    """Leave out all negatives from this rank on."""
     min_score: float | None = None
-    """Leave out what scores less."""
+    """Leave out negatives with a lower score."""
     max_score: float | None = None
-    """Leave out what scores more."""
+    """Leave out negatives with a higher score."""
     positives: str | None = None
     """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id
     (rows of the data), or json, {caption: [image, ...]}. In an experiment, below the data root."""
@@ -37,36 +37,36 @@ class Screen(Section):
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Flag captions that share at least this fraction of their words with one of the image's own (Jaccard)."""
     caption_similarity: Cosine | None = None
-    """Flag captions at least this similar to one of the image's own, to the teacher."""
+    """Flag captions at least this similar to one of the image's own by the teacher's embeddings."""
     image_similarity: Cosine | None = None
-    """Flag images at least this similar to the caption's own, to the teacher."""
+    """Flag images at least this similar to the caption's own by the teacher's embeddings."""
     mutual_rank: PositiveInt | None = None
-    """Flag pairs of which each is among this many first in the other's list."""
+    """Flag pairs in which each is among the first of the other's list, up to this rank."""
     absolute_margin: NonNegativeFloat | None = None
     """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
     """The same margin as a fraction of that positive's score: 0.05 is NV-Retriever's 95 %."""
     max_uses: PositiveInt | None = None
-    """Keep a candidate in at most this many lists, where it ranks highest, of what the other rules leave."""
+    """Keep a candidate in at most this many lists, those where it ranks highest after the other rules."""
     doubtful_pair: Probability | None = None
     """Flag negatives of a caption whose own pair is right with a lower probability: in an image's list the caption may
     be its own, and in the caption's list any image may."""
     pair_probabilities: str | None = None
-    """What `doubtful_pair` reads: clean_pairs.parquet of an experiment with [co_teaching], columns caption_id and
+    """File for `doubtful_pair`: clean_pairs.parquet of an experiment with [co_teaching], columns caption_id and
     probability. In an experiment, below the data root."""
     judgements: str | None = None
-    """A judge's file, as an MLLM's, in place of weaker rules: the columns caption_id, image_id (rows of the data) and
-    probability, that they match; Parquet, CSV, TSV or JSON lines. In an experiment, below the data root."""
+    """File of a judge, such as an MLLM, that replaces weaker rules: the columns caption_id, image_id (rows of the data)
+    and probability, that they match; Parquet, CSV, TSV or JSON lines. In an experiment, below the data root."""
     judged_match: Probability = 0.5
-    """Flag what the judge finds to match with at least this probability; what is judged lower is cleared."""
+    """Flag pairs that the judge gives at least this probability; pairs that it gives less are cleared."""
     judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None
-    """The lowest and the highest grade, where the file has a column grade in place of probability; in between,
+    """Lowest and highest grade, if the file has a column grade instead of probability; in between,
     probabilities rise linearly."""
     alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Flag this fraction of each list: candidates whose owners are most like the anchor, to the teacher (SaHa)."""
+    """Flag this fraction of each list: candidates with the owners most similar to the anchor, by the teacher (SaHa)."""
     match_prior: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Suspect each negative, without a flag, as far as its score says that it matches, if this fraction of the listed
-    ones do (FNE)."""
+    """Suspect each negative, without a flag, by the probability of its score if this fraction of the listed
+    ones match (FNE)."""
     suspected: Suspected = "drop"
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -87,35 +87,35 @@ class Screen(Section):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules that are set, in the order in which they are asked."""
+        """Rules that are set, in the order in which they are applied."""
         return tuple(name for name in RULES if getattr(self, name) is not None and getattr(self, name) is not False)
 
     @property
     def suspecting(self) -> tuple[str, ...]:
-        """Those of the rules that cast suspicion."""
+        """Set rules that cast suspicion."""
         return tuple(rule for rule in self.rules if rule not in EXCLUSIONS)
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What shapes a view of a table, files by name; not what becomes of suspects."""
+        """Everything that shapes a view of a table, with files by name; the treatment of suspects does not."""
         of_judge = {"judged_match", "judged_grades"} if self.judgements is not None else set()
         shaping = {*self.rules, "pair_probabilities", "match_prior", *of_judge}
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
     def needs_vectors(self) -> bool:
-        """Whether it asks the teacher for more than the table says."""
+        """Return whether it needs the teacher's embeddings."""
         return any(getattr(self, rule) is not None for rule in OF_VECTORS)
 
 
 OPTIONS = ("pair_probabilities", "judged_match", "judged_grades", "match_prior", "suspected")
-"""What is no rule with a flag."""
+"""Options that are not rules with a flag."""
 RULES = tuple(name for name in Screen.model_fields if name not in OPTIONS)
-"""A later rule comes last: views name the rules of their flags, and those of before are still read."""
+"""New rules are added last: views name the rules of their flags, and older views are still read."""
 EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
-"""Rules that leave out; all others cast suspicion."""
+"""Rules that leave negatives out; all others cast suspicion."""
 CERTAIN = ("positives", "same_text")
-"""Rules that no judge overrides: people's word, and the same words."""
+"""Rules that no judge overrides: human judgements, and identical text."""
 OF_VECTORS = ("caption_similarity", "image_similarity", "alike_owners")
 FILES = ("positives", "pair_probabilities", "judgements")
 """Options that name a file."""

@@ -1,4 +1,4 @@
-"""What all sections of an experiment's file are, and kinds of values that several have."""
+"""Base classes of all sections of an experiment's file, and value types that several share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Section(BaseModel):
 
 
 class NamedSection(Section):
-    """A section whose `name` says which of several kinds it is, each a subclass with options of its own."""
+    """A section whose `name` selects one of several kinds, each a subclass with its own options."""
 
     name: str
 
     @classmethod
     @abstractmethod
     def kind(cls, name: str) -> type[NamedSection]:
-        """Find the section of that name; an unknown one is an error with the known ones."""
+        """Find the section of that name; an unknown one is an error that lists the known ones."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -39,7 +39,7 @@ class NamedSection(Section):
         return validate(given) if kind is cls else kind.model_validate(given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By what it says: a derived section's class is in no module, and another process derives it anew."""
+        """Pickle by content: a derived section's class is in no module, and another process derives it anew."""
         (named, *_) = (
             base for base in type(self).__mro__ if getattr(sys.modules[base.__module__], base.__name__, 0) is base
         )
@@ -50,7 +50,7 @@ S = TypeVar("S", bound=NamedSection)
 
 
 def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping[str, Any]) -> T:
-    """What the registry holds by that name; an unknown one is an error with all names, those `written` out first."""
+    """Look up a name in the registry; an unknown one is an error that lists all names, the `written` ones first."""
     if name not in registry:
         known = [*written, *sorted(registry.keys() - written.keys())]
         raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, known))}")
@@ -58,7 +58,7 @@ def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping
 
 
 def derive_section(name: str, base: type[S], options: Mapping[str, Any], **about: bool) -> type[S]:
-    """The section of what a registry holds and has none written out: its `options` with defaults; class variables."""
+    """Derive the section of a registry's entry without one: its `options` with defaults, and class variables."""
     section = create_model(f"{base.__name__}_{name}", __base__=base, **options)
     for variable, value in about.items():
         setattr(section, variable, value)
@@ -66,7 +66,7 @@ def derive_section(name: str, base: type[S], options: Mapping[str, Any], **about
 
 
 def keyword_options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """The type and default (... where there is none) of each keyword-only parameter.
+    """Type and default (... if there is none) of each keyword-only parameter.
 
     >>> def spread(pairs: int, *, margin: float = 0.2, steps: int) -> float: ...
     >>> keyword_options(spread)

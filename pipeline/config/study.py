@@ -1,4 +1,4 @@
-"""What a study compares: one TOML file in configs/studies; mistakes are said in the user's own words."""
+"""The configuration of a study: one TOML file in configs/studies; errors are in the user's own terms."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ METRICS = (
 
 Names = Annotated[Array[str], Field(min_length=1)]
 Change = dict[str, Any]
-"""Changes to an experiment, as its file would say them: {"second_round": {"epochs": 4}}."""
+"""Changes to an experiment, as its file would write them: {"second_round": {"epochs": 4}}."""
 
 
 class Arm(Section):
-    """One way to train; what it changes is all that tells it from another."""
+    """One way to train, defined by its changes alone."""
 
     says: str | None = None
-    """How tables name it; by default its key."""
+    """Name in tables; by default its key."""
     change: Change = Field(default={})
     change_for: dict[str, Change] = Field(default={})
-    """Further changes, for single models."""
+    """Further changes for single models."""
     models: Names | None = None
-    """The models that run it; by default all."""
+    """Models that run it; by default all."""
 
 
 class Study(Section):
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
-    """The folder below `runs/` has this name too."""
+    """Also the name of the folder below `runs/`."""
     title: str = ""
     baseline: str
-    """The arm that all others are compared with, seed by seed."""
+    """Arm that all others are compared with, seed by seed."""
     seeds: Annotated[Array[NonNegativeInt], Field(min_length=1)]
     models: Annotated[dict[str, str], Field(min_length=1)]
-    """The experiment of each, with an override after `@` if need be."""
+    """Experiment of each model, with an optional override after `@`."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
     columns: Names = RECALLS
-    """Metrics of the evaluation that the table shows; a model without one leaves it empty."""
+    """Metrics of the evaluation in the table; a model without one leaves it empty."""
 
     @model_validator(mode="after")
     def _fits(self) -> Study:
@@ -66,7 +66,7 @@ class Study(Section):
         return self
 
     def arms_of(self, model: str) -> list[str]:
-        """The arms that the model runs, the baseline first."""
+        """Arms that the model runs, the baseline first."""
         runs = [name for name, arm in self.arms.items() if arm.models is None or model in arm.models]
         return sorted(runs, key=lambda name: name != self.baseline)
 
@@ -75,5 +75,5 @@ class Study(Section):
 
 
 def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
-    """The study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
+    """Load the study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
     return validated(Study, *read_named("study", name, folders))

@@ -1,4 +1,4 @@
-"""How a negative table is made: [mining], [rerank], [fusion], [refresh]; and [ensemble], with members as a fusion."""
+"""Recipes of a negative table: [mining], [rerank], [fusion], [refresh]; and [ensemble], with members as in a fusion."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Array, Section
 
 EXACT = ("auto", "onepass", "faiss-flat")
-"""The built-in exact searches, known by name: to ask the registry of searches loads torch."""
+"""Built-in exact searches, known by name: the registry of searches would load torch."""
 FACTORY = "faiss:"
 
 
 def _is_approximate(search: str) -> bool:
-    """Ask the registry of searches about a name that is not built in; it refuses an unknown one."""
+    """Look up a name that is not built in; the registry of searches refuses an unknown one."""
     if search in EXACT:
         return False
     if search.startswith(FACTORY) and search != FACTORY:
@@ -31,14 +31,14 @@ def _known(search: str) -> str:
 
 
 class Mining(Section):
-    """How many negatives the table keeps per image (captions) and per caption (images), and who searches."""
+    """Length of the table's lists per image (captions) and per caption (images), and the search."""
 
     h_captions: PositiveInt = 300
     h_images: PositiveInt = 60
     search: Annotated[str, AfterValidator(_known)] = "auto"
-    """`aoq.pipeline.search.backends` describes them; the exact ones all find the same lists."""
+    """A backend (`aoq.pipeline.search.backends`); all exact ones find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
-    """What fraction of the true lists a search that is not exact must find, on sampled anchors."""
+    """Fraction of the true lists that an approximate search must find, on sampled anchors."""
 
     @property
     def is_approximate(self) -> bool:
@@ -47,7 +47,7 @@ class Mining(Section):
 
 class Members(Section):
     members: Annotated[Array[str], Field(min_length=2)]
-    """Experiments, each with an override after `@` if need be: "f30k_vsrn", "f30k_vsrn@seed=1"."""
+    """Experiments, each with an optional override after `@`: "f30k_vsrn", "f30k_vsrn@seed=1"."""
     weights: Array[PositiveFloat] | None = None
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class Members(Section):
 
 
 class Ensemble(Section):
-    """An experiment that trains nothing: the weighted mean of the similarities of several second rounds."""
+    """An experiment without training: the weighted mean of the similarities of several second rounds."""
 
     name: str
     ensemble: Members
@@ -68,19 +68,19 @@ class Ensemble(Section):
 
 
 class Rerank(Section):
-    """The negatives of a table in the order of another model's scores, which may compare fragments."""
+    """The negatives of a table, reordered by another model's scores; the model may compare fragments."""
 
     shortlist: str
-    """The experiment whose table gives the candidates; an override after `@` if need be, as in an ensemble."""
+    """Experiment whose table gives the candidates, with an optional override after `@` as in an ensemble."""
     teacher: str
-    """The experiment whose second round (or imported `weights`) scores them; likewise."""
+    """Experiment whose second round (or imported `weights`) scores them, with an optional override too."""
     h_captions: PositiveInt = 100
     h_images: PositiveInt = 20
     depth_captions: PositiveInt | None = None
-    """How many of each shortlist are scored; by default all."""
+    """Candidates of each shortlist to score; by default all."""
     depth_images: PositiveInt | None = None
     checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
-    """Anchors of each direction that the teacher searches in full, to measure what the shortlist lacks."""
+    """Anchors of each direction that the teacher searches in full, to estimate the shortlist's recall."""
 
     @model_validator(mode="after")
     def _deep_enough(self) -> Rerank:
@@ -94,7 +94,7 @@ class Rerank(Section):
 
 
 class Fusion(Members):
-    """The lists of several tables as one: by ranks, or by scores that were made comparable."""
+    """The lists of several tables as one: fused by ranks, or by scores that were made comparable."""
 
     members: Annotated[Array[str], Field(min_length=2, max_length=8)]
     method: Literal["rank", "score"]
@@ -103,10 +103,10 @@ class Fusion(Members):
 
 
 class Refresh(Section):
-    """A student of embeddings searches the whole training set; one of fragments orders the lists of the first table."""
+    """Refresh of the table: a student of embeddings searches the whole training set, one of fragments reorders."""
 
     rounds: NonNegativeInt = 1
-    """How often the student of the second round searches, and another is trained from scratch on what it finds."""
+    """Number of times that the student searches and another one is trained from scratch on the result."""
     h_captions: PositiveInt = 300
     h_images: PositiveInt = 60
     drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -115,14 +115,14 @@ class Refresh(Section):
 
 
 class Reranking(Section):
-    """An experiment that trains nothing: a negative table, made of another experiment's."""
+    """An experiment without training: a negative table, made from another experiment's."""
 
     name: str
     rerank: Rerank
 
 
 class Fusing(Section):
-    """An experiment that trains nothing: a negative table, made of several experiments'."""
+    """An experiment without training: a negative table, made from several experiments'."""
 
     name: str
     fusion: Fusion

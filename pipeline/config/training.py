@@ -15,7 +15,7 @@ Augmentation = Literal["crop", "flip", "randaugment"]
 
 
 class Constraint(Section):
-    """The paper reports the best of weights 0.1 and 1 with margins 0, 0.1 and 0.2, not which, so none is a default."""
+    """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 was best."""
 
     weight: PositiveFloat
     margin: Margin
@@ -25,9 +25,9 @@ class Constraints(Section):
     """CCR and CCS (`aoq.pipeline.losses.contrastive_content`), in all epochs of the round, warm-up or not."""
 
     ccr: Constraint | None = None
-    """What a fragment attends to is closer to it than the rest."""
+    """Pull a fragment's attended content closer to it than the rest."""
     ccs: Constraint | None = None
-    """What a fragment attends to is closer to it than to another fragment of its item."""
+    """Pull a fragment's attended content closer to it than to another fragment of its item."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Constraints:
@@ -39,43 +39,43 @@ class Constraints(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are set."""
+        """Constraints that are set."""
         return tuple(name for name in ("ccr", "ccs") if getattr(self, name) is not None)
 
 
 class Schedule(Section):
-    """How long and how fast to train: whole epochs."""
+    """Length and rates of a training: whole epochs."""
 
     epochs: PositiveInt
     batch_size: Annotated[int, Field(ge=2)] = 128
     learning_rate: PositiveFloat = 2e-4
     decay_epochs: Array[PositiveInt] = ()
-    """The learning rate is multiplied by `decay` after each of these epochs."""
+    """Epochs after each of which the learning rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     gradient_clip: PositiveFloat = 2.0
     weight_decay: PositiveFloat | None = None
-    """Decoupled from the gradient (AdamW); by default Adam without any."""
+    """Weight decay decoupled from the gradient (AdamW); by default Adam without any."""
     decay_biases: Literal[False] | None = None
     """`false`: biases and norms, which have one dimension, do not decay."""
     schedule: Literal["cosine"] | None = None
-    """`cosine`: the learning rate falls to 0 along half a cosine, in place of `decay_epochs`."""
+    """`cosine`: the learning rate falls to 0 along half a cosine, instead of `decay_epochs`."""
     warmup_steps: PositiveInt | None = None
-    """The learning rate rises linearly over the first of all steps."""
+    """Steps over which the learning rate first rises linearly."""
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """The decay of an exponential moving average of the weights, which is evaluated and kept in their place."""
+    """Decay of an exponential moving average of the weights, which is evaluated and kept in their place."""
     freeze: Array[Literal["image", "text"]] | None = None
-    """The towers whose pretrained weights stay as they are."""
+    """Towers whose pretrained weights stay fixed."""
     layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Each layer of a tower is trained at this share of the rate of the layer above it; the highest at `tower_rate`."""
+    """Ratio of a tower layer's learning rate to that of the layer above; the highest layer has `tower_rate`."""
     gradient_checkpointing: Literal[True] | None = None
-    """Towers compute activations again in the backward pass, in place of keeping them: less memory, more time."""
+    """Recompute towers' activations in the backward pass instead of keeping them: less memory, more time."""
     augment: Array[Augmentation] | None = None
-    """What happens to photographs before an image tower sees them, anew in each epoch: a random crop of at least half
-    of the image; a flip where no caption of it names a side; RandAugment with operations that keep colours."""
+    """Random changes of photographs before an image tower, anew in each epoch: a crop of at least half
+    of the image; a flip unless a caption names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Of the learning rate, the share of a pretrained tower; by default a tenth (VSE∞)."""
+    """Ratio of a pretrained tower's learning rate to the others'; by default a tenth (VSE∞)."""
     precision: Precision = "float32"
-    """In what models encode and compare. It is no setting of the engine, since another gives other weights."""
+    """Precision of encoding and comparing. It is not an engine setting, since another one gives other weights."""
 
     @model_validator(mode="after")
     def _options_are_used(self) -> Schedule:
@@ -87,25 +87,25 @@ class Schedule(Section):
 
 
 class Training(Schedule):
-    """One round of training; an epoch is one visit of every caption, or with companions as anchors of a third of them,
-    in as many steps."""
+    """One round of training. An epoch visits every caption once, or with companions as anchors a third of them,
+    in the same number of steps."""
 
     loss: Loss
     warmup: Array[WarmUp] = ()
-    """The loss of the first epochs, one name each, in place of `loss`; its margin is the online one."""
+    """Losses of the first epochs, one name each, instead of `loss`; their margin is the online one."""
     start_up: StartUp | None = None
-    """`auto`: online negatives are as hard as the model can bear (`aoq.pipeline.losses.pace`). By default they are
-    the batch's hardest from the first step on, on which a training from scratch may collapse. Losses on logits, such
-    as `infonce`, have no use for it."""
+    """`auto`: self-paced hardness of online negatives (`aoq.pipeline.losses.pace`). By default they are the batch's
+    hardest from the first step on, which may collapse a training from scratch. Losses on logits, such as `infonce`,
+    do not use it."""
     constraints: Constraints | None = None
-    """What is demanded of the model's attention besides ranking pairs."""
+    """Constraints on the model's attention besides the ranking of pairs."""
     chunk: PositiveInt | None = None
-    """This many items are encoded and scored at a time, with the loss still on the whole batch: less memory, and a
+    """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one
     forward pass more (`aoq.pipeline.training.parts`). By default all at once."""
 
     @property
     def is_paced(self) -> bool:
-        """Whether `start_up` is set, and the loss heeds it."""
+        """Return whether `start_up` is set and the loss uses it."""
         return self.start_up is not None and self.loss.takes_pace
 
     @model_validator(mode="after")
@@ -122,8 +122,8 @@ class Training(Schedule):
 
 class SecondRound(Training):
     start: Literal["teacher", "control"] | None = None
-    """Fine-tuning, in place of fresh weights: the weights of the first round that the table comes from, or those of
-    the student's own control. The control itself always starts afresh; `warmup` and `start_up` are then its alone."""
+    """Fine-tuning instead of fresh weights: start from the first round that the table comes from, or from the student's
+    own control. The control itself always starts afresh; `warmup` and `start_up` then apply to it alone."""
 
     @model_validator(mode="after")
     def _start_is_used(self) -> SecondRound:
@@ -136,27 +136,27 @@ class CoTeaching(Schedule):
     """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), of any model: two
     networks that tell each other which training pairs to trust.
 
-    An epoch is one of both networks: of co-teaching, as many steps as the pairs selected as clean fill. `epochs` and
-    `decay_epochs` are of co-teaching.
+    An epoch is one of both networks; in co-teaching, it has enough steps for the pairs selected as clean. `epochs`
+    and `decay_epochs` count epochs of co-teaching.
     """
 
     warmup_epochs: PositiveInt
-    """Epochs of each network by itself on all pairs and all negatives, before those of co-teaching."""
+    """Epochs of each network alone on all pairs and all negatives, before co-teaching."""
     margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
     mask_positives: bool = True
     threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
-    """Pairs that are right with a higher probability are selected as clean."""
+    """Pairs with a higher probability of being right are selected as clean."""
     soft_margin: Literal["exponential", "linear", "sin"] = "exponential"
-    """How a pair's margin grows with its label."""
+    """Growth of a pair's margin with its label."""
     soft_labels: Literal["pair", "broadcast"] = "pair"
-    """`pair`: each has one label, and its margin in both directions (paper). `broadcast`: as in the released code, the
-    label of entry (i, j) mixes pair i's probability with what is predicted of pair j, and captions as anchors have the
-    margins of the images' rows."""
+    """`pair`: each pair has one label, and its margin in both directions (paper). `broadcast`, as in the released code:
+    the label of entry (i, j) mixes pair i's probability with the prediction for pair j, and captions as anchors have
+    the margins of the images' rows."""
     start_up: StartUp | None = None
-    """`auto`: after the warm-up online negatives are as hard as the model can bear; by default the hardest."""
+    """`auto`: self-paced hardness of online negatives after the warm-up; by default the hardest."""
     rectify_from: NonNegativeInt | None = None
-    """The epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
-    them."""
+    """Epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
+    all."""
 
     @property
     def first_rectified(self) -> int:
@@ -164,8 +164,8 @@ class CoTeaching(Schedule):
 
 
 def plain_training(section: CoTeaching) -> SecondRound:
-    """One network of the two by itself, on all pairs: their epochs and learning rates, with the online loss in place of
-    co-teaching, and in the warm-up the sum over negatives where theirs is the mean (under one gradient clip)."""
+    """Train one network of the two alone, on all pairs: same epochs and learning rates, with the online loss instead of
+    co-teaching, and in the warm-up the sum over negatives instead of their mean (under one gradient clip)."""
     schedule = section.model_dump(include={*Schedule.model_fields}) | {
         "epochs": section.warmup_epochs + section.epochs,
         "decay_epochs": tuple(section.warmup_epochs + after for after in section.decay_epochs),

@@ -1,4 +1,4 @@
-"""The losses by name, and how much of the table each draws. A new one is a function and a line in `LOSSES`."""
+"""Registry of losses by name. A new loss is a function and a line in `LOSSES`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss on similarities, and what it wants of the table.
+    """A loss on similarities, and the pairs that it needs from the table.
 
-    No offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
+    These are no offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
     """
 
     function: Callable[..., LossValue]
@@ -56,7 +56,7 @@ LOSSES: dict[str, LossKind] = {
 
 
 def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKind:
-    """The loss of that name, with the companions as anchors if so asked."""
+    """Look up the loss of that name, with the companions as anchors on request."""
     kind = LOSSES[name]
     return kind if companions is None else LossKind(with_companions(kind.function), "triples")
 
@@ -66,7 +66,7 @@ def plateau(
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
 ) -> float:
-    """The loss of a model that gives every pair the same similarity: where a collapsed training sits.
+    """Loss of a model that gives every pair the same similarity: the plateau of a collapsed training.
 
     2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less
     with the soft margins that `match_probability` makes.

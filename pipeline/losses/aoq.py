@@ -17,13 +17,13 @@ from aoq.pipeline.losses.soft_margin import soft_margins
 def adaptive_weight(
     offline: Float[Tensor, " batch"], online: Float[Tensor, " batch"], *, alpha: float, beta: float
 ) -> Float[Tensor, " batch"]:
-    """How hard to punish each online negative, AOQ eq. (5).
+    """Adaptive weight of each online negative, AOQ eq. (5).
 
         w = beta - (s_offline - s_online) / alpha
 
-    An online negative as close to the anchor as the offline one weighs `beta`; an easier one weighs less, and
-    less than nothing once it is further than alpha * beta below. Eq. (6) differentiates through the weight. Where
-    there is no negative of one kind there is nothing to compare, and the weight is `beta`.
+    An online negative as close to the anchor as the offline one weighs `beta`; an easier one weighs less,
+    and less than nothing once it is further than alpha * beta below. Eq. (6) differentiates through the
+    weight. Without a negative of either kind there is nothing to compare, and the weight is `beta`.
 
     >>> adaptive_weight(torch.tensor([0.6, 0.6]), torch.tensor([0.6, 0.3]), alpha=0.3, beta=1.5)
     tensor([1.5000, 0.5000])
@@ -33,7 +33,7 @@ def adaptive_weight(
 
 
 def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
-    """The online triplet and an offline one in each direction, AOQ eq. (3).
+    """Sum the online triplet and an offline one in each direction, AOQ eq. (3).
 
     L = sum of [m1 - S(i,t) + S(i,t_on)]_+ + [m2 - S(i,t) + S(i,t_off)]_+  and the same with image and caption
     exchanged.
@@ -42,7 +42,7 @@ def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float)
 
 
 def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
-    """OffTri and the two pairs derived from the offline negatives, AOQ eq. (4).
+    """Add to OffTri the two pairs derived from the offline negatives, AOQ eq. (4).
 
     Adds [m2 - S(i,t) + S(i_off,t_off)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+.
     """
@@ -52,14 +52,14 @@ def off_quin(pairs: Similarities, *, margin_online: float, margin_offline: float
 def adap_off_tri(
     pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
 ) -> LossValue:
-    """OffTri with each online term weighed by its adaptive weight: AOQ eq. (5) without derived pairs."""
+    """Weigh each online term of OffTri by its adaptive weight: AOQ eq. (5) without derived pairs."""
     return add_up(pairs, adaptive_weights(pairs, alpha=alpha, beta=beta), [], margin_online, margin_offline)
 
 
 def adap_off_quin(
     pairs: Similarities, *, margin_online: float, margin_offline: float, alpha: float, beta: float
 ) -> LossValue:
-    """OffQuin with each online term weighed by its adaptive weight, AOQ eq. (5)."""
+    """Weigh each online term of OffQuin by its adaptive weight, AOQ eq. (5)."""
     weights = adaptive_weights(pairs, alpha=alpha, beta=beta)
     return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
 
@@ -67,7 +67,7 @@ def adap_off_quin(
 def only_offline(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
     """OffQuin without its online terms, "OnlyOffline": the four hinges with m2 of AOQ eq. (4).
 
-    Online negatives weigh nothing; their margin is that of the warm-up and the control.
+    Online negatives have no weight; their margin is that of the warm-up and the control.
     """
     nothing = [weight * 0 for weight in equal_weights(pairs)]
     return add_up(pairs, nothing, derived_pairs(pairs), margin_online, margin_offline)
@@ -77,7 +77,7 @@ def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: fl
     """OffTri and two pairs derived from the online negatives, "OnlineQuin".
 
     Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
-    caption t_own of i_on that stand in the batch. Where i_on and t_on correspond, both are true pairs and add nothing.
+    caption t_own of i_on in the batch. If i_on and t_on correspond, both are true pairs and add nothing.
     These are always the hardest ones.
     """
     candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)
@@ -95,7 +95,7 @@ def adap_pos_quin(
 
         w = beta - (S(i,t) - s_online) / alpha
 
-    The paper tuned alpha and beta anew for it, and does not say to what.
+    The paper tuned alpha and beta anew for it, without giving the values.
     """
     weights = [adaptive_weight(pairs.positive, online, alpha=alpha, beta=beta) for online in pairs.online]
     return add_up(pairs, weights, derived_pairs(pairs), margin_online, margin_offline)
@@ -114,7 +114,7 @@ def add_up(
     margin_offline: float,
     penalty: Callable[..., Float[Tensor, " batch"]] = hinge,
 ) -> LossValue:
-    """The weighted online terms of both directions, the offline terms and those of the derived pairs."""
+    """Sum the weighted online terms of both directions, the offline terms and those of the derived pairs."""
     positive, offline = pairs.positive, offline_by_direction(pairs)
     online_term = offline_term = derived_term = positive.new_zeros(())
     for weight, online in zip(weights, pairs.online, strict=True):
@@ -141,11 +141,11 @@ def offline_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
 
 
 def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
-    """The margins of S(i, t_off) and S(i_off, t): soft where these pairs may match.
+    """Margins of S(i, t_off) and S(i_off, t): soft if these pairs may match.
 
         m2 (1 - p)
 
-    with the probability p that they do: NCR's linear soft margin of the label 1 - p. An offline negative that matches
+    with the probability p that they match: NCR's linear soft margin of the label 1 - p. A matching offline negative
     need only not be more similar than the positive. Derived pairs, of which nothing is known, keep the margin m2.
 
     >>> offline = OfflineSimilarities(*torch.zeros(4, 1), match_probability=torch.tensor([[0.25], [1.0]]))
@@ -171,7 +171,7 @@ def _offline(pairs: Similarities) -> OfflineSimilarities:
 
 
 def adaptive_weights(pairs: Similarities, *, alpha: float, beta: float) -> list[Float[Tensor, " batch"]]:
-    """Those of the online negatives of both directions."""
+    """Adaptive weights of the online negatives of both directions."""
     directions = zip(offline_by_direction(pairs), pairs.online, strict=True)
     return [adaptive_weight(offline, online, alpha=alpha, beta=beta) for offline, online in directions]
 

@@ -4,19 +4,19 @@ A drawn pair (i, t) with its offline negatives and their companions makes three 
 
     P0 = (i, t)    P1 = (i_own, t_off)    P2 = (i_off, t_own)
 
-In the 3 x 3 similarities of their images and captions, what AOQ eq. (5) asks of P0 stands at fixed places: S(i,t_off)
+In the 3 x 3 similarities of their images and captions, the terms of AOQ eq. (5) for P0 have fixed places: S(i,t_off)
 in row 0, column 1; S(i_off,t) in row 2, column 0; S(i_off,t_off) and S(i_own,t_own) in the two places that share
-neither row nor column with P0. Turning the triple, P0 to P1 to P2 to P0, moves them onto the same of P1 and P2, and
+neither row nor column with P0. Turning the triple, P0 to P1 to P2 to P0, moves them onto those of P1 and P2, and
 none of them is a true pair. So each of the three is an anchor in turn:
 
     image k's offline caption is caption k+1, caption k's offline image is image k-1   (mod 3)
     pair k's derived pairs are (image k-1, caption k+1) and (image k+1, caption k-1)
 
 and the loss is that of eq. (3), (4) or (5) summed over all B pairs of B/3 triples. Online negatives come from other
-triples: within its own an anchor's negatives are the offline ones, which have the offline margin and against which the
-adaptive weight compares. (Among all of the batch the hardest would be the mined one nearly always, at the online
-margin, and the weight never below beta.) Beyond the paper's, S(i,t_own) and S(i_own,t) take part as derived pairs; no
-teacher ranked these, and nothing has screened them.
+triples; the anchor's own triple holds its offline negatives, which have the offline margin and to which the adaptive
+weight compares. (Among the whole batch the hardest negative would almost always be the mined one, at the online
+margin, and the weight never below beta.) Unlike in the paper, S(i,t_own) and S(i_own,t) are derived pairs too; no
+teacher ranked these, and no screen has seen them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Loss = Callable[..., LossValue]
 
 
 def with_companions(loss: Loss) -> Loss:
-    """Make a loss one on batches of triples: all P0, then all P1, then all P2, in the order of the drawn pairs."""
+    """Turn a loss into one on batches of triples: all P0, then all P1, then all P2, in the order of the drawn pairs."""
     return lambda pairs, **numbers: loss(turn_triples(pairs), **numbers)
 
 
 def turn_triples(pairs: Similarities) -> Similarities:
-    """The batch with every pair's offline similarities, which stand in its own matrix, and online ones without them.
+    """Move every pair's offline similarities out of the batch's matrix; online negatives exclude them.
 
-    Where i_own is i_off, P1 and P2 are pairs of one image, and what stands between them is no negative.
+    If i_own is i_off, P1 and P2 are pairs of one image, and the pairs between them are no negatives.
     """
     size, matrix = len(pairs.matrix), pairs.matrix
     if size % 3:

@@ -1,10 +1,10 @@
-"""CCR and CCS: what a fragment attends to, held against the rest and against another fragment (Chen et al., WACV 2023).
+"""CCR and CCS: contrast attended content with the rest and with another fragment (Chen et al., WACV 2023).
 
 A query q with attention weights w over the keys k attends to a = sum_k w_k k. One query is drawn of every matched pair
-and direction. The paper leaves open, and this decides: the terms are summed over pairs and directions, like the
-ranking loss that their weights are relative to; Sim is the cosine for every model; `<start>` and `<end>` are never
-drawn, though they remain keys; nothing is detached. What is not defined is left out: a~ with a single key, q^ with no
-other query, and queries that attend to nothing.
+and direction. The paper leaves these points open: the terms are summed over pairs and directions, like the ranking
+loss that their weights are relative to; Sim is the cosine for every model; `<start>` and `<end>` are never drawn,
+though they remain keys; nothing is detached. Undefined terms are left out: a~ with a single key, q^ with no other
+query, and queries that attend to nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
 
 @dataclass(frozen=True)
 class ContentSimilarities:
-    """Similarities of one query q a pair; `NO_NEGATIVE` stands in for those that are not defined."""
+    """Similarities of one query q per pair; `NO_NEGATIVE` replaces undefined ones."""
 
     attended: Float[Tensor, " pairs"]
     """Sim(q, a)"""
@@ -33,7 +33,7 @@ class ContentSimilarities:
 
 
 def content_resourcing(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
-    """What q attends to is closer to q than the rest is, CCR, eq. (6): sum of [m - Sim(q, a) + Sim(q, a~)]_+.
+    """Contrast content with the rest, CCR, eq. (6): sum of [m - Sim(q, a) + Sim(q, a~)]_+.
 
     >>> content_resourcing(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.2)
     tensor(0.1000)
@@ -42,7 +42,7 @@ def content_resourcing(pairs: ContentSimilarities, *, margin: float) -> Float[Te
 
 
 def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
-    """What q attends to is closer to q than to another query, CCS, eq. (7): sum of [m - Sim(q, a) + Sim(q^, a)]_+.
+    """Contrast the query with another one, CCS, eq. (7): sum of [m - Sim(q, a) + Sim(q^, a)]_+.
 
     >>> content_swapping(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.0)
     tensor(0.2000)
@@ -51,7 +51,7 @@ def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tens
 
 
 def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
-    """Draw a query of each pair and another one, by `uniform` numbers from [0, 1), and compare."""
+    """Draw a query of each pair and another one, by `uniform` numbers from [0, 1), and compare them."""
     eligible = drawable(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)
     drawn = pick(attending, uniform[0])
@@ -71,7 +71,7 @@ def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, 
 
 
 def drawable(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
-    """The real queries; of words not the first and the last, `<start>` and `<end>`."""
+    """Mark the real queries, except the first and last word, `<start>` and `<end>`."""
     real = attention.query_mask
     if attention.direction == "i2t":
         return real
@@ -82,7 +82,7 @@ def drawable(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
 def reversed_weights(
     weights: Float[Tensor, "pairs keys"], mask: Bool[Tensor, "pairs keys"]
 ) -> Float[Tensor, "pairs keys"]:
-    """w~ = (1 - w) / sum (1 - w) over the real keys, eq. (5); 0 elsewhere, and where there is one key only.
+    """Compute w~ = (1 - w) / sum (1 - w) over the real keys, eq. (5); 0 elsewhere, and if there is only one key.
 
     >>> reversed_weights(torch.tensor([[0.5, 0.3, 0.2, 0.0]]), torch.tensor([[True, True, True, False]]))
     tensor([[0.2500, 0.3500, 0.4000, 0.0000]])
@@ -93,12 +93,12 @@ def reversed_weights(
 
 
 def cosine(one: Float[Tensor, "pairs D"], other: Float[Tensor, "pairs D"]) -> Float[Tensor, " pairs"]:
-    """0 where either is a zero vector."""
+    """Cosine of each pair; 0 if either vector is zero."""
     return (l2_normalise(one) * l2_normalise(other)).sum(1)
 
 
 def pick(mask: Bool[Tensor, "pairs queries"], uniform: Float64[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
-    """The place of one True entry a row, each as likely; 0 in rows without one.
+    """Position of one True entry per row, uniformly drawn; 0 in rows without one.
 
     >>> pick(torch.tensor([[False, True, True], [False, False, False]]), torch.tensor([0.6, 0.6]).double())
     tensor([2, 0])

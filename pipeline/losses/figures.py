@@ -1,4 +1,4 @@
-"""What a collapsed model would make of a batch, and how hard its offline negatives are: figures for the log."""
+"""Log figures: the loss of a collapsed model on a batch, and the hardness of its offline negatives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities
 
 
 def levelled(pairs: Similarities) -> Similarities:
-    """The batch with its mean similarity everywhere: to a collapsed model all pairs are equally similar.
+    """Set all similarities of the batch to their mean, as in a collapsed model.
 
-    What is no negative stays none. Derived pairs are left out.
+    Pairs that are no negatives stay so. Derived pairs are left out.
     """
     mean = pairs.matrix.detach().mean()
     offline = pairs.offline
@@ -27,7 +27,7 @@ def levelled(pairs: Similarities) -> Similarities:
 
 
 def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
-    """How many offline negatives are harder than the hardest of the batch, and than the positive; empty without any."""
+    """Fractions of offline negatives harder than the hardest in-batch one, and than the positive; empty without any."""
     if pairs.offline is None:
         return {}
     offline = torch.stack([pairs.offline.image_to_caption, pairs.offline.caption_to_image]).detach()

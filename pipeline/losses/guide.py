@@ -1,4 +1,4 @@
-"""False negatives of a batch, as a guide sees them: GISTEmbed (Solatorio 2024, arXiv 2402.16829)."""
+"""False negatives of a batch, found by a guide: GISTEmbed (Solatorio 2024, arXiv 2402.16829)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0) -> Bool[Tensor, "batch batch"]:
-    """Mark the pairs of a batch that are no negatives to a guide, from its scores (image rows, caption columns).
+    """Mark the pairs of a batch that a guide's scores (image rows, caption columns) exclude as negatives.
 
         g(i, j) > min(g(i, i), g(j, j)) - margin
 
     GISTEmbed leaves out an anchor's negative that its guide scores above the anchor's own pair. A pair is a negative of
-    its image and of its caption, or of neither: it is left out where it exceeds either's. A higher `margin` leaves out
-    more. The matched pairs on the diagonal are marked too. Combine it with the true pairs:
+    both its image and its caption, or of neither: it is left out if it exceeds either's. A higher `margin` leaves out
+    more. The matched pairs on the diagonal are marked too. Combine the mask with the true pairs:
     `is_positive | guided_matches(scores)`.
 
     >>> import torch

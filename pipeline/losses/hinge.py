@@ -1,4 +1,4 @@
-"""The pieces every margin loss is made of."""
+"""Building blocks of margin losses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 NO_NEGATIVE = -1e4
-"""The similarity that stands in where a batch holds no negative: below every model's range, yet finite."""
+"""Similarity for a missing negative: below every model's range, yet finite."""
 
 
 Margin = float | Float[Tensor, "..."]
-"""One for all, or each pair's own."""
+"""One margin for all pairs, or one for each."""
 Hardness = float | Float[Tensor, ""]
-"""A number, or one that stays on its device."""
+"""A number, or a scalar tensor that stays on its device."""
 
 
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
@@ -29,7 +29,7 @@ def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin:
 
 
 def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
-    """[margin - positive + negative]_+ squared: the closer the pairs, the larger the gradient.
+    """[margin - positive + negative]_+ squared: larger violations have larger gradients.
 
     >>> import torch
     >>> squared_hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
@@ -41,7 +41,7 @@ def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *,
 def hardest_negative(
     similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"]
 ) -> Float[Tensor, " anchors"]:
-    """The highest similarity of each row that is not a positive's, VSE++; AOQ eq. (2).
+    """Highest similarity of each row among its negatives, VSE++; AOQ eq. (2).
 
     >>> import torch
     >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
@@ -56,18 +56,18 @@ def online_negative(
     *,
     hardness: Hardness,
 ) -> Float[Tensor, " anchors"]:
-    """The similarity of each row's online negative: a mean of its negatives, the more similar ones weighing more.
+    """Similarity of each row's online negative: a mean of its negatives, with more weight on more similar ones.
 
         s_on = sum over j of p_j s_j,    p = softmax(hardness * s) over the row's negatives, without gradient
 
-    A hardness of 0 is the mean of all negatives, infinity the hardest one.
+    A hardness of 0 gives the mean of all negatives, infinity the hardest one.
 
     >>> import torch
     >>> similarity = torch.tensor([[0.9, 0.4, 0.2]])
     >>> [online_negative(similarity, similarity > 0.5, hardness=h).item() for h in (0.0, 10.0, math.inf)]
     [0.3..., 0.376..., 0.4...]
     """
-    if isinstance(hardness, Tensor):  # both, since which one it is would have to be waited for
+    if isinstance(hardness, Tensor):  # compute both: choosing one would wait for the device
         hardest = hardest_negative(similarity, is_positive)
         return torch.where(hardness.isinf(), hardest, _mean(similarity, is_positive, hardness.nan_to_num(posinf=0.0)))
     return (

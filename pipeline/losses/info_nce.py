@@ -1,14 +1,14 @@
-"""InfoNCE in both directions, with offline negatives as further columns, and weights on its negatives.
+"""InfoNCE in both directions, with offline negatives as further columns, and weighted negatives.
 
-An anchor is compared with its positive p, its negatives of the batch, and its offline negative where one was drawn:
+An anchor is compared with its positive p, its in-batch negatives, and its offline negative if one was drawn:
 
     L = sum over anchors of  -log( e^(p / tau) / (e^(p / tau) + sum over negatives j of w_j e^(s_j / tau)) )
 
 Images are anchors, then captions: van den Oord et al. 2018, eq. (4), in the two directions of CLIP (Radford et al.
-2021, figure 3). It is a sum like the other losses, where CLIP halves and averages. Positives beside the diagonal are no
-columns. A weight w_j is added to the logit as log w_j, so that 0 takes a column out; weights have no gradient. Pairs
-derived from the offline negatives share no anchor with their pair and have no part in it; with companions as anchors
-all of a triple are anchors, each with its own offline negative.
+2021, figure 3). It is a sum like the other losses, where CLIP halves and averages. Positives off the diagonal are no
+columns. A weight w_j is added to the logit as log w_j, so that 0 removes a column; weights have no gradient. Pairs
+derived from the offline negatives share no anchor with their pair and do not enter; with companions as anchors
+all pairs of a triple are anchors, each with its own offline negative.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from aoq.pipeline.losses.temperature import Number
 
 
 class Negatives(NamedTuple):
-    """One direction's negatives, a row an anchor: those of the batch, then the offline one where there is a table."""
+    """One direction's negatives, one row per anchor: those of the batch, then the offline one if there is a table."""
 
     similarity: Float[Tensor, "batch columns"]
     log_weight: Float[Tensor, "batch columns"]
-    """-inf for what is no negative"""
+    """-inf for entries that are no negatives"""
 
 
 Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
-"""What is added to the log-weights of a direction's negatives."""
+"""Computes the addition to the log-weights of a direction's negatives."""
 
 
 def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0) -> LossValue:
-    """InfoNCE on the negatives of the batch and the offline ones; where there is no table, on those of the batch.
+    """InfoNCE on in-batch and offline negatives; without a table, on in-batch ones.
 
-    `hardness_weight` is LLaVE's alpha (Lan et al. 2025, hardness-weighted contrastive learning), by which harder
-    negatives weigh more; the paper's is 9, and 0 weighs all alike:
+    `hardness_weight` is LLaVE's alpha (Lan et al. 2025, hardness-weighted contrastive learning), which gives harder
+    negatives more weight; the paper's is 9, and 0 gives equal weights:
 
         w_j = e^(alpha s_j)
 
@@ -57,14 +57,14 @@ def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight
 def adap_info_nce(
     pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0, alpha: float, beta: float
 ) -> LossValue:
-    """InfoNCE whose in-batch negatives have the adaptive weights of AOQ eq. (5), offline negatives the weight 1.
+    """InfoNCE whose in-batch negatives have the adaptive weights of AOQ eq. (5), and offline negatives the weight 1.
 
         w_j = [beta - (s_offline - s_j) / alpha]_+
 
-    An in-batch negative as close to the anchor as its offline one weighs `beta`, and one that is alpha * beta further
-    has no part. Eq. (6) differentiates through the weights; here they have no gradient, since in a softmax a harder
-    offline negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative
-    there is nothing to compare, and all weigh 1. LLaVE's weights multiply these.
+    An in-batch negative as close to the anchor as its offline one has weight `beta`, and one alpha * beta further away
+    has weight 0. Eq. (6) differentiates through the weights. Here they have no gradient: in a softmax a harder offline
+    negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative there is
+    nothing to compare, and all weights are 1. LLaVE's weights multiply these.
     """
     if pairs.offline is None:
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
@@ -79,7 +79,7 @@ def adap_info_nce(
 
 @torch.no_grad()
 def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
-    """The mean adaptive weight of in-batch negatives, and how many of them have no part; 0 where there are none."""
+    """Mean adaptive weight of in-batch negatives, and the fraction of weights 0; 0 if there are none."""
     directions = negatives_by_direction(pairs)
     weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
     is_negative = ~torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
@@ -91,7 +91,7 @@ def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[s
 def adaptive_columns(
     similarity: Float[Tensor, "batch columns"], *, alpha: float, beta: float
 ) -> Float[Tensor, "batch columns"]:
-    """The adaptive weight of every in-batch negative beside the last column, the offline one, which weighs 1.
+    """Adaptive weight of every in-batch negative; the last column, the offline one, has weight 1.
 
     >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), alpha=0.3, beta=1.5)
     tensor([[1.5000, 0.5000, 0.0000, 1.0000]])
@@ -104,7 +104,7 @@ def adaptive_columns(
 
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
-    """The negatives of images, then those of captions."""
+    """Negatives of images, then those of captions."""
     directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
     online = [
         Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
@@ -117,7 +117,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
 
 
 def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
-    """S(i, t_off), then S(i_off, t); one that may match its anchor after all, with probability p, weighs 1 - p."""
+    """S(i, t_off), then S(i_off, t); one that matches its anchor with probability p has weight 1 - p."""
     drawn, probability = torch.stack([offline.image_to_caption, offline.caption_to_image]), offline.match_probability
     left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
     log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
@@ -125,7 +125,7 @@ def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:
-    """The loss of both directions. The figure `plateau` is what a collapsed model would lose on this batch, and
+    """Loss of both directions. The figure `plateau` is the loss of a collapsed model on this batch, and
     `offline_share` the fraction of the softmax over negatives that the offline ones have."""
     total, shares = _add_up(pairs, temperature, weigh)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossVal
 
 
 def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The sum over anchors, and the mean share of the last column among the negatives (0 in a row without any)."""
+    """Sum over anchors, and mean fraction of the last column among the negatives (0 in a row without any)."""
     total, shares = pairs.matrix.new_zeros(()), []
     own = (pairs.positive / temperature)[:, None]
     for negatives in negatives_by_direction(pairs):

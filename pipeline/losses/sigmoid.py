@@ -14,13 +14,13 @@ from aoq.pipeline.losses.temperature import Number
 
 
 def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number = -10.0) -> LossValue:
-    """Whether each pair is a match, by itself: no softmax, and each pair of the batch counts once.
+    """Classify each pair as match or negative, by itself: no softmax, and each pair of the batch counts once.
 
         L = sum over pairs of log(1 + e^(-z (s / tau + b)))        z = 1 for a match, -1 for a negative
 
-    Negatives are those of the batch, S(i, t_off) and S(i_off, t). An offline negative that may match after all, with
-    probability p, weighs 1 - p. A sum like the other losses, where SigLIP divides by the batch size. Positives beside
-    the diagonal are left out.
+    Negatives are those of the batch, S(i, t_off) and S(i_off, t). An offline negative that matches with probability p
+    has weight 1 - p. It is a sum like the other losses, where SigLIP divides by the batch size. Positives off the
+    diagonal are left out.
 
     >>> matrix = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
     >>> sigmoid_loss(Similarities(matrix, torch.eye(2).bool()), temperature=0.1, bias=-5.0).total
@@ -37,7 +37,7 @@ def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number
 
 
 def _add_up(pairs: Similarities, temperature: Number, bias: Number) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The sum over all pairs, and over the offline ones among them."""
+    """Sum over all pairs, and over the offline ones among them."""
 
     def logits(similarity: Tensor) -> Tensor:
         return similarity / temperature + bias

@@ -1,4 +1,4 @@
-"""What the losses consume: similarities of a batch of B matched pairs, never an embedding."""
+"""Input of the losses: similarities of a batch of B matched pairs, never an embedding."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class OfflineSimilarities:
     caption_to_image: Float[Tensor, " batch"]
     """S(i_off, t)"""
     offline_pair: Float[Tensor, " batch"] | None = None
-    """S(i_off, t_off), of the quintuplet losses"""
+    """S(i_off, t_off), for the quintuplet losses"""
     companion_pair: Float[Tensor, " batch"] | None = None
-    """S(i_own, t_own), of the quintuplet losses"""
+    """S(i_own, t_own), for the quintuplet losses"""
     match_probability: Float[Tensor, "2 batch"] | None = None
-    """Of soft margins or weights: that i and t_off match (row 0), and that i_off and t do (row 1)"""
+    """Probability, for soft margins or weights, that i and t_off match (row 0), and that i_off and t do (row 1)"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Similarities:
     is_positive: Bool[Tensor, "batch batch"]
     offline: OfflineSimilarities | None = None
     hardness: Hardness = math.inf
-    """How much more the more similar ones of the batch's negatives weigh: infinity is the hardest one alone."""
+    """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
 
     @property
     def positive(self) -> Float[Tensor, " batch"]:
@@ -64,8 +64,8 @@ class LossValue:
 def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
     """Mark the entries of the online matrix that are no negatives.
 
-    A batch may hold two captions of one image, so positives are not just the diagonal; the official code
-    takes only the diagonal out (`mask_positives=False`).
+    A batch may hold two captions of one image, so positives are not just the diagonal. The official code
+    excludes only the diagonal (`mask_positives=False`).
 
     >>> positive_pairs(torch.tensor([7, 3, 7]), mask_positives=True).int()
     tensor([[1, 0, 1],

@@ -1,4 +1,4 @@
-"""Triplet losses with a margin of their own for every pair, and labels that say how far a pair is to be trusted.
+"""Triplet losses with a margin of its own for every pair, from labels of how far the pair is to be trusted.
 
 NCR: Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021).
 """
@@ -17,7 +17,7 @@ from aoq.pipeline.losses.hinge import online_negative
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 BASE = 10.0
-"""How much the exponential soft margin bends: NCR's m."""
+"""Bend of the exponential soft margin: NCR's m."""
 TINY = 1e-12
 
 SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,18 +25,18 @@ SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda labels: labels,
     "sin": lambda labels: torch.sin(math.pi * labels - math.pi / 2) / 2 + 0.5,
 }
-"""Which share of the margin a pair with a label from 0 (wrong) to 1 (right) keeps."""
+"""Fraction of the margin that a pair with a label from 0 (wrong) to 1 (right) keeps."""
 
 
 class Margins(NamedTuple):
-    """The margin between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
+    """Margin between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
 
     to_captions: Float[Tensor, "#batch #batch"]
     to_images: Float[Tensor, "#batch #batch"]
 
 
 def soft_margins(labels: Float[Tensor, "*shape"], *, margin: float, kind: str) -> Float[Tensor, "*shape"]:
-    """The part of the margin that the labels leave.
+    """Scale the margin by the labels.
 
     >>> soft_margins(torch.tensor([0.0, 0.5, 1.0]), margin=0.2, kind="exponential")
     tensor([0.0000, 0.0481, 0.2000])
@@ -45,14 +45,14 @@ def soft_margins(labels: Float[Tensor, "*shape"], *, margin: float, kind: str) -
 
 
 def own_margins(margins: Float[Tensor, " batch"]) -> Margins:
-    """Pair i's margin where its image is the anchor, and where its caption is."""
+    """Pair i's margin with its image as the anchor, and with its caption."""
     return Margins(margins[:, None], margins[:, None])
 
 
 def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
-    """One matrix, of image rows and caption columns, for both directions, as the released code of NCR has it.
+    """Use one matrix, of image rows and caption columns, for both directions, as NCR's released code does.
 
-    A caption as the anchor gets the margins of the images that it is compared with, in place of its own.
+    A caption as the anchor gets the margins of the images that it is compared with, instead of its own.
     """
     return Margins(margins, margins.T)
 
@@ -61,7 +61,7 @@ Direction = tuple[Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]
 
 
 def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
-    """margin - S(anchor, own) + S(anchor, candidate) and which candidates are positives, a row an anchor.
+    """Compute margin - S(anchor, own) + S(anchor, candidate), and mark the positives, one row per anchor.
 
     Images are anchors, then captions.
     """
@@ -73,9 +73,9 @@ def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
 
 
 def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
-    """What each pair loses on average to its batch: the mean violation of its image and that of its caption.
+    """Loss of each pair, averaged over its batch: the mean violation of its image and that of its caption.
 
-    The mean is over the whole batch, the pair itself among it.
+    The mean is over the whole batch, including the pair itself.
 
     >>> matrix = torch.tensor([[0.9, 0.1], [0.8, 0.3]])
     >>> pair_losses(Similarities(matrix, torch.eye(2).bool()), margin=0.2)
@@ -89,13 +89,13 @@ def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"
 
 
 def mean_triplet(pairs: Similarities, *, margin: float) -> LossValue:
-    """NCR's warm-up: every negative of the batch, and of each anchor's their mean."""
+    """NCR's warm-up: the mean over all negatives of each anchor in the batch."""
     total = pair_losses(pairs, margin=margin).sum()
     return LossValue(total, {"online": total.detach()})
 
 
 def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
-    """The negative that violates its margin most, in both directions; a mean, at a lower `hardness` of the pairs."""
+    """Hardest violation in both directions; a mean if the pairs have a lower `hardness`."""
     total = pairs.matrix.new_zeros(())
     for difference, is_positive in differences(pairs, margins):
         total = total + online_negative(difference, is_positive, hardness=pairs.hardness).clamp(min=0).sum()
@@ -103,9 +103,9 @@ def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
 
 
 def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
-    """From 0 to 1, how well a network finds each pair matched, compared with the best of the batch.
+    """Label from 0 to 1: how well a network finds each pair matched, compared with the best of the batch.
 
-    P = theta / tau, at most 1: theta is what a pair's mean violation leaves of the margin, and tau the mean of the
+    P = theta / tau, at most 1: theta is the margin less the pair's mean violation, and tau the mean of the
     B // 10 + 1 largest theta.
 
     >>> matrix = torch.tensor([[0.9, 0.1], [0.8, 0.3]])
@@ -120,7 +120,7 @@ def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " b
 def refined_labels(
     probabilities: Float[Tensor, " batch"] | Float[Tensor, "batch 1"], predicted: Float[Tensor, " batch"]
 ) -> Float[Tensor, "*rows batch"]:
-    """The label of a pair that is clean with this probability: w + (1 - w) P.
+    """Label of a pair that is clean with this probability: w + (1 - w) P.
 
     The released code of NCR broadcasts: with probabilities (B, 1), entry (i, j) mixes pair i's w with pair j's P.
     """

@@ -1,4 +1,4 @@
-"""The numbers that turn similarities into logits, learnt beside the model."""
+"""Learnt numbers that turn similarities into logits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Number = float | Float[Tensor, ""]
-"""One that stays, or one that is learnt."""
+"""A fixed number, or a learnt one."""
 
 
 class LearntTemperature(nn.Module):
-    """A temperature, and a bias if one is given, that are learnt with the model; calling it gives their values.
+    """A temperature, and optionally a bias, learnt with the model; calling it gives their values.
 
-    What is learnt is log(1 / temperature), the logarithm of the scale of the logits. CLIP (section 2.5) begins at 0.07
-    and never scales by more than 100, `max_scale`; SigLIP (section 3.2) begins at log 10 with a bias of -10 and has
-    no such bound. Hand the parameters to the model's optimiser, without weight decay.
+    The parameter is log(1 / temperature), the logarithm of the scale of the logits. CLIP (section 2.5) starts at 0.07
+    and never scales by more than 100, `max_scale`; SigLIP (section 3.2) starts at log 10 with a bias of -10 and has
+    no such bound. Give the parameters to the model's optimiser, without weight decay.
 
     >>> {name: round(value.item(), 4) for name, value in LearntTemperature(temperature=0.1, bias=-10.0)().items()}
     {'temperature': 0.1, 'bias': -10.0}
@@ -30,13 +30,13 @@ class LearntTemperature(nn.Module):
         self.max_scale = max_scale
 
     def forward(self) -> dict[str, Tensor]:
-        with torch.no_grad():  # as CLIP does it, on the parameter: a bound on its value alone would leave no way back
+        with torch.no_grad():  # CLIP clamps the parameter itself: clamping the value alone would stop its gradient
             self.log_scale.clamp_(max=math.log(self.max_scale))
         found = {"temperature": (-self.log_scale).exp()}
         return found if self.bias is None else found | {"bias": self.bias}
 
     def values(self) -> dict[str, float]:
-        """The values as numbers.
+        """Give the values as numbers.
 
         >>> LearntTemperature(temperature=1.0).values()
         {'temperature': 1.0}

@@ -7,7 +7,7 @@ from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 
 def sum_triplet(pairs: Similarities, *, margin: float) -> LossValue:
-    """Every negative of the batch in both directions, AOQ eq. (1).
+    """Sum over all in-batch negatives in both directions, AOQ eq. (1).
 
     L = sum over (i, t) of sum over t' [m - S(i,t) + S(i,t')]_+ + sum over i' [m - S(i,t) + S(i',t)]_+
     """
@@ -19,11 +19,11 @@ def sum_triplet(pairs: Similarities, *, margin: float) -> LossValue:
 
 
 def online_triplet(pairs: Similarities, *, margin: float) -> LossValue:
-    """The hardest negative of the batch in both directions, VSE++; AOQ eq. (2).
+    """Sum over the hardest in-batch negatives in both directions, VSE++; AOQ eq. (2).
 
     L = sum over (i, t) of [m - S(i,t) + S(i,t_on)]_+ + [m - S(i,t) + S(i_on,t)]_+
 
-    At a lower `hardness` of the pairs, online negatives are means (`aoq.pipeline.losses.hinge.online_negative`).
+    With a lower `hardness` of the pairs, online negatives are means (`aoq.pipeline.losses.hinge.online_negative`).
     """
     total = pairs.matrix.new_zeros(())
     for online in pairs.online:
