@@ -1,4 +1,4 @@
-"""Photographs seen a little differently in every epoch of a training: a function of the seed, the epoch and the row."""
+"""Random changes of photographs in every epoch of a training: a function of the seed, the epoch and the row."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SCALE, RATIO, TRIES = (0.5, 1.0), (3 / 4, 4 / 3), 10
-"""Of a crop: its share of the area, and its width by its height; the whole where no try fits."""
+"""Limits of a crop: its fraction of the area, its width by its height, and its tries, after which nothing is cut."""
 OPERATIONS, STRENGTH = 2, 0.5
-"""RandAugment's N, and its M of 10, as ALBEF has them."""
+"""RandAugment's N, and its M of 10, as in ALBEF."""
 GREY = (128, 128, 128)
 SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 AUGMENTING = 1
-"""Tells these random numbers from those of the steps."""
+"""Separates these random numbers from those of the steps."""
 
 
 @dataclass(frozen=True)
 class Augmenter:
-    """What happens to the photographs in one epoch."""
+    """The augmentation of photographs in one epoch."""
 
     ways: tuple[str, ...]
-    """Of "crop", "flip" and "randaugment"."""
+    """Some of "crop", "flip" and "randaugment"."""
     seed: int
     epoch: int
 
     def pixels(
         self, image: Image, row: int, seen: Preprocessing, *, may_flip: bool
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """What the encoder sees of the photograph in that row; it is the same whoever asks, and when."""
+        """Augment the photograph in that row; the result depends on neither caller nor time."""
         rng = np.random.default_rng([self.seed, self.epoch, row, AUGMENTING])
-        draws = {way: rng.spawn(1)[0] for way in ("crop", "flip", "randaugment")}  # so that none moves another
+        draws = {way: rng.spawn(1)[0] for way in ("crop", "flip", "randaugment")}  # so that none shifts another
         pixels = random_crop(image, seen, draws["crop"]) if "crop" in self.ways else seen.pixels(image)
         if "flip" in self.ways and may_flip and draws["flip"].random() < 0.5:
             pixels = pixels[:, ::-1]
@@ -51,7 +51,7 @@ class Augmenter:
 def may_be_flipped(
     captions: Sequence[str], image_of: Int32[np.ndarray, " captions"], images: int
 ) -> Bool[np.ndarray, " images"]:
-    """Where no caption of an image names a side.
+    """Mark images without a caption that names a side.
 
     >>> may_be_flipped(["a dog left of a cat", "a bright dog"], np.array([0, 1], np.int32), 2).tolist()
     [False, True]
@@ -62,7 +62,7 @@ def may_be_flipped(
 
 
 def random_crop(image: Image, seen: Preprocessing, rng: np.random.Generator) -> UInt8[np.ndarray, "height width 3"]:
-    """A part of the photograph of a random size and shape, in the encoder's size."""
+    """Cut a random part of the photograph, of random size and shape, and resize it for the encoder."""
     from PIL.Image import Resampling
 
     wide, high = image.size
@@ -83,7 +83,7 @@ def random_crop(image: Image, seen: Preprocessing, rng: np.random.Generator) -> 
 def random_operations(
     pixels: UInt8[np.ndarray, "height width 3"], rng: np.random.Generator
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """RandAugment (Cubuk et al. 2020) with ALBEF's operations: none changes which colours a caption may name."""
+    """RandAugment (Cubuk et al. 2020) with ALBEF's operations: none changes the colours that a caption may name."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))
@@ -121,7 +121,7 @@ def _sharpened(image: Image, strength: float) -> Image:
 
 
 def _moved(image: Image, *matrix: float) -> Image:
-    """By an affine map of coordinates that start in the middle; grey comes in."""
+    """Apply an affine map of coordinates whose origin is the centre; new areas are grey."""
     from PIL.Image import Resampling, Transform
 
     a, b, c, d, e, f = matrix

@@ -1,4 +1,4 @@
-"""Blocks of images as units of work, which any process can do; what they make is appended to the arrays in order."""
+"""Blocks of images as units of work for any process; their results are appended to the arrays in order."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ READ = pa.schema(
         "thumbnail": pa.binary(),
     }
 )
-"""Columns of a block's table, a row an image; the extractor's stand behind them as bytes, null where it saw nothing."""
+"""Columns of a block's table, one row per image; the extractor's follow as bytes, null if the image has none."""
 
 
 @dataclass(frozen=True)
 class Extracting:
-    """What units work with."""
+    """Tools of the units."""
 
     extractor: Extractor
     loading: Loading
@@ -57,10 +57,10 @@ def extract_blocks(
     run: Runner[Extracting],
     appended: Callable[[], None],
 ) -> None:
-    """Go on with all splits where the last run was. Batches are those of one process, so features are, too.
+    """Continue all splits after the last run. Batches are those of one process, so features are the same too.
 
     Raises:
-        ValueError: for an image that can be read here, and not where its block was done.
+        ValueError: for an image that can be read here, but not where its block was done.
     """
     left = [
         block
@@ -84,7 +84,7 @@ def extract_blocks(
 
 
 def blocks_from(split: str, done: int, images: int, batch: int) -> list[Block]:
-    """Whole batches, as many as a kill may lose; the last block has what is left.
+    """Divide into blocks of whole batches, no larger than a kill may lose; the last block has the rest.
 
     >>> blocks_from("dev", 32, 1100, 32)[-1]
     Block(split='dev', start=1056, stop=1100)
@@ -94,7 +94,7 @@ def blocks_from(split: str, done: int, images: int, batch: int) -> list[Block]:
 
 
 def extract_block(reader: Reader, job: Extracting, store: Store) -> list[pa.Table]:
-    """What is made of the reader's images, and what is known of them."""
+    """Extract features of the reader's images, with their records."""
     made, reads = [], []
     for seen, batch in batches(reader, 0, job.loading):
         if seen:
@@ -105,7 +105,7 @@ def extract_block(reader: Reader, job: Extracting, store: Store) -> list[pa.Tabl
 
 
 def to_table(made: Mapping[str, np.ndarray], batch: Sequence[Read], extractor: Extractor) -> pa.Table:
-    """`made` has rows for the images that could be read alone."""
+    """Make a table; `made` has rows for readable images alone."""
     known = {field.name: pa.array([getattr(read, field.name) for read in batch], field.type) for field in READ}
     is_whole = np.array([not read.problem for read in batch])
     places = pa.array(np.cumsum(is_whole) - 1, mask=~is_whole)
@@ -118,7 +118,7 @@ def to_table(made: Mapping[str, np.ndarray], batch: Sequence[Read], extractor: E
 
 
 def from_table(table: pa.Table, extractor: Extractor) -> tuple[dict[str, np.ndarray], list[Read]]:
-    """What `to_table` was given."""
+    """Return the arguments of `to_table`."""
     rows = table.select(READ.names).to_pylist()
     batch = [Read(None, **{**row, "changes": tuple(row["changes"])}) for row in rows]
     return {name: _rows(table[name], column) for name, column in extractor.columns.items()}, batch
@@ -131,7 +131,7 @@ def _rows(values: pa.ChunkedArray, column: Column) -> np.ndarray:
 
 
 def _require_unreadable(reader: Reader, start: int, batch: Sequence[Read]) -> None:
-    """An image that only some machine cannot read is not broken."""
+    """Check that an image is unreadable here too: one that only some machine cannot read is not broken."""
     for place, read in enumerate(batch, start):
         if read.problem and not reader[place].problem:
             raise ValueError(

@@ -22,9 +22,9 @@ from aoq.pipeline.reading import open_array
 
 SIDE = 96
 GROUNDS = ("#6a4", "#dc8", "#eef", "#888", "#48a")
-"""Grass, sand, snow, road and water."""
+"""Colours of grass, sand, snow, road and water."""
 CORNERS = len(OBJECTS) // 2
-"""Half of the objects are polygons of 3, 4, 5, ... corners, the others stars of as many points."""
+"""Half of the objects are polygons of 3, 4, 5, ... corners, the others stars with equally many points."""
 INNER = 0.4
 
 
@@ -51,7 +51,7 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
 
 
 def _encoded(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
-    """One image as a PNG."""
+    """Draw one image as a PNG."""
     from PIL import ImageDraw
 
     ground = next(label[4] for label in labels if label[4] != NONE)
@@ -65,7 +65,7 @@ def _encoded(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "r
 
 
 def _outline(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, float]]:
-    """The corners of an object's shape inside its box."""
+    """Corners of an object's shape inside its box."""
     corners, is_star = 3 + thing % CORNERS, thing >= CORNERS
     turns = np.arange(corners * (1 + is_star)) / (corners * (1 + is_star)) * 2 * np.pi
     radii = np.where(np.arange(len(turns)) % 2 == 0, 1.0, INNER) if is_star else np.ones(len(turns))

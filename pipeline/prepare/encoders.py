@@ -1,4 +1,4 @@
-"""Pretrained encoders of photographs and texts that share a space: teachers that nobody trains here."""
+"""Pretrained encoders of photographs and texts with a shared space: teachers that need no training here."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KNOWN = "transformers:NAME_OR_PATH, open_clip:NAME/TAG and sentence-transformers
 
 @dataclass(frozen=True)
 class Encoder:
-    """Two towers; their vectors are of one length and are compared by cosine."""
+    """Two towers; their vectors have one length and are compared by cosine."""
 
     images: GridExtractor
-    """Pooled: one vector an image."""
+    """Pooled: one vector per image."""
     texts: EncodeTexts
 
     @property
@@ -35,10 +35,10 @@ class Encoder:
 
 
 def open_encoder(name: str) -> Encoder:
-    """The encoder of that name, on the CPU.
+    """Open the encoder of that name, on the CPU.
 
     Raises:
-        ValueError: for an unknown name, weights that cannot be loaded, a model that encodes no texts, and one whose
+        ValueError: for an unknown name, weights that cannot be loaded, a model without a text encoder, and one whose
             sides have different sizes.
         ImportError: names the extra that brings its library.
     """

@@ -1,9 +1,9 @@
-"""Images of a split through an extractor into growing arrays; a killed run goes on after its last whole block.
+"""Extract features of a split's images into growing arrays; a killed run continues after its last whole block.
 
-{split}_ims.npy           features of the images that could be read, in order; boxes and masks beside, if it makes them;
+{split}_ims.npy           features of the readable images, in order; boxes and masks beside, if it makes them;
                           headers are written last
-{split}.records           of each of them its place in the listing, sha256, width and height
-{split}.progress.json     how far all are whole, and which images could not be read; written last of a block
+{split}.records           place in the listing, sha256, width and height of each of them
+{split}.progress.json     the number of complete images, and the unreadable ones; written last of a block
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import write_atomically
 
 BLOCK = 512
-"""Images that a kill may lose, about."""
+"""Approximate number of images that a kill may lose."""
 HEADER = 128
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
 
 Append = Callable[[Mapping[str, np.ndarray], Sequence[Read]], None]
-"""Takes the next images: what was made of those that could be read, and what is known of all."""
+"""Takes the next images: features of the readable ones, and records of all."""
 
 
 class Progress(TypedDict):
@@ -43,13 +43,13 @@ class Progress(TypedDict):
     broken: list[list[Any]]
     """Places in the listing, with reasons."""
     changed: dict[str, int]
-    """How many images were animated, CMYK and so on."""
+    """Number of images that were animated, CMYK and so on."""
 
 
 def extracted(
     extractor: Extractor, seen: Sequence[Tensor], batch: Sequence[Read], device: torch.device
 ) -> dict[str, np.ndarray]:
-    """What the extractor makes of the images of a batch that could be read, whose pixels are `seen`."""
+    """Extract features of a batch's readable images, whose pixels are `seen`."""
     sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
     parts, start = [], 0
     for pixels in seen:
@@ -61,7 +61,7 @@ def extracted(
 
 @dataclass
 class Extraction:
-    """One split: its arrays in `folder`, with pictures for people in `thumbs` if there are any; the rest in `work`."""
+    """One split: its arrays in `folder`, thumbnails in `thumbs` if there are any; the rest in `work`."""
 
     folder: Path
     work: Path
@@ -78,12 +78,12 @@ class Extraction:
 
     @property
     def arrays(self) -> dict[str, Path]:
-        """The file of each of the extractor's columns."""
+        """File of each of the extractor's columns."""
         return {name: self.folder / f"{self.split}_{name}.npy" for name in self.extractor.columns}
 
     @property
     def records(self) -> np.ndarray:
-        """A record an image that could be read, memory-mapped."""
+        """Records of the readable images, memory-mapped."""
         kept = self.progress["kept"]
         return np.memmap(self._records_file, RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
 
@@ -96,7 +96,7 @@ class Extraction:
         return self.work / f"{self.split}.progress.json"
 
     def run(self, reader: Reader, loading: Loading) -> Iterator[int]:
-        """Go on where the last run was; yields how many images are done."""
+        """Continue after the last run; yield the number of finished images."""
         with self.appending() as append:
             for seen, batch in batches(reader, self.progress["done"], loading):
                 append(extracted(self.extractor, seen, batch, loading.device), batch)
@@ -104,7 +104,7 @@ class Extraction:
 
     @contextmanager
     def appending(self) -> Iterator[Append]:
-        """Open the files where the last run was, to be saved after each block and in the end."""
+        """Open the files after the last run's end; they are saved after each block and at the end."""
         self._cut_to_whole_blocks()
         with ExitStack() as stack:
             arrays = {name: stack.enter_context(_appending(path)) for name, path in self.arrays.items()}
@@ -124,7 +124,7 @@ class Extraction:
             self._save(*arrays.values(), records)
 
     def finish(self) -> None:
-        """Write the headers: from now on the arrays can be opened."""
+        """Write the headers; from now on the arrays can be opened."""
         for name, path in self.arrays.items():
             column = self.extractor.columns[name]
             shape = self.progress["kept"], *column.shape
@@ -135,7 +135,7 @@ class Extraction:
                 os.fsync(file.fileno())
 
     def _note(self, batch: Sequence[Read], records: BinaryIO) -> None:
-        """Records and pictures of a batch, whose order is that of the listing."""
+        """Write records and thumbnails of a batch, in the order of the listing."""
         progress = self.progress
         places = range(progress["done"], progress["done"] + len(batch))
         whole = [(place, read) for place, read in zip(places, batch, strict=True) if not read.problem]
@@ -158,7 +158,7 @@ class Extraction:
         write_atomically(self._progress_file, json.dumps(self.progress).encode())
 
     def _cut_to_whole_blocks(self) -> None:
-        """Drop what a killed run wrote after its last whole block."""
+        """Drop anything that a killed run wrote after its last whole block."""
         kept = self.progress["kept"]
         columns = self.extractor.columns
         wholes = {path: HEADER + kept * columns[name].bytes for name, path in self.arrays.items()}
@@ -176,7 +176,7 @@ def _appending(path: Path) -> BinaryIO:
 
 
 def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
-    """Below `thumbs`, wherever the name would lead; a name that no file can have gets none."""
+    """Write below `thumbs`, wherever the name would lead; an invalid file name gets no thumbnail."""
     path = Path(os.path.normpath(thumbs / name))
     if thumbs not in path.parents:
         return

@@ -1,4 +1,4 @@
-"""Extraction for a cluster: blocks of images by name, and an extractor that every node opens for itself."""
+"""Extraction on a cluster: blocks of images by name, and an extractor that every node opens for itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aoq.pipeline.search.store import Folder
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionJob(ImagesJob[Extracting]):
-    """An extractor by its name, and how images are read."""
+    """An extractor by its name, and the way images are read."""
 
     extractor: str
     tokens: Tokens
@@ -36,8 +36,8 @@ class ExtractionJob(ImagesJob[Extracting]):
 
 
 def ship_extraction(job: Extracting, store: Folder, *, request: Request, reader: Reader) -> ExtractionJob:
-    """Name the extractor and its weights, with a sample of the reader's images; with a GPU, each unit has one."""
-    loading, device = job.loading, torch.device(job.loading.device.type)  # whichever GPU Ray lends
+    """Name the extractor and its weights, with a sample of the reader's images; a unit has one GPU if there are any."""
+    loading, device = job.loading, torch.device(job.loading.device.type)  # any GPU that Ray assigns
     return ExtractionJob(
         store=store,
         versions=versions_here(ExtractionJob.packages),

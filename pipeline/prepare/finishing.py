@@ -1,4 +1,4 @@
-"""What stands in a dataset folder beside its arrays, once all images are extracted, and what the log says of them."""
+"""Finish a dataset folder once all images are extracted: its other files, and the log's summary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One encoded image as pixels, whatever it comes as, or the reason why not.
+"""Decode one image of any format, or give the reason for its failure.
 
-The first frame of an animation is taken, rotations in EXIF are carried out, CMYK, grey, palette and 16-bit pixels
-become 8-bit RGB, and what is transparent lies on white.
+The first frame of an animation is taken, rotations in EXIF are applied, CMYK, grey, palette and 16-bit pixels become
+8-bit RGB, and transparent areas become white.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGE = f"has more than {MOST_PIXELS / 1e6:.0f} megapixels"
 
 
 class Decoded(NamedTuple):
-    """An upright RGB image, the size it has in full, and what was done to it: "animated", "rotated", "CMYK", …"""
+    """An upright RGB image, its full size, and the changes made: "animated", "rotated", "CMYK", …"""
 
     image: Image
     width: int
@@ -36,13 +36,13 @@ class Decoded(NamedTuple):
 
 
 def decode(encoded: bytes, least: int = 0) -> Decoded:
-    """The image of a file's bytes.
+    """Decode the image in a file's bytes.
 
     A JPEG is decoded at a half, a quarter or an eighth of its size if its sides stay above `least` pixels, which
     takes a fraction of the time.
 
     Raises:
-        ValueError: says what is wrong, to be read after the image's name.
+        ValueError: with the reason, to be read after the image's name.
     """
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if not encoded:
@@ -61,12 +61,12 @@ def decode(encoded: bytes, least: int = 0) -> Decoded:
             raise ValueError(LARGE) from None
         except MemoryError:
             raise ValueError("takes more memory than there is") from None
-        except Exception as error:  # of Pillow's readers, whose errors are of any kind where a file is hostile
+        except Exception as error:  # Pillow's readers raise errors of any kind on hostile files
             raise ValueError(str(error) if isinstance(error, _UnsupportedError) else UNREADABLE) from None
 
 
 class _UnsupportedError(ValueError):
-    """A kind of image that has no pixels to show."""
+    """A kind of image without pixels to show."""
 
 
 def _upright(opened: Image, width: int, height: int, least: int) -> Decoded:
@@ -88,7 +88,7 @@ def _upright(opened: Image, width: int, height: int, least: int) -> Decoded:
 
 
 def _eight_bits(image: Image, changes: list[str]) -> Image:
-    """An image of any mode in RGB or grey."""
+    """Convert an image of any mode to RGB or grey."""
     pillow = import_extra("PIL.Image", "prepare", "reading images")
 
     if image.mode.startswith("I"):
@@ -109,7 +109,7 @@ def _eight_bits(image: Image, changes: list[str]) -> Image:
 
 
 def thumbnail(image: Image, width: int) -> bytes:
-    """A JPEG whose longer side has at most `width` pixels."""
+    """Make a JPEG whose longer side has at most `width` pixels."""
     small, file = image.copy(), io.BytesIO()
     small.thumbnail((width, width))
     small.save(file, "JPEG", quality=80)

@@ -21,13 +21,13 @@ from aoq.pipeline.search.cluster.job import PACKAGES, Job, Opened
 SAMPLE = 16
 """Images that every node reads before the run starts."""
 ROOM = 1_000_000_000
-"""Bytes that a process takes beside the weights, about: libraries, a batch on its way, and what a block becomes."""
+"""Approximate bytes of a process beside the weights: libraries, a batch in transit, and a block's results."""
 LIBRARIES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some images, and the sha256 of each; none of one that cannot be read."""
+    """Some images, and the sha256 of each; None for an unreadable one."""
 
     images: Images
     sha256: tuple[str, ...]
@@ -39,7 +39,7 @@ class Sample:
         return cls(part, tuple(_sha256(part, row) for row in range(len(places))))
 
     def differing_here(self) -> list[str]:
-        """Say which image this node does not read alike, a phrase for the first."""
+        """Name the first image that this node does not read alike."""
         wrong = [row for row, known in enumerate(self.sha256) if _sha256(self.images, row) != known]
         return [f"does not read {self.images.describe(wrong[0])} as it is here"] if wrong else []
 
@@ -53,20 +53,20 @@ def _sha256(images: Images, row: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesJob(Job[Opened]):
-    """What units need besides the images that they name."""
+    """Input of units besides the images that they name."""
 
     packages: ClassVar[tuple[str, ...]] = (*PACKAGES, *LIBRARIES)
     sample: Sample = field(compare=False)
     directory: Path = field(default_factory=Path.cwd)
-    """Where relative paths start."""
+    """Start of relative paths."""
 
     @abstractmethod
     def open_there(self) -> Opened:
-        """`open`, in the directory; raise ValueError where anything is another than here."""
+        """Do the work of `open` in the directory; raise ValueError if anything differs from here."""
 
     @override
     def open(self) -> Opened:
-        with suppress(OSError):  # a node without it is one whose sample differs
+        with suppress(OSError):  # a node without the directory has a different sample
             os.chdir(self.directory)
         return self.open_there()
 
@@ -80,5 +80,5 @@ class ImagesJob(Job[Opened]):
 
 
 def bytes_of_room(module: nn.Module) -> int:
-    """Count what a process that holds the module may take, about."""
+    """Approximate bytes of a process that holds the module."""
     return ROOM + sum(part.nbytes for part in module.state_dict().values())

@@ -1,4 +1,4 @@
-"""The photographs of a prepared folder, as they were when it was prepared."""
+"""Photographs of a prepared folder, unchanged since it was prepared."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from aoq.pipeline.reading import reading
 
 @dataclass(frozen=True)
 class Photographs:
-    """The photographs of a split in order, as they were when the folder was prepared."""
+    """Photographs of a split in order, unchanged since the folder was prepared."""
 
     images: Images
     sha256: Sequence[str]
 
     def read(self, row: int) -> bytes:
-        """The encoded photograph.
+        """Read the encoded photograph.
 
         Raises:
-            ValueError: for one that was changed since, or is gone.
+            ValueError: if it was changed since, or is gone.
         """
         try:
             content = self.images.read(row)
@@ -38,15 +38,15 @@ class Photographs:
 
 
 def photographs_fingerprint(folder: Path, split: str) -> str:
-    """The identity of a split's photographs, wherever they lie: their contents in order."""
+    """Fingerprint a split's photographs, wherever they lie: their contents in order."""
     return digest(_listed(folder, split)[1])
 
 
 def open_photographs(folder: Path, split: str, images: int) -> Photographs:
-    """The photographs of a split, one for each of its images.
+    """Open the photographs of a split, one for each of its images.
 
     Raises:
-        ValueError: for a folder that does not say where its photographs are, or of how many.
+        ValueError: if the folder does not name its photographs, or has another number of them.
     """
     path = folder / f"{split}_images.parquet"
     paths, sha256, is_packed = _listed(folder, split)
@@ -61,7 +61,7 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
 
 
 def _listed(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:
-    """Of each photograph its file and its content's hash, and whether they are packed."""
+    """File and content hash of each photograph, and whether they are packed."""
     path = folder / f"{split}_images.parquet"
     if not path.is_file():
         raise ValueError(

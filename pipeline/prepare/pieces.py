@@ -1,4 +1,4 @@
-"""Captions as the ids of a pretrained tokeniser, for text encoders that were trained with it."""
+"""Captions as ids of a pretrained tokeniser, for text encoders that were trained with it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading
 
 LONGEST = 512
-"""Of a caption, in ids, where the tokeniser itself sets no lower limit."""
+"""Ids of a caption, at most, unless the tokeniser itself has a lower limit."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tokeniser of transformers, in place of a vocabulary; a caption's last id is a special token."""
+    """A tokeniser of transformers, instead of a vocabulary; a caption's last id is a special token."""
 
     tokeniser: Any
 
     @classmethod
     def open(cls, name: str) -> Pieces:
-        """`transformers:NAME_OR_PATH`, from the hub or a folder.
+        """Open `transformers:NAME_OR_PATH`, from the hub or a folder.
 
         Raises:
-            ValueError: for another library, and for what cannot be loaded.
+            ValueError: for another library, or if loading fails.
         """
         library, _, model = name.partition(":")
         if library != "transformers" or not model:
@@ -40,7 +40,7 @@ class Pieces:
 
     @classmethod
     def load(cls, folder: Path) -> Pieces:
-        """What `save` wrote."""
+        """Load the files that `save` wrote."""
         return cls.open(f"transformers:{folder}")
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Pieces:
         self.tokeniser.save_pretrained(folder)
 
     def tokenised(self, captions: Sequence[str]) -> TokenisedCaptions:
-        """Every caption with its special tokens, cut where it is too long."""
+        """Tokenise every caption, with special tokens, and cut it if it is too long."""
         longest = min(self.tokeniser.model_max_length, LONGEST)
         encoded = self.tokeniser(list(captions), truncation=True, max_length=longest)["input_ids"]
         special = set(self.tokeniser.all_special_ids)
@@ -65,7 +65,7 @@ class Pieces:
 
 
 def read_words(path: Path) -> Vocabulary | Pieces:
-    """A vocabulary file, or the folder of a tokeniser."""
+    """Read a vocabulary file, or the folder of a tokeniser."""
     return Pieces.load(path) if path.is_dir() else Vocabulary.load(path)
 
 

@@ -1,4 +1,4 @@
-"""Photographs of a dataset folder as an image tower sees them, decoded when a batch asks for them."""
+"""Photographs of a dataset folder as input of an image tower, decoded when a batch requests them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 
 @dataclass(frozen=True)
 class PhotographPixels(Pixels):
-    """The photographs of a split; without an augmenter, as the tower sees them in evaluation."""
+    """Photographs of a split; without an augmenter, as the tower sees them in evaluation."""
 
     photographs: Photographs
     preprocessing: Preprocessing
@@ -32,7 +32,7 @@ class PhotographPixels(Pixels):
 
     @override
     def read(self, rows: Int[np.ndarray, " batch"]) -> UInt8[Tensor, "batch height width 3"]:
-        """Each once, however often it stands in the batch; threads decode, and none outlives the call."""
+        """Read each photograph once, however often it is in the batch; threads decode, and end with the call."""
         distinct, places = np.unique(rows, return_inverse=True)
         with ThreadPoolExecutor() as pool:
             pixels = np.stack([*pool.map(self._pixels, distinct.tolist())])
@@ -55,10 +55,10 @@ class PhotographPixels(Pixels):
 
 
 def open_pixels(folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None) -> Pixels:
-    """The photographs of a split, which may be the first of the `images` that its folder lists.
+    """Open the photographs of a split, or the first ones of the `images` that its folder lists.
 
     Raises:
-        ValueError: for a folder that does not say where its photographs are.
+        ValueError: if the folder does not name its photographs.
     """
     import_extra("PIL.Image", "prepare", "an image tower")
     photographs = open_photographs(folder, split.name, images or split.image_count)

@@ -1,4 +1,4 @@
-"""From images and captions to a dataset folder."""
+"""Prepare a dataset folder from images and captions."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from aoq.pipeline.search.store import Folder
 logger = logging.getLogger(__name__)
 
 BLOCKS = "blocks"
-"""In `work`: blocks of images that nodes extracted."""
+"""Folder in `work` of blocks of images that nodes extracted."""
 NAMED = 5
 """Images that an error names; the log names all."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was made."""
+    """Result of a preparation."""
 
     kind: str
     extractor: Extractor
@@ -55,13 +55,13 @@ class Prepared:
 
 
 def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
-    """Fill `folder` with a dataset folder; `work` has what the next run needs until the folder is published.
+    """Fill `folder` with a dataset folder; `work` keeps what the next run needs until the folder is published.
 
-    On Ray the nodes extract blocks of images, and leave them in `work`.
+    On Ray the nodes extract blocks of images into `work`.
 
     Raises:
-        ValueError, OSError: for a source that is not understood, and for images that cannot be read unless they are to
-            be skipped. What was extracted so far is kept.
+        ValueError, OSError: for an unknown kind of source, and for unreadable images unless they are to be skipped.
+        Features extracted so far are kept.
     """
     import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
     if engine.backend == "ray":
@@ -112,7 +112,7 @@ def _open_blocks(folder: Path, of: str) -> Folder:
 
 @dataclass
 class _Pace:
-    """Says how many images are done, how fast, and how long the others will take."""
+    """Reports the number of finished images, their speed, and the remaining time."""
 
     report: Report
     extractions: Collection[Extraction]
@@ -132,7 +132,7 @@ class _Pace:
 
 
 def _without_silent(listing: Listing) -> Listing:
-    """Captions cleaned, and only images that have any."""
+    """Clean captions, and keep only images that have any."""
     captions, empty = clean_captions(listing.captions)
     listing = replace(listing, captions=captions)
     lengths = np.diff(captions.offsets.to_numpy())
@@ -147,7 +147,7 @@ def _without_silent(listing: Listing) -> Listing:
 
 
 def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> str:
-    """Forget what was made of another request; say which this is."""
+    """Remove results of another request; record this one."""
     job = digest(
         {
             "images": listing.images.identity(),
@@ -188,21 +188,21 @@ def _with_splits(request: Request, listing: Listing, work: Path, report: Report)
 
 
 def _parts(listing: Listing) -> dict[str, Listing]:
-    """The images of each split, train first."""
-    assert listing.splits is not None  # `_with_splits` saw to it
+    """Images of each split, train first."""
+    assert listing.splits is not None  # `_with_splits` made sure
     names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
     of_image = listing.splits.to_numpy(zero_copy_only=False)
     return {name: listing.take(np.flatnonzero(of_image == name)) for name in names}
 
 
 def _workers(engine: Engine) -> int:
-    """Processes that read ahead, on Ray of a unit: one a core, but for a machine with one."""
+    """Processes that read ahead (on Ray, per unit): one per core, except on a machine with one core."""
     cores = engine.threads or (len(os.sched_getaffinity(0)) if engine.backend == "inprocess" else 1)
     return cores if cores > 1 else 0
 
 
 def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> int:
-    """How many images are left out; refused unless that is asked for, and where nothing is left."""
+    """Count the images that are left out; refused unless requested, and if nothing is left."""
     broken = [
         f"{part.images.describe(int(part.rows[place]))} {problem}"
         for name, part in parts.items()

@@ -1,4 +1,4 @@
-"""Images of a listing, read ahead in batches as an encoder sees them."""
+"""Read images of a listing ahead, in batches as an encoder sees them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THUMBNAIL = 200
 
 @dataclass(frozen=True)
 class Loading:
-    """How images are read ahead; nothing of it changes a result."""
+    """Settings of reading ahead; none of them changes a result."""
 
     workers: int
     batch: int
@@ -30,7 +30,7 @@ class Loading:
 
 
 class Read(NamedTuple):
-    """An image as the encoder sees it, or why it cannot be read."""
+    """An image as the encoder sees it, or the reason why it cannot be read."""
 
     pixels: np.ndarray | None
     sha256: bytes = b""
@@ -43,7 +43,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader(Dataset[Read]):
-    """Images of a listing, decoded; with a picture for people beside, if that is wanted."""
+    """Decoded images of a listing, with thumbnails on request."""
 
     images: Images
     rows: np.ndarray
@@ -54,7 +54,7 @@ class Reader(Dataset[Read]):
         return len(self.rows)
 
     def part(self, start: int, stop: int) -> Reader:
-        """Some of them, to be sent elsewhere."""
+        """Select some of them, to be sent elsewhere."""
         return replace(self, images=self.images.part(self.rows[start:stop]), rows=np.arange(stop - start))
 
     def __getitem__(self, place: int) -> Read:
@@ -73,11 +73,11 @@ class Reader(Dataset[Read]):
 
 
 Batch = tuple[list[Tensor], list[Read]]
-"""The pixels of images that could be read, stacked, and what else was read."""
+"""Stacked pixels of the readable images, and the records of all."""
 
 
 def batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
-    """All images from the place `start` on, in order."""
+    """Iterate over all images from the place `start` on, in order."""
     if start == len(reader):
         return iter(())
     return iter(
@@ -95,11 +95,11 @@ def batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
 
 
 def _collated(batch: list[Read]) -> Batch:
-    """Tensors travel through shared memory."""
+    """Collate in the worker: tensors travel through shared memory."""
     seen = stacked(read.pixels for read in batch if read.pixels is not None)
     return seen, [read._replace(pixels=None) for read in batch]
 
 
 def _begin_worker(_: int) -> None:
-    """One that outlived a killed run would read on for nobody."""
+    """End with the main process: a worker that outlives a killed run would read on for nobody."""
     die_with_parent()

@@ -1,4 +1,4 @@
-"""What is to be made of which source, and what the source holds now. Imports nothing heavy: keys are made of it."""
+"""Request of a preparation, and its source's current content. Imports nothing heavy: keys are made of it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from aoq.pipeline.prepare.splits import Restval
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be made of which source."""
+    """The source and the options of a preparation."""
 
     source: str
     images: Path | None = None
-    """Where image paths start; by default the source's own folder."""
+    """Start of image paths; by default the source's own folder."""
     columns: Columns = field(default_factory=Columns)
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Of splits to draw, in place of the source's."""
+    """Sizes of splits to draw, instead of the source's splits."""
     seed: int = 0
     restval: Restval = "train"
     extractor: str = "efficientnet-lite0"
@@ -39,7 +39,7 @@ class Request:
 
     @classmethod
     def of_section(cls, section: Source, data_root: Path) -> Request:
-        """The request of an experiment's [dataset.source]; its paths start at the data root."""
+        """Make the request of an experiment's [dataset.source]; its paths start at the data root."""
         return cls(
             section.path if is_of_hub(section.path) else str(data_root / section.path),
             None if section.images is None else data_root / section.images,
@@ -55,16 +55,16 @@ class Request:
 
 
 def source_fingerprint(request: Request) -> str:
-    """The identity of a source's content, wherever it lies: its texts, and the size of every image.
+    """Fingerprint a source's content, wherever it lies: its texts, and the size of every image.
 
-    Files that hold many images are known by their size and 256 blocks of each.
+    Files that hold many images are identified by their size and 256 blocks of each.
     """
     listing = open_source(request.source, request.images, request.columns)
     found = sha256(listing.texts_sha256.encode())
     if not listing.images.files:
         found.update(listing.images.identity().encode())
     for path in listing.images.files:
-        with suppress(OSError, ValueError):  # one that is missing is known as such
+        with suppress(OSError, ValueError):  # a missing file counts as missing
             found.update(f"{os.stat(path).st_size}\0".encode())
             if not isinstance(listing.images, Files):
                 for block in sample(Path(path)):

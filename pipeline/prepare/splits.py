@@ -1,4 +1,4 @@
-"""Which images are for training, and which for evaluation: as the source says, or drawn by a seed."""
+"""Splits for training and evaluation: the source's own, or drawn with a seed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 Restval = Literal["train", "drop"]
 OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}
-"""What others call our splits."""
+"""Other names of our splits."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 BLOCK = 1024
 
 
 def read_sizes(text: str) -> dict[str, int]:
-    """The sizes of splits that are to be drawn.
+    """Parse the sizes of splits that are to be drawn.
 
     >>> read_sizes("dev=1000, test=500")
     {'dev': 1000, 'test': 500}
@@ -41,7 +41,7 @@ def read_sizes(text: str) -> dict[str, int]:
 
 
 def default_sizes(images: int) -> dict[str, int]:
-    """A tenth for dev and as much for test, at most a thousand images."""
+    """Sizes of dev and of test: a tenth each, at most a thousand images."""
     size = min(1000, images // 10)
     if not size:
         raise ValueError(f"{images} images are too few to draw dev and test from; say how many: --split-sizes dev=1.")
@@ -49,10 +49,10 @@ def default_sizes(images: int) -> dict[str, int]:
 
 
 def named_splits(listing: Listing, restval: Restval) -> Listing:
-    """The source's splits by our names; Karpathy's `restval` belongs to train, or is left out.
+    """Rename the source's splits; Karpathy's `restval` belongs to train, or is left out.
 
     Raises:
-        ValueError: for an image without a split, or a name that no file can have.
+        ValueError: for an image without a split, or an invalid file name.
     """
     assert listing.splits is not None  # else there is nothing to name
     if listing.splits.null_count:
@@ -74,10 +74,10 @@ def named_splits(listing: Listing, restval: Restval) -> Listing:
 
 
 def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: Sequence[bytes]) -> Listing:
-    """Draw splits of these sizes, and train of what is left; images of one content are in one split.
+    """Draw splits of these sizes, and train from the rest; images of one content share a split.
 
     Raises:
-        ValueError: where there are too few images.
+        ValueError: if there are too few images.
     """
     if sum(sizes.values()) >= len(listing):
         raise ValueError(
@@ -87,7 +87,7 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
     split_of = np.zeros(len(counts), dtype=np.int64)
     waiting = np.random.default_rng(seed).permutation(len(counts))
     for number, (name, size) in enumerate(sizes.items(), start=1):
-        # Copies go together, so a group is passed over where it would make the split too large.
+        # Copies stay together, so a group that would make the split too large is skipped.
         left, taken = size, []
         for group in waiting:
             if counts[group] <= left:
@@ -105,7 +105,7 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
 
 
 def hash_images(listing: Listing, report: Callable[[int, int, str], None]) -> list[bytes]:
-    """The sha256 of each image's bytes; of one that cannot be read a number of its own."""
+    """Hash each image's bytes with sha256; an unreadable image gets a number of its own."""
     found: list[bytes] = []
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, len(listing), BLOCK):

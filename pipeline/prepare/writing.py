@@ -1,4 +1,4 @@
-"""A split's files once its arrays are there: texts, pairs, identities, and where each image is from."""
+"""Write a split's files once its arrays are there: texts, pairs, identities, and the origin of each image."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Counts(NamedTuple):
     images: int
     captions: int
     copies: int
-    """Images that stand before in the split, byte for byte."""
+    """Images that repeat an earlier one of the split, byte for byte."""
 
 
 def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray) -> Counts:
-    """Write all but the arrays of the images in the `listing`, which has a record for each."""
+    """Write everything but the arrays of the images in the `listing`; `records` has one for each."""
     captions = listing.captions
     lengths = np.diff(captions.offsets.to_numpy())
     image_of = np.repeat(np.arange(len(listing), dtype=np.int32), lengths)
@@ -45,7 +45,7 @@ def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray)
 
 
 def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " images"]:
-    """The row of the first image with each one's content.
+    """Row of the first image with each image's content.
 
     >>> identities(np.array([b"a", b"b", b"a"], "V1")).tolist()
     [0, 1, 0]
@@ -57,7 +57,7 @@ def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " ima
 
 
 def write_images(path: Path, listing: Listing, records: np.ndarray, *, pack: bool) -> None:
-    """Write where each image is from, and its size; with its encoded bytes if they are to be packed."""
+    """Write the origin of each image, and its size; with its encoded bytes if they are to be packed."""
     schema = SCHEMA.append(BYTES) if pack else SCHEMA
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for rows in _groups(len(listing), GROUP_IMAGES if pack else BLOCK):

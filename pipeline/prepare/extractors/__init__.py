@@ -1,4 +1,4 @@
-"""Extractors by name: what turns photographs into features."""
+"""Registry of feature extractors for photographs, by name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
     "sentence-transformers": open_sentence_transformers,
     "torchvision": open_torchvision,
 }
-"""By the part of a name before the colon; each takes the part after it."""
+"""Openers by the part of a name before the colon; each takes the part after it."""
 
 
 def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
-    """The extractor of that name, on the CPU.
+    """Open the extractor of that name, on the CPU.
 
     Raises:
         ValueError: for an unknown name, or weights that cannot be loaded.

@@ -16,7 +16,7 @@ from aoq.pipeline.prepare.extractors.grid import GridExtractor
 
 
 def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., torch.Tensor]]:
-    """The name, the network, what it sees, and its tokeniser, of NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE;
+    """Load name, network, preprocessing and tokeniser of NAME/TAG, as in ViT-B-32/laion2b_s34b_b79k; NAME/FILE;
     or a folder with `open_clip_config.json`."""
     name = f"open_clip:{model}"
     with loading(name, model):
@@ -31,7 +31,7 @@ def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., t
 
 
 def open_open_clip(model: str, tokens: Tokens) -> GridExtractor:
-    """The encoder of images of a model (`load_open_clip`)."""
+    """Open a model's image encoder (`load_open_clip`)."""
     name, network, seen, _ = load_open_clip(model)
     visual = network.visual
     if tokens == "pooled":

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers that encode images: one vector each, as its own `encode` gives it."""
+"""Models of sentence-transformers that encode images: one vector each, from the model's own `encode`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aoq.pipeline.prepare.extractors.extractor import Tokens
 from aoq.pipeline.prepare.extractors.grid import GridExtractor
 
 SEEN = Whole(1024, 2048)
-"""More than such a model sees of an image, which its own processor resizes."""
+"""Larger than any such model's input; its own processor resizes images."""
 
 
 def open_sentence_transformers(model: str, tokens: Tokens = "pooled") -> GridExtractor:
-    """A model on the hub or in a folder; its module has the library's interface."""
+    """Open a model on the hub or in a folder; its module has the library's interface."""
     name = f"sentence-transformers:{model}"
     if tokens == "patches":
         raise ValueError(
@@ -39,7 +39,7 @@ def encode_images(network: Any, images: UInt8[Tensor, "batch height width 3"]) -
 
 
 def encode_texts(network: Any, texts: list[str]) -> Float[Tensor, "texts dims"]:
-    # As a bare string, a caption that is a path or an address of a picture would be opened.
+    # A caption given as a bare string would be opened if it is a path or an address of a picture.
     return _encode(network, [{"text": text} for text in texts])
 
 

@@ -15,7 +15,7 @@ from aoq.pipeline.prepare.extractors.grid import GridExtractor
 
 
 def open_timm(model: str, tokens: Tokens) -> GridExtractor:
-    """A model of timm by its name, or in a folder with its `config.json`."""
+    """Open a model of timm by its name, or in a folder with its `config.json`."""
     name = f"timm:{model}"
     with loading(name, model):
         library = import_extra("timm", "timm", name)
@@ -34,7 +34,7 @@ def open_timm(model: str, tokens: Tokens) -> GridExtractor:
 
 
 def _grid(network: Any) -> tuple[int, int] | None:
-    """That of a transformer's patches; maps tell their own."""
+    """Grid of a transformer's patches; maps have their own."""
     found = getattr(getattr(network, "patch_embed", None), "grid_size", None)
     is_flat = hasattr(network, "num_prefix_tokens")
     return (int(found[0]), int(found[1])) if found is not None and is_flat else None

@@ -1,4 +1,4 @@
-"""Detectors of torchvision: the regions of an image that have the best scores (Anderson et al. 2018, "bottom-up")."""
+"""Detectors of torchvision: the best-scoring regions of an image (Anderson et al. 2018, "bottom-up")."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CLASSES = "roi_heads.box_predictor.cls_score.bias"
 
 @dataclass(frozen=True)
 class Detector(Extractor):
-    """An R-CNN: of each image up to `tokens` detections, best score first, as its box head sees them.
+    """An R-CNN: up to `tokens` detections per image, best score first, with the features of its box head.
 
-    An image in which nothing is found has one region: the whole of it. What is beyond an image's regions is zero, and
+    An image without detections has one region, the whole image. Rows beyond an image's regions are zero, and
     masked.
     """
 
@@ -44,7 +44,7 @@ class Detector(Extractor):
         device: torch.device,
     ) -> dict[str, np.ndarray]:
         made = {name: np.zeros((len(pixels), *kind.shape), kind.dtype) for name, kind in self.columns.items()}
-        for row, image in enumerate(pixels):  # alone, so that a batch changes nothing
+        for row, image in enumerate(pixels):  # one by one, so that the batch changes nothing
             features, boxes = self._regions(image.to(device))
             found = len(features)
             made["ims"][row, :found], made["boxes"][row, :found] = self.half(features), boxes.cpu().numpy()
@@ -55,7 +55,7 @@ class Detector(Extractor):
     def _regions(
         self, image: UInt8[Tensor, "height width 3"]
     ) -> tuple[Float[Tensor, "regions dims"], Float[Tensor, "regions 4"]]:
-        """Features and boxes, as shares of the image."""
+        """Features and boxes, as fractions of the image."""
         model: Any = self.module
         seen, _ = model.transform([image.permute(2, 0, 1).float() / 255])
         maps = model.backbone(seen.tensors)
@@ -69,7 +69,7 @@ class Detector(Extractor):
 
 
 def open_torchvision(model: str, tokens: Tokens) -> Detector:
-    """A detector by its name, with torchvision's own weights; or NAME/FILE with those that `torch.save` wrote there."""
+    """Open a detector by its name, with torchvision's own weights; or NAME/FILE with weights by `torch.save`."""
     name = f"torchvision:{model}"
     if tokens == "pooled":
         raise ValueError(
@@ -82,7 +82,7 @@ def open_torchvision(model: str, tokens: Tokens) -> Detector:
         if architecture not in known:
             raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
         network = _of_file(library, architecture, Path(file)) if file else _of_hub(library, architecture)
-    # Neither masks nor keypoints are asked for.
+    # Masks and keypoints are not needed.
     network.roi_heads.mask_roi_pool = network.roi_heads.keypoint_roi_pool = None
     network.eval().requires_grad_(False)
     seen = Whole(network.transform.min_size[-1], network.transform.max_size, "bilinear")

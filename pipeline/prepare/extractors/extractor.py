@@ -1,4 +1,4 @@
-"""What all extractors are: a frozen encoder, what it wants to see, and the arrays that it makes of images."""
+"""Base of all extractors: a frozen encoder, its input, and the arrays that it makes of images."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Tokens = Literal["patches", "pooled"]
 
 
 class Column(NamedTuple):
-    """What an array of a split holds for each image."""
+    """Shape and type of an array's entry for one image."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        """Of one image."""
+        """Bytes per image."""
         return self.dtype.itemsize * int(np.prod(self.shape))
 
 
 @dataclass(frozen=True)
 class Extractor(ABC):
-    """A module in evaluation mode, and what is known of it."""
+    """A module in evaluation mode, and its properties."""
 
     name: str
     preprocessing: Seen
     module: nn.Module
     fingerprint: str
-    """The hash of all weights, by name."""
+    """Hash of all weights, by name."""
     tokens: int
     """Regions of an image, at most."""
     dims: int
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The arrays of a split that are made of images, by what follows `{split}_`."""
+        """Arrays of a split that it makes of images, by the part after `{split}_`."""
         return {
             "ims": Column(np.dtype(np.float16), (self.tokens, self.dims)),
             "boxes": Column(np.dtype(np.float32), (self.tokens, 4)),
@@ -53,7 +53,7 @@ class Extractor(ABC):
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """Rows and columns of tokens, where all images have the same; (1, 1) for one vector of all that is seen."""
+        """Rows and columns of tokens, if all images have the same; (1, 1) for one vector of the whole input."""
         return None
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Extractor(ABC):
         self.module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def half(self, features: Float[Tensor, "*shape"]) -> Float16[np.ndarray, "*shape"]:
-        """Features as they are kept."""
+        """Convert features to float16, in which they are stored."""
         made: np.ndarray = features.to(torch.float16).cpu().numpy()
         if not np.isfinite(made).all():
             raise ValueError(f"{self.name} gives numbers that are not finite in float16; choose another extractor.")
@@ -82,7 +82,7 @@ class Extractor(ABC):
 
 
 def fingerprint_of(module: nn.Module) -> str:
-    """The sha256 of a module's weights and buffers, by name."""
+    """Hash a module's weights and buffers, by name, with sha256."""
     found = hashlib.sha256()
     for name, weights in sorted(module.state_dict().items()):
         found.update(f"{name}\0{weights.dtype}\0{tuple(weights.shape)}\0".encode())

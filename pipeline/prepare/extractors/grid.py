@@ -1,4 +1,4 @@
-"""Extractors whose tokens lie on a grid over what is seen of an image; one vector is a grid of one."""
+"""Extractors whose tokens lie on a grid over the input; a single vector is a grid of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aoq.models.towers.preprocessing import Seen
 from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
 
 CACHED = 4
-"""Images at a time on a CPU: what a layer makes of so few stays in its caches, which takes half the time of 32."""
+"""Images encoded at a time on a CPU: activations of so few stay in its caches, which takes half the time of 32."""
 Encode = Callable[[Tensor], Float[Tensor, "batch tokens dims"]]
 
 
@@ -25,7 +25,7 @@ class GridExtractor(Extractor):
     """An encoder of images; see `build`."""
 
     encode: Encode
-    """Tokens of what `preprocessing.normalised` gives."""
+    """Computes tokens from the output of `preprocessing.normalised`."""
     shape: tuple[int, int]
 
     @classmethod
@@ -39,13 +39,13 @@ class GridExtractor(Extractor):
         grid: tuple[int, int] | None = None,
         fingerprint: str | None = None,
     ) -> GridExtractor:
-        """An extractor of a module that `encode` calls, for vectors, tokens, or maps (batch, dims, rows, columns).
+        """Build an extractor from a module that `encode` calls, for vectors, tokens or maps (batch, dims, rows, cols).
 
         Tokens are the `grid`'s, row by row, after any prefix (a class token, registers), which is dropped; without a
-        grid as many as the largest square has.
+        grid, those of the largest square.
 
         Raises:
-            ValueError: for a module whose tokens are no grid.
+            ValueError: for a module whose tokens are not a grid.
         """
         module.eval().requires_grad_(False)
         with torch.inference_mode():
@@ -82,7 +82,7 @@ class GridExtractor(Extractor):
     def features(
         self, pixels: UInt8[Tensor, "batch height width 3"], device: torch.device
     ) -> Float16[np.ndarray, "batch tokens dims"]:
-        """The tokens of a batch; in half precision on a GPU.
+        """Tokens of a batch; in half precision on a GPU.
 
         Raises:
             ValueError: for numbers that float16 does not hold.
@@ -95,13 +95,13 @@ class GridExtractor(Extractor):
     def encoded(
         self, pixels: UInt8[Tensor, "batch height width 3"], device: torch.device
     ) -> Float[Tensor, "batch tokens dims"]:
-        """The tokens of a batch, as the module gives them."""
+        """Tokens of a batch, as the module gives them."""
         return self.encode(self.preprocessing.normalised(pixels.to(device, non_blocking=True)))
 
     def boxes(
         self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
     ) -> Float32[np.ndarray, "images tokens 4"]:
-        """Where the tokens of images lie: x1, y1, x2, y2 as shares of the whole image."""
+        """Boxes of the tokens of images: x1, y1, x2, y2 as fractions of the whole image."""
         seen = self.preprocessing.seen(widths, heights)[:, None]
         rows, columns = self.grid
         y, x = (part.reshape(-1) for part in np.mgrid[:rows, :columns])

@@ -1,1 +1,1 @@
-"""What people have: images and captions in the layouts that they come in."""
+"""Sources of images and captions, in the layouts that are in use."""

@@ -23,7 +23,7 @@ SAVED = ("dataset_dict.json", "state.json")
 
 @dataclass(frozen=True)
 class DatasetImages(Images):
-    """The images of a data set's column, undecoded."""
+    """Images of a data set's column, undecoded."""
 
     dataset: Any
     column: str
@@ -44,7 +44,7 @@ def is_saved(source: Path) -> bool:
 
 
 def list_saved(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """What save_to_disk wrote."""
+    """List what save_to_disk wrote."""
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
     name = next(name for name in SAVED if (source / name).is_file())
     with reading(source / name, "part of a data set that save_to_disk wrote"):
@@ -53,13 +53,13 @@ def list_saved(source: Path, images: Path | None, columns: Columns) -> Listing:
 
 
 def list_hub(given: str, images: Path | None, columns: Columns) -> Listing:
-    """A data set of the hub, downloaded if need be."""
+    """List a data set of the hub, downloading it if necessary."""
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
     return _list(library, load_splits(given), images, columns)
 
 
 def _list(library: Any, found: Any, images: Path | None, columns: Columns) -> Listing:
-    """All splits one after another; a split alone is no split."""
+    """List all splits one after another; the name of a single split is dropped."""
     parts = dict(found) if isinstance(found, dict) else {"all": found}
     whole = library.concatenate_datasets(list(parts.values())).with_format(None)
     kinds = whole.features
@@ -94,7 +94,7 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 
 def list_parquet_folder(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """Files as the hub has them: `train-00000-of-00002.parquet`."""
+    """List files as the hub names them: `train-00000-of-00002.parquet`."""
     paths = _parquet_files(source)
     splits = [split_named(path) for path in paths]
     named = [split for split in splits if split is not None]

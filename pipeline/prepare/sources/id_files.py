@@ -24,7 +24,7 @@ def _splits(folder: Path) -> list[str]:
 
 
 def list_id_files(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """As many captions for every id, in order, or an id a caption; `id_mapping.json` says which file an id is."""
+    """List equally many captions for every id, in order, or an id per caption; `id_mapping.json` maps ids to files."""
     mapping = read_json(source / MAPPING, dict[str, str]) if (source / MAPPING).is_file() else None
     parts = []
     for split in _splits(source):

@@ -52,13 +52,13 @@ def is_json(source: Path) -> bool:
 
 
 def coco_files(folder: Path) -> list[Path]:
-    """The caption files of a COCO folder, or of `annotations` in it."""
+    """Caption files of a COCO folder, or of `annotations` in it."""
     found = [path for place in (folder, folder / "annotations") for path in place.glob("captions_*.json")]
     return sorted(path for path in found if COCO.fullmatch(path.name))
 
 
 def list_json(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """What the file, or the folder of COCO's files, lists."""
+    """List the images of the file, or of the folder of COCO's files."""
     if source.is_dir():
         return _list_coco(coco_files(source), images or source)
     content, root = read_json(source, object, remedy="write it again"), images or source.parent
@@ -91,7 +91,7 @@ KARPATHY = pa.schema({"filepath": pa.string(), "captions": pa.list_(pa.string())
 
 
 def _list_coco(paths: list[Path], root: Path, content: dict[str, Any] | None = None) -> Listing:
-    """A split a file, named by it; images lie in the folder of the split's name, `train2017`, or all in one."""
+    """List one split per file, named after it; images lie in a folder of that name, `train2017`, or all in one."""
     rows: dict[str, list[Any]] = {"file_name": [], "caption": [], "split": []}
     for path in paths:
         with reading(path, "a file of COCO's captions"):

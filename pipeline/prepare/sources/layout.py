@@ -1,4 +1,4 @@
-"""Rows with columns of any naming, read as images with captions.
+"""Read rows, whatever their columns are called, as images with captions.
 
 A row may have one caption, a list of them, several columns of them (`caption_0`, `caption_1`, …), or records with the
 text in a field `raw`, as Karpathy's files have; a list may also be a JSON text. Rows of one image path are one image.
@@ -29,7 +29,7 @@ TEXT_FIELDS = ("raw", "caption", "text", "sentence")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that the user names; those that are None are looked for by the names that people use."""
+    """The columns that the user names; those that are None are searched by their usual names."""
 
     image: str | None = None
     captions: tuple[str, ...] = ()
@@ -38,10 +38,10 @@ class Columns:
 
 
 def read_rows(kind: str, rows: pa.Table, columns: Columns, images: Images | Path) -> Listing:
-    """The images of a table; `images` are its rows' own, or the folder where the paths start.
+    """List the images of a table; `images` are its rows' own, or the folder where the paths start.
 
     Raises:
-        ValueError: for a column that is not there, or of a kind that is not understood.
+        ValueError: for a missing column, or one of an unknown kind.
     """
     rows = rows.combine_chunks()
     of_captions = _caption_columns(rows, columns)
@@ -59,7 +59,7 @@ def read_rows(kind: str, rows: pa.Table, columns: Columns, images: Images | Path
 def _own_images(
     kind: str, rows: pa.Table, columns: Columns, images: Images, captions: pa.Array, splits: pa.Array | None
 ) -> Listing:
-    """A row is an image."""
+    """List rows that each are an image."""
     count = len(rows)
     return Listing(kind, images, np.arange(count), _ids(rows, columns, np.arange(count)), captions, splits)
 
@@ -73,7 +73,7 @@ def _images_of_paths(
     captions: pa.Array,
     splits: pa.Array | None,
 ) -> Listing:
-    """Rows of one path are one image, at the place of the first; each split may have it."""
+    """List rows by path: those of one path are one image, at the place of the first; it may occur in every split."""
     if paths.null_count:
         raise ValueError(
             f"row {pc.index(paths.is_null(), True).as_py() + 1} (from 1) names no image; fill or remove it."
@@ -106,13 +106,13 @@ def _images_of_paths(
 
 
 def _relative(names: pa.Array, root: Path) -> pa.Array:
-    """Paths as ids: those below the root from there."""
+    """Turn paths into ids: paths below the root become relative to it."""
     start = f"{root}/"
     return pa.array([name.removeprefix(start) for name in names.to_pylist()], pa.string())
 
 
 def _ids(rows: pa.Table, columns: Columns, first: np.ndarray) -> pa.Array:
-    """The column that is named, or one that has another value for every image; else row numbers."""
+    """Use the column that is named, or one with a different value for every image; else row numbers."""
     if columns.id is not None:
         return _strings(columns.id, _column(rows, columns.id)).take(pa.array(first))
     for name in IDS:
@@ -164,7 +164,7 @@ def _names(rows: pa.Table) -> str:
 
 
 def _paths(rows: pa.Table, name: str) -> pa.Array:
-    """The paths in a column; where Karpathy's `filepath` names the folder of `filename`, both together."""
+    """Read the paths in a column; Karpathy's `filepath` and `filename` are joined."""
     found = _strings(name, _column(rows, name))
     if name == "filepath" and "filename" in rows.column_names:
         return pc.binary_join_element_wise(found, _strings("filename", _column(rows, "filename")), "/")
@@ -178,7 +178,7 @@ def _strings(name: str, column: pa.Array) -> pa.Array:
 
 
 def _texts(name: str, column: pa.Array) -> pa.Array:
-    """Lists of texts, whatever a row has."""
+    """Convert each row's value to a list of texts."""
     kind = column.type
     if pa.types.is_struct(kind):
         field = _text_field(name, kind)
@@ -199,7 +199,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _parts(column: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Where each list of a column begins, and values in place of its own."""
+    """Offsets of a column's lists, and values in place of its own."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), values
 
@@ -215,7 +215,7 @@ def _text_field(name: str, kind: Any) -> str:
 
 
 def _json_lists(texts: pa.Array) -> pa.Array | None:
-    """Lists that are written as JSON, if all are."""
+    """Parse lists written as JSON; None unless all are."""
     if not len(texts) or not pc.all(pc.match_substring_regex(texts.fill_null(""), r"^\s*\[.*\]\s*$")).as_py():
         return None
     try:
@@ -228,7 +228,7 @@ def _json_lists(texts: pa.Array) -> pa.Array | None:
 
 
 def _joined(columns: list[pa.Array]) -> pa.Array:
-    """The lists of several columns as one list a row."""
+    """Join the lists of several columns into one list per row."""
     if len(columns) == 1:
         return columns[0]
     lengths = np.stack([pc.list_value_length(column).to_numpy() for column in columns])

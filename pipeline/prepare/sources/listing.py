@@ -1,4 +1,4 @@
-"""What a source holds: images by reference, their captions, ids and splits. Nothing is decoded yet."""
+"""Content of a source: images by reference, their captions, ids and splits. Nothing is decoded yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing_extensions import override
 from aoq.pipeline.reading import reading
 
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
-"""What ends a line somewhere, and all other white space: captions stand one a line."""
+"""White space and anything that ends a line somewhere: the captions file has one per line."""
 
 
 TEXTS = 1 << 16
@@ -33,32 +33,32 @@ class Images(ABC):
     """Encoded images, row by row; pickled for worker processes."""
 
     files: Sequence[str]
-    """The files that hold them."""
+    """Files that hold them."""
 
     @abstractmethod
     def read(self, row: int) -> bytes:
-        """Give the bytes of an image; OSError or ValueError where there are none."""
+        """Read the bytes of an image; OSError or ValueError if there are none."""
 
     @abstractmethod
     def describe(self, row: int) -> str:
-        """Say where the image is, for a message."""
+        """Describe the image's place for a message."""
 
     def path(self, row: int) -> str | None:
-        """Give the file that is the image; None where it is part of another file."""
+        """Path of the image's own file; None if it is part of another file."""
         return None
 
     def part(self, rows: Int[np.ndarray, " some"]) -> Images:
-        """Give these alone, in this order, in a form that is small where it is sent elsewhere."""
+        """Select these alone, in this order, in a form that is small to send."""
         return Part(self, rows)
 
     def identity(self) -> str:
-        """Give the same for the same images: by names, sizes and times of files, not by their content."""
+        """Identify the images by names, sizes and times of files, not by their content."""
         return stamp_of(self.files)
 
 
 @dataclass(frozen=True)
 class Part(Images):
-    """Some rows of others."""
+    """Some rows of other images."""
 
     whole: Images
     rows: Int[np.ndarray, " some"]
@@ -99,7 +99,7 @@ class Files(Images):
 
 @dataclass(frozen=True)
 class FileParts(Images):
-    """Images that lie in files one after another, as in a tar archive, with their names there."""
+    """Images stored one after another in files such as tar archives, with their names there."""
 
     files: Sequence[str]
     file_of: Int[np.ndarray, " images"]
@@ -124,14 +124,14 @@ class FileParts(Images):
 
 @dataclass(frozen=True)
 class ParquetImages(Images):
-    """Images in a column of Parquet files, as bytes or as {bytes, path}; a row group is read at a time."""
+    """Images in a column of Parquet files, as bytes or as {bytes, path}; one row group is read at a time."""
 
     files: Sequence[str]
     column: str
 
     @cached_property
     def _metadata(self) -> dict[str, pq.FileMetaData]:
-        """Read once: of many row groups it is large."""
+        """Read once, as it is large for many row groups."""
         return {name: pq.read_metadata(name) for name in self.files}
 
     @cached_property
@@ -157,7 +157,7 @@ class ParquetImages(Images):
 
     @override
     def part(self, rows: Int[np.ndarray, " some"]) -> Part:
-        return Part(ParquetImages(self.files, self.column), rows)  # without the row group that is at hand
+        return Part(ParquetImages(self.files, self.column), rows)  # without the cached row group
 
     def describe(self, row: int) -> str:
         group = int(np.searchsorted(self._groups[1], row, side="right")) - 1
@@ -165,7 +165,7 @@ class ParquetImages(Images):
 
 
 def stamp_of(paths: Sequence[str]) -> str:
-    """What files are called, and their sizes and times; of one that is missing its name."""
+    """Names of files, with their sizes and times; the name alone of a missing one."""
     found = sha256()
     for path in paths:
         found.update(path.encode(errors="surrogateescape") + b"\0")
@@ -176,7 +176,7 @@ def stamp_of(paths: Sequence[str]) -> str:
 
 
 def bytes_of(value: Any) -> bytes:
-    """The encoded image in a cell: bytes, or {bytes, path}."""
+    """Get the encoded image from a cell: bytes, or {bytes, path}."""
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
             return Path(value["path"]).read_bytes()
@@ -188,24 +188,24 @@ def bytes_of(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Listing:
-    """Images in the order of the dataset folder; `rows` are theirs in `images`."""
+    """Images in the order of the dataset folder; `rows` are their rows in `images`."""
 
     kind: str
-    """What the source was recognised as."""
+    """Kind of source that was recognised."""
     images: Images
     rows: Int[np.ndarray, " images"]
     ids: pa.Array
     captions: pa.Array
     """Lists of texts."""
     splits: pa.Array | None
-    """A name an image; None where the source tells none."""
+    """A name per image; None if the source has none."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def texts_sha256(self) -> str:
-        """The hash of ids, captions and splits."""
+        """Hash ids, captions and splits."""
         found = sha256()
         for texts in (self.ids, self.captions.flatten(), self.splits):
             for part in [] if texts is None else [texts.slice(at, TEXTS) for at in range(0, len(texts), TEXTS)]:
@@ -214,7 +214,7 @@ class Listing:
         return found.hexdigest()
 
     def take(self, places: Int[np.ndarray, " some"]) -> Listing:
-        """Some images, in the order of their places."""
+        """Select some images, in the order of their places."""
         return replace(
             self,
             rows=self.rows[places],
@@ -225,7 +225,7 @@ class Listing:
 
 
 def clean_captions(captions: pa.Array) -> tuple[pa.Array, int]:
-    """Captions with single spaces for all white space, without empty ones; and how many were empty."""
+    """Replace white space in captions by single spaces, drop empty ones, and count these."""
     texts = captions.flatten()
     owners = pc.list_parent_indices(captions)
     texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts.cast(pa.string()), WHITE, " "))
@@ -236,7 +236,7 @@ def clean_captions(captions: pa.Array) -> tuple[pa.Array, int]:
 
 
 def find_files(paths: Sequence[str], roots: Sequence[Path]) -> list[str]:
-    """Paths below the first root that has the first of them; below the first root where none has."""
+    """Resolve paths below the first root that has the first of them; below the first root if none has."""
     if not paths:
         return []
     root = next((root for root in roots if (root / paths[0]).exists()), roots[0])

@@ -1,4 +1,4 @@
-"""Which kind of source something is."""
+"""Recognise the kind of a source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aoq.pipeline.prepare.sources.listing import Listing
 
 
 class Kind(NamedTuple):
-    """`holds` looks at names alone; `read` is given the folder where image paths start, if the user names one."""
+    """`holds` looks at names alone; `read` gets the folder where image paths start, if the user names one."""
 
     holds: Callable[[Path], bool]
     read: Callable[[Path, Path | None, Columns], Listing]
@@ -27,15 +27,15 @@ KINDS = {
     "a folder of Parquet files": Kind(hugging_face.is_parquet_folder, hugging_face.list_parquet_folder),
     "a folder with train_ids.txt and train_caps.txt": Kind(id_files.has_id_files, id_files.list_id_files),
 }
-"""In the order in which they are tried."""
+"""Kinds in the order in which they are tried."""
 
 
 def open_source(source: str, images: Path | None, columns: Columns) -> Listing:
-    """What a source holds.
+    """Open a source and list its content.
 
     Raises:
-        FileNotFoundError: where there is nothing.
-        ValueError: for a source of no known kind, or one that is not what it seems to be.
+        FileNotFoundError: if there is nothing.
+        ValueError: for an unknown kind of source, or one that is not what it seems to be.
     """
     path = Path(source).expanduser()
     if images is not None and not images.is_dir():

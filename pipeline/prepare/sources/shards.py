@@ -17,12 +17,12 @@ from aoq.pipeline.reading import parse_json, reading
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 SPLIT = re.compile(r"(train|training|val|valid|validation|dev|test)(?=[^A-Za-z]|$)")
-"""How the names of files tell the split that they are of."""
+"""Names of splits at the start of file names."""
 MOST_TEXT = 1 << 24
 
 
 def split_named(path: Path) -> str | None:
-    """The split that a file's name begins with."""
+    """Name of the split that a file's name starts with."""
     named = SPLIT.match(path.name)
     return named[1] if named else None
 
@@ -38,12 +38,12 @@ def is_shards(source: Path) -> bool:
 class _Sample(NamedTuple):
     key: str
     place: tuple[int, int, str]
-    """Where its image begins, how many bytes it has, and its name."""
+    """Start, size and name of its image."""
     captions: list[str]
 
 
 def list_shards(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """The samples of all shards in order; a sample without a caption or an image is left out."""
+    """List the samples of all shards in order; a sample without a caption or an image is left out."""
     rows: dict[str, list[Any]] = {"__key__": [], "captions": [], "split": []}
     places: list[tuple[int, int, int, str]] = []
     shards = shards_of(source)
@@ -67,7 +67,7 @@ SCHEMA = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string()), "
 
 
 def _samples(shard: Path) -> Iterator[_Sample]:
-    """Files follow each other by sample."""
+    """Group files, which follow each other by sample."""
     with reading(shard, "an uncompressed tar archive of whole samples"), tarfile.open(shard, "r:") as archive:
         key, found = "", dict[str, tarfile.TarInfo]()
         for member in archive:

@@ -1,4 +1,4 @@
-"""Tables of images and captions: CSV and its kin, JSON lines, Parquet; a folder with a table of its images."""
+"""Tables of images and captions: CSV and variants, JSON lines, Parquet; a folder with a table of its images."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def is_table(source: Path) -> bool:
 
 
 def table_of(source: Path) -> Path | None:
-    """The table that a source is, or that a folder of images has."""
+    """Find the table that a source is, or that a folder of images has."""
     if source.is_dir():
         return next((source / name for name in METADATA if (source / name).is_file()), None)
     return source if source.suffix.lower() in SUFFIXES else None
 
 
 def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
-    """The images that a table names, from the folder `images` on, or that it holds."""
+    """List the images that a table names, below the folder `images`, or that it holds."""
     path = table_of(source)
-    assert path is not None  # `is_table` said so
+    assert path is not None  # `is_table` made sure
     kind = f"a {SUFFIXES[path.suffix.lower()]} table"
     root = images or path.parent
     if path.suffix.lower() == ".parquet":
@@ -48,7 +48,7 @@ def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
 def list_parquet(
     kind: str, paths: list[Path], columns: Columns, root: Path, splits: Sequence[str] | None = None
 ) -> Listing:
-    """Parquet files of one schema; images that they hold are left there. Their `splits` count if they name none."""
+    """List Parquet files of one schema; images in them stay there. Their `splits` count if they name none."""
     parts = []
     for number, path in enumerate(paths):
         with reading(path, "a Parquet table"):
@@ -71,7 +71,7 @@ def list_parquet(
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors about columns begin with the file's name."""
+    """Put the file's name before errors about columns."""
     try:
         yield
     except ValueError as error:
@@ -85,7 +85,7 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    """All columns as texts: an id 007 is not 7."""
+    """Read all columns as texts: an id 007 is not 7."""
     with path.open("rb") as file:
         header = file.readline(1 << 20).decode("utf-8-sig")
     separator = max(SEPARATORS, key=header.count)
