@@ -1,15 +1,15 @@
-"""What offline negatives and mined batches are worth on frozen encoders, where every arm encodes as many items.
+"""Compare offline negatives and mined batches on frozen encoders, at an equal number of encoded items.
 
     pip install wordllama                                     # its wheel holds token vectors and a tokeniser
     python benchmarks/batch_kinds.py data/prepared \\
         --token-vectors .../wordllama/weights/l2_supercat_256.safetensors \\
         --tokenizer .../wordllama/tokenizers/l2_supercat_tokenizer_config.json
 
-The encoders of `projected_teacher.py`: an image is the mean of its prepared features, a caption that of its tokens'
-static vectors, and two linear maps into one space are trained with InfoNCE. The teacher is trained on random batches;
-its exact table is what all arms draw from. A student starts from random maps, or goes on from the teacher's. The
-budget is pairs encoded: an arm whose batches hold an offline pair beside each anchor takes half as many steps. Printed
-are dev rsums, their mean over seeds, and the difference to random batches with its 95 % interval.
+The encoders are those of `projected_teacher.py`: an image is the mean of its prepared features, a caption that of its
+tokens' static vectors, and two linear maps into one space are trained with InfoNCE. The teacher is trained on random
+batches; all arms draw from its exact table. A student starts from random maps, or from the teacher's. The budget is
+pairs encoded: an arm whose batches hold an offline pair beside each anchor takes half as many steps. The output is dev
+rsums, their mean over seeds, and the difference to random batches with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from aoq.pipeline.evaluation.significance import rsum_intervals
 from benchmarks.projected_teacher import Projection, caption_vectors, image_vectors
 
 Rows = np.ndarray
-"""(N, 2): image row, caption row."""
+"""Rows (N, 2): image row, caption row."""
 
 
 @dataclass(frozen=True)
 class Arm:
     name: str
     options: dict[str, object] | None
-    """Of `aoq.BatchSampler`; None for random batches."""
+    """Options of `aoq.BatchSampler`; None for random batches."""
     offline: bool = False
-    """Half of a batch are offline pairs, which are columns."""
+    """True if half of a batch are offline pairs, which are columns."""
     screened: bool = False
 
 
@@ -83,7 +83,7 @@ class Student:
             return [one(vectors).numpy() for one, vectors in pairs]
 
     def loss(self, data: Data, rows: Rows, *, offline: bool) -> Tensor:
-        """The mean InfoNCE of the anchors, both directions."""
+        """Mean InfoNCE of the anchors, both directions."""
         anchors = len(rows) // 2 if offline else len(rows)
         taken = torch.from_numpy(rows).long()
         images, captions = self.maps[0](data.images[taken[:, 0]]), self.maps[1](data.captions[taken[:, 1]])
@@ -109,7 +109,7 @@ class Student:
 
 
 def random_batches(image_of: np.ndarray, batch_size: int, seed: int) -> Iterator[Rows]:
-    """Each pair once an epoch; what fills no batch is left out."""
+    """Draw each pair once per epoch; an incomplete last batch is left out."""
     rng, pairs = np.random.default_rng(seed), np.column_stack([image_of, np.arange(len(image_of))])
     while True:
         order = rng.permutation(len(pairs))

@@ -1,11 +1,11 @@
-"""What do mined batches hold, and what do they cost, beside METIS's partition of the same graph and random batches?
+"""Compare mined batches with METIS's partition of the same graph and with random batches: content and cost.
 
     pip install pymetis
     python benchmarks/batches.py TABLE --batch-size 64 --community 32
 
-For each pass of an epoch both get the same graph. Inside: the share of the edges' weight within communities, of which
-METIS's are of nearly equal size and ours of at most that size. Then both are packed into batches by the same function.
-Listed: how many of an anchor's listed captions are in its batch; rank: that of the hardest, median.
+For each pass of an epoch both get the same graph. Inside: the fraction of the edges' weight within communities; METIS's
+have nearly equal size, ours at most that size. Then both are packed into batches by the same function. Listed: the
+number of an anchor's listed captions in its batch; rank: that of the hardest, median.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aoq.pipeline.tables.table import read_table
 
 
 class Timed:
-    """A partition, with the seconds that it took, and the weight of edges inside and in all."""
+    """A partition, its seconds, and the weight of edges inside and in total."""
 
     def __init__(self, partition) -> None:  # type: ignore[no-untyped-def]
         self.partition, self.seconds, self.weights = partition, 0.0, np.zeros(2)

@@ -1,9 +1,9 @@
-"""How long the pages of `aoq browse` take on a made-up table of 10,000 images and 50,000 captions, h = 300/60.
+"""Time the pages of `aoq browse` on a made-up table of 10,000 images and 50,000 captions, h = 300/60.
 
     python benchmarks/browse.py
 
-Prints the median and the longest of 20 different pages of each kind, over HTTP, and the memory they took beyond what
-was there before.
+Prints the median and the longest time of 20 different pages of each kind, over HTTP, and the additional memory that
+they took.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Seconds of recalls, ranks and rsum from a similarity matrix, beside what others would take on the same scores.
+"""Seconds of recalls, ranks and rsum from a similarity matrix, compared with other libraries on the same scores.
 
     python benchmarks/evaluation.py 1000 5000
     python benchmarks/evaluation.py 1000 --rivals official,torchmetrics,ir_measures     # pip install them
 
-Five captions an image, random scores. `official` sorts every row and every column and looks for the positives, as the
-released codes of VSE++, SCAN, VSRN and AOQ do; `torchmetrics` asks its functional hit rates query by query;
-`ir_measures` gets the scores as its run. All are held against each other's recalls. Seconds are medians, of turns that
-follow each other in one process with one thread. Last, ours with the scores made first, from vectors of 1024 numbers,
-into a matrix on disk, and the memory that takes.
+Five captions per image, random scores. `official` sorts every row and every column and looks for the positives, as the
+released codes of VSE++, SCAN, VSRN and AOQ do; `torchmetrics` calls its functional hit rates query by query;
+`ir_measures` gets the scores as its run. All recalls are checked against each other. Seconds are medians of
+consecutive turns in one process with one thread. Last, ours including the scores, from vectors of 1024 numbers into a
+matrix on disk, with its memory.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def main(images: tuple[int, ...], rivals: str, repeat: int) -> None:
 
 
 def show_embeddings(count: int, rng: np.random.Generator) -> None:
-    """As an evaluation does it: from vectors, tile by tile into a matrix on disk, then ranks."""
+    """Evaluate from vectors as `aoq` does: tile by tile into a matrix on disk, then ranks."""
     import torch
 
     images, captions = (

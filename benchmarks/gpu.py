@@ -1,7 +1,7 @@
-"""Steps on a GPU at Flickr30K's sizes: what arithmetic gives, and whether reading holds the GPU up.
+"""Steps on a GPU at Flickr30K's sizes: the speed of each arithmetic, and whether reading holds the GPU up.
 
     python benchmarks/gpu.py --output gpu.md            on a machine with a GPU
-    python benchmarks/gpu.py --device cpu --small       that this script runs
+    python benchmarks/gpu.py --device cpu --small       checks that this script runs
 
 VSE++ and SCAN, AdapOffQuin, batches of 128 with 36 regions of 2,048 numbers in float16, memory-mapped, and captions of
 5 to 20 words. A step alone has its batch on the device already; with reading, batches are read ahead by one thread, as

@@ -1,4 +1,4 @@
-"""How much memory a block of code takes."""
+"""Peak memory of a block of code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Peak:
-    """The most anonymous memory beyond what was there at the start, looked at every 10 ms."""
+    """Peak anonymous memory beyond that at the start, sampled every 10 ms."""
 
     def __enter__(self) -> Peak:
         self._start, self._most, self._done = anonymous(), 0, threading.Event()

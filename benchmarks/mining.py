@@ -1,20 +1,20 @@
-"""Seconds and memory of mining both directions, beside what others would do.
+"""Seconds and memory of mining both directions, compared with other ways.
 
     python benchmarks/mining.py S M
     python benchmarks/mining.py XL --repeat 1 --rivals faiss
     python benchmarks/mining.py S --rivals sentence-transformers        # pip install sentence-transformers datasets
 
 Vectors are clustered, of norm 1, and 2 in 100 captions have the vector of another; each image has five captions. All
-read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
-certificates, Parquet on disk. `faiss` is the bar: two big IndexFlatIP searches that mask and write nothing. `torch` is
-a matrix product and topk, block by block. `sentence-transformers` is its `mine_hard_negatives`, once a direction, with
-its own search or (`sentence-transformers faiss`) by FAISS, in memory, in the format that is fastest; an encoder that
-only hands out the vectors stands in for a model. `row loop` is what the official code does, one anchor at a time, for
-its first anchors, multiplied.
+ways read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
+certificates, Parquet on disk. `faiss` is the baseline: two big IndexFlatIP searches that mask and write nothing.
+`torch` is a matrix product and topk, block by block. `sentence-transformers` is its `mine_hard_negatives`, once per
+direction, with its own search or (`sentence-transformers faiss`) by FAISS, in memory, in its fastest format; a stand-in
+for the model returns the vectors. `row loop` is the official code's loop over single anchors, on some of them,
+extrapolated.
 
 Everything runs in a process of its own, rivals in turn. Seconds are medians, wall clock and (in brackets) processor;
-memory is the most that was allocated beyond what was there when the work began; the vectors, mapped, do not count.
-A score counts as found if it reaches the h-th exact one less 1e-6, on 200 sampled anchors a direction.
+memory is the peak beyond that at the start of the work; the mapped vectors do not count.
+A score counts as found if it reaches the h-th exact one less 1e-6, on 200 sampled anchors per direction.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main(
 
 
 def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> None:
-    """How our seconds and memory grow."""
+    """Show how our seconds and memory grow."""
     table = Table("images x captions", "seconds", "of 10^9 pairs", "MB", title=f"{dimensions} dimensions, h = {depth}")
     for images, seconds, memory in sorted(curve):
         each = seconds / (EACH * images**2 / 1e9)
@@ -104,7 +104,7 @@ def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> N
 def show(
     place: Path, size: str, images: int, dimensions: int, depth: str, names: list[str], repeat: int, threads: int
 ) -> tuple[float, ...]:
-    """Print what all take; our seconds and bytes."""
+    """Print the figures of all ways; return our seconds and bytes."""
     h = [int(part) for part in depth.split("/")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(repeat):
@@ -129,7 +129,7 @@ def show(
 
 
 def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
-    """One turn, in a process of its own."""
+    """Run one turn, in a process of its own."""
     code = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from benchmarks.mining import turn; turn(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(place), name, str(h[0]), str(h[1]), str(threads)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -140,12 +140,12 @@ def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
 
 
 def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) -> None:
-    """What the process does: print the figures as JSON."""
+    """Work of that process: print the figures as JSON."""
     import torch
 
     torch.set_num_threads(int(threads))
     images, captions = (np.load(Path(place) / f"{side}.npy", mmap_mode="r") for side in ("images", "captions"))
-    images.sum(), captions.sum()  # off the disk once, for all
+    images.sum(), captions.sum()  # reads the files once, for all
     prepare = prepare_ours(name.removeprefix("ours ")) if name.startswith("ours ") else RIVALS[name]()
     with Peak() as peak:
         wall, processor = time.perf_counter(), time.process_time()
@@ -153,7 +153,7 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
         figures = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
     factor = result.pop("factor", 1.0)
     figures = {key: value * factor for key, value in figures.items()}
-    read_scores = result.pop("scores", None)  # after the clock has stopped, and the look at memory
+    read_scores = result.pop("scores", None)  # after the clock has stopped and memory was measured
     if read_scores is not None:
         result |= {side: share_found(images, captions, scores, side) for side, scores in read_scores().items()}
     print(json.dumps({**figures, "memory": peak.bytes, **result}))
@@ -197,8 +197,8 @@ def prepare_ours(search: str) -> Work:
     warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     sides = warm, np.repeat(warm, EACH, axis=0)
     for side in sides:
-        side.setflags(write=False)  # as the mapped vectors are: kernels are compiled anew for others
-    work(*sides, 3, 3)  # compiles the kernels where no earlier run has
+        side.setflags(write=False)  # like the mapped vectors: kernels are compiled anew for writable ones
+    work(*sides, 3, 3)  # compiles the kernels unless an earlier run has
     return work
 
 
@@ -238,7 +238,7 @@ def prepare_row_loop() -> Work:
             for row in range(LOOP_ROWS):
                 score = (torch.from_numpy(np.ascontiguousarray(anchors[row])) * others).sum(1)
                 score.argsort(descending=True)[:h]
-        # The rows of one direction cost as much a candidate as those of the other.
+        # The rows of one direction cost as much per candidate as those of the other.
         return {"factor": (len(images) * len(captions)) * 2 / (LOOP_ROWS * (len(images) + len(captions)))}
 
     return work
@@ -249,7 +249,7 @@ def prepare_sentence_transformers(use_faiss: bool) -> Work:
     from sentence_transformers.util import mine_hard_negatives
 
     class HandsOutVectors:
-        """What `mine_hard_negatives` asks of a model; a text is "i 7" or "c 7"."""
+        """The interface of a model that `mine_hard_negatives` needs; a text is "i 7" or "c 7"."""
 
         device = "cpu"
         model_card_data = type("Card", (), {"base_model": "vectors"})()
@@ -309,7 +309,7 @@ RIVALS: dict[str, Callable[[], Work]] = {
 
 
 def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, side: str) -> float:
-    """Of the h best of sampled anchors, by float64 products."""
+    """Fraction found of the h best of sampled anchors, by float64 products."""
     anchors, candidates = (images, captions) if side == "i2t" else (captions, images)
     h, hits = scores.shape[1], 0
     rows = np.random.default_rng(0).choice(len(anchors), min(CHECKED, len(anchors)), replace=False)

@@ -1,11 +1,11 @@
-"""What it costs to take a step in chunks, and what it gains to share it among processes; SCAN, generated features.
+"""Cost of taking a step in chunks, and gain of sharing it among processes; SCAN, generated features.
 
     python benchmarks/parts.py                 # a batch of 1,024 in chunks, beside the same at once
     python benchmarks/parts.py --processes 2   # a batch of 64 by two processes of one thread, beside one
 
 Each way runs in processes of its own, in turn, `--repeat` times, so that a machine that slows down slows both; the
-last line has the fastest round of each. Where others use the machine, processor time says what free cores would take,
-but for what one process waits for the other. Memory is what the steps add to what stands before the first.
+last line has the fastest round of each. If others use the machine, processor time estimates the time on free cores,
+without the waits of one process for the other. Memory is that of the steps beyond that before the first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aoq.pipeline.training.step import draw_batch, make_objective, read_batch, t
 
 IMAGES, CAPTIONS_EACH, VOCABULARY = 1000, 5, 3000
 REGIONS, FEATURES, EMBEDDING, WORDS = 24, 1280, 128, 128
-"""The sizes of configs/f8k_scan.toml."""
+"""Sizes of configs/f8k_scan.toml."""
 
 
 def generated() -> PairData:
@@ -49,11 +49,11 @@ def generated() -> PairData:
 
 
 LOSSES = {"online": OnlineLoss(name="online"), "infonce": LossSection.model_validate({"name": "infonce"})}
-"""A gradient at a few entries of the matrix, and at all."""
+"""Losses with gradients at a few entries of the matrix, and at all."""
 
 
 def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batch_size: int, steps: int) -> None:
-    """One process: leaves seconds a pair and the megabytes that the steps added."""
+    """Run one process; it leaves seconds per pair and the megabytes that the steps added."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if count > 1:
@@ -62,7 +62,7 @@ def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batc
     pairs, model = generated(), build_model("scan", **sizes, direction="t2i", aggregation="Mean")
     cut, objective = Cut(chunk, Processes(rank, count)), make_objective(LOSSES[loss])
     optimizer, order = torch.optim.Adam(model.parameters()), epoch_order(len(pairs.tokens.lengths), seed=0, epoch=0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is this moment's
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to now
     before, seconds = peak_mb(), []
     for number in range(steps + 1):
         rows = np.roll(order, -number * batch_size)[:batch_size]
@@ -83,7 +83,7 @@ def peak_mb() -> float:
 
 
 def measured(count: int, *given: object) -> tuple[float, ...]:
-    """Milliseconds a pair, those of the processor, and megabytes, of the slowest and of the largest process."""
+    """Milliseconds per pair, wall and processor, and megabytes, of the slowest and of the largest process."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         started = [context.Process(target=timed, args=(rank, count, folder, *given)) for rank in range(count)]

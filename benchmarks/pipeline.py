@@ -3,7 +3,7 @@
     python benchmarks/pipeline.py demo
     python benchmarks/pipeline.py demo f8k_vsepp --data-root data
 
-Stages that are not made yet are made first, by Luigi. What a step of each loss costs: benchmarks/training.py.
+Stages that do not exist yet are made first, by Luigi. For the cost of a step of each loss see benchmarks/training.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Images a second of `aoq prepare` beside a plain loop, a DataLoader and the model alone, and its memory.
+"""Images per second of `aoq prepare` and its memory, compared with a plain loop, a DataLoader and the model alone.
 
     python benchmarks/prepare.py [--images 512] [--width 500] [--rounds 3] [--threads 0]
 
@@ -7,10 +7,10 @@ All extract the same float16 features with the same EfficientNet-Lite0 from the 
     loop        one image at a time: Pillow, resize, normalise, model
     loader      torch's DataLoader, normalised floats in batches, the better of its workers 0, 1, … cores
     model       the model alone, on normalised batches that are in memory
-    ours        aoq prepare, without pictures for people; and `with pictures`
+    ours        aoq prepare, without thumbnails; and `with pictures`
 
 The ways take turns, `--rounds` times; medians of wall seconds, and of core seconds (with those of worker processes),
-which a busy machine changes less. Ours opens the extractor each time, hashes each image, writes captions, boxes and
+which depend less on other load. Ours opens the extractor each time, hashes each image, writes captions, boxes and
 ids, and saves its progress.
 """
 
@@ -40,12 +40,12 @@ from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 
 BATCH = 4
-"""Of the rivals on a CPU: with 32 they take twice as long."""
+"""Batch of the rivals on a CPU: with 32 they take twice as long."""
 MEAN, STD = 127 / 255, 128 / 255
 
 
 def write_photographs(folder: Path, count: int, width: int) -> list[Path]:
-    """JPEGs with edges, gradients and noise, as large as photographs of their size."""
+    """Write JPEGs with edges, gradients and noise, as large as photographs of their size."""
     rng, paths = np.random.default_rng(0), []
     with (folder / "table.csv").open("w", newline="") as file:
         rows = csv.writer(file)
@@ -61,7 +61,7 @@ def write_photographs(folder: Path, count: int, width: int) -> list[Path]:
 
 
 def floats(path: Path) -> torch.Tensor:
-    """As a training script has it."""
+    """Load an image as a training script does."""
     image = Image.open(path).convert("RGB").resize((224, 224), Image.Resampling.BICUBIC)
     return (torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255 - MEAN) / STD
 
@@ -105,7 +105,7 @@ def ours(folder: Path, out: Path, engine: Engine, *, thumbnails: bool) -> None:
 
 
 def seconds(work: Callable[[], None]) -> tuple[float, float]:
-    """Of the wall, and of all cores."""
+    """Measure wall seconds, and seconds of all cores."""
     clock, before = time.perf_counter(), sum(os.times()[:4])
     work()
     return time.perf_counter() - clock, sum(os.times()[:4]) - before

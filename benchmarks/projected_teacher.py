@@ -1,13 +1,13 @@
-"""A teacher of an image encoder and a text encoder that share no space: a trained projection joins them.
+"""A teacher from an image encoder and a text encoder without a shared space: a trained projection joins them.
 
     pip install wordllama                                     # its wheel holds token vectors and a tokeniser
     python benchmarks/projected_teacher.py data/prepared table/ \\
         --token-vectors .../wordllama/weights/l2_supercat_256.safetensors \\
         --tokenizer .../wordllama/tokenizers/l2_supercat_tokenizer_config.json
 
-Both encoders stay as they are: an image is the mean of its prepared features (`aoq prepare`), a caption that of its
-tokens' static vectors. Two linear maps into one space are trained with InfoNCE on the training split. Printed are the
-recalls on dev after each few epochs; written is the exact table of the training split.
+Both encoders stay fixed: an image is the mean of its prepared features (`aoq prepare`), a caption that of its tokens'
+static vectors. Two linear maps into one space are trained with InfoNCE on the training split. The output is the recalls
+on dev every few epochs, and the exact table of the training split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aoq.pipeline.data.folder import Split, open_split
 
 BLOCK = 512
 SHOWN = 5
-"""Epochs between two lines."""
+"""Epochs between two printed lines."""
 
 
 def image_vectors(split: Split) -> Tensor:

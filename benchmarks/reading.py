@@ -1,11 +1,11 @@
-"""How much of the reading of batches is hidden behind the step: read ahead by threads, or by a DataLoader's processes.
+"""Fraction of the reading time that the step hides, with reading ahead by threads or by a DataLoader's processes.
 
-    python benchmarks/reading.py                       # the step is a wait, as of a GPU that computes
+    python benchmarks/reading.py                       # the step is a wait, as for a GPU
     python benchmarks/reading.py --threads 2 --compute # the step is matrix products on this machine's own cores
 
-Features are float16 in a memory-mapped file of the field's size, 36 regions of 2,048 numbers; a batch is as large as
-one of AdapOffQuin's: three groups. All ways are timed in turn, several times over; the table gives each one's median,
-beside that of the step alone.
+Features are float16 in a memory-mapped file of the field's size, 36 regions of 2,048 numbers; a batch has the size of
+AdapOffQuin's: three groups. All ways are timed in turn, several times; the table gives each one's median, and that of
+the step alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read(features: np.ndarray, images: int, step: int) -> torch.Tensor:
 
 
 def step_for(compute: bool, milliseconds: float) -> Callable[[], None]:
-    """A wait, or as many products as take about as long."""
+    """Make a step: a wait, or products that take about as long."""
     if not compute:
         return lambda: time.sleep(milliseconds / 1000)
     matrix = torch.randn(512, 512)

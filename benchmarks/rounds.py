@@ -1,9 +1,9 @@
-"""Does round two help? Control, OffTri, OffQuin and AdapOffQuin over seeds, at equal steps.
+"""Gain of round two: control, OffTri, OffQuin and AdapOffQuin over seeds, at equal steps.
 
     python benchmarks/rounds.py f8k_scan --data-root data --seeds 3 --jobs 2
 
-Arms that are not trained yet are trained first, by Luigi, `--jobs` at a time on one thread each. The difference is to
-the control of the same seed; the teacher's table is one and the same where the experiment names a `teacher`.
+Untrained arms are trained first, by Luigi, `--jobs` at a time on one thread each. The difference is to the control of
+the same seed; if the experiment names a `teacher`, its table serves all seeds.
 """
 
 from __future__ import annotations

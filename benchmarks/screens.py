@@ -1,16 +1,16 @@
-"""How well does each screen tell false negatives? Its precision and recall on the demo world, which knows the truth.
+"""Precision and recall of each screen for false negatives, on the demo world, where the truth is known.
 
     python benchmarks/screens.py
 
-Makes the demo's table first, if it is not there (some minutes). A listed negative is a false one if
-its caption is true of its image. Precision: of what a rule flags, the share that is false; recall: of the false ones in
-the lists, the share it flags; lost: of the true negatives, the share it flags as well.
+Makes the demo's table first if it is missing (some minutes). A listed negative is false if its caption is true of its
+image. Precision: fraction of false ones among the flagged; recall: fraction flagged of the false ones in the lists;
+lost: fraction flagged of the true negatives.
 
-`judgements` are those of a simulated judge: it is asked about the first ten of each list and knows the truth, but takes
-5 % of the matches for none and 2 % of the others for matches (seed 0); its probabilities are 0.9 and 0.1.
+`judgements` come from a simulated judge: it judges the first ten of each list and knows the truth, but misses 5 % of
+the matches and takes 2 % of the others for matches (seed 0); its probabilities are 0.9 and 0.1.
 
-The second table is of suspicion as a weight, `suspected = "downweight"`: the shares of their weight that false and true
-negatives lose, and the AUC, the probability that a false one is suspected more than a true one (ties count half).
+The second table is of suspicion as a weight, `suspected = "downweight"`: the fractions of their weight that false and
+true negatives lose, and the AUC, the probability that a false one is suspected more than a true one (ties count half).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main(artifact_root: str) -> None:
 
 
 def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
-    """What a judge with known error rates says of the first of each list."""
+    """Judge the first of each list with known error rates."""
     pairs = pairs_to_judge(table, top=ASKED)
     images, captions = (pairs[name].to_numpy() for name in ("image_id", "caption_id"))
     is_match = true[images, captions]
@@ -113,7 +113,7 @@ def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
 
 
 def figures(screens, table, known, measure, false):  # type: ignore[no-untyped-def]
-    """A name and the figures of every screen, by direction."""
+    """Name and figures of every screen, by direction."""
     for settings in screens:
         view = judge(table, Screen(**settings), known)
         name = ", ".join(f"{rule} = {value}" for rule, value in settings.items())
@@ -121,7 +121,7 @@ def figures(screens, table, known, measure, false):  # type: ignore[no-untyped-d
 
 
 def flagged(judged, false):  # type: ignore[no-untyped-def]
-    """Precision, recall, and the share of true negatives that is lost; ranks beyond range_max are not in the lists."""
+    """Precision, recall, and the fraction of true negatives lost; ranks beyond range_max are not in the lists."""
     there = judged.flags & bit("range_max") == 0
     flags, wrong = (judged.flags > 0)[there], false[there]
     hits = (flags & wrong).sum()

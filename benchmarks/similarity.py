@@ -1,19 +1,19 @@
-"""Seconds and memory of the models' similarity, beside a loop over captions and a padded einsum.
+"""Seconds and memory of the models' similarity, compared with a loop over captions and a padded einsum.
 
     python benchmarks/similarity.py
     python benchmarks/similarity.py --evaluation
     python benchmarks/similarity.py --threads 1 --clock processor       # on a machine that has other work
 
-The rivals (`similarity_rivals.py`) form every attended vector; first, all are shown to agree in values and gradients on
-a small world. What is measured starts from codes (unit vectors) and ends with the gradients of both codes and of the
+The rivals (`similarity_rivals.py`) form every attended vector. First, values and gradients of all are compared on a
+small world. A measurement starts from codes (unit vectors) and ends with the gradients of both codes and of the
 model's parameters, for a fixed random weighting of the matrix. Captions have 6 to 30 tokens, 14 on average, as
 Flickr30K's have with <start> and <end>: a log-normal, rounded and clipped.
 
-Ours and its rivals live in a process each and take turns there, so that a machine that slows down slows all. Seconds
-are medians, ratios are medians of the ratios of each turn. Memory is what the first turn needs at most above what was
-resident before it (inputs, model, a small call to warm up): resident pages, from Linux's /proc, or on a GPU what torch
-allocated. A model whose loop takes long has a part of the batch, on all sides; and where the einsum would not fit into
-memory, as foretold from an eighth of the batch, it stands beside ours in a row of its own, at half the batch or less.
+Ours and its rivals have a process each and take turns, so that a machine that slows down slows all. Seconds are
+medians, ratios are medians of the ratios of each turn. Memory is the peak of the first turn beyond what was resident
+before it (inputs, model, a small call to warm up): resident pages, from Linux's /proc, or on a GPU what torch
+allocated. A model whose loop takes long gets a part of the batch, on all sides. If the einsum would not fit into
+memory, as predicted from an eighth of the batch, it is compared with ours in a separate row, at half the batch or less.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the registry, its options, and the part of the batch that it takes."""
+    """A model of the registry, its options, and its part of the batch."""
 
     model: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ SECONDS = ("forward", "total")
 
 @dataclass(frozen=True)
 class Work:
-    """What one process computes: all captions against all images, by `ours` or a rival."""
+    """Work of one process: all captions against all images, by `ours` or a rival."""
 
     case: Case
     side: str
@@ -86,12 +86,12 @@ class Work:
     clock: str
     compile: bool
     training: bool = True
-    """False: as an evaluation does, in tiles and without gradients."""
+    """False: as in evaluation, in tiles and without gradients."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds of the forward part and in all, and the most MB needed."""
+    """Seconds of the forward part and in total, and the peak MB."""
 
     forward: float
     total: float
@@ -111,7 +111,7 @@ class Turn:
 @click.option("--clock", default="wall", show_default=True, type=click.Choice(["wall", "processor"]))
 @click.option("--evaluation", is_flag=True, help=f"1,000 images x 5,000 captions, of {' and '.join(EVALUATED)}.")
 def main(names: str, batch: int, repeat: int, evaluation: bool, **how: Any) -> None:
-    """Print a table: seconds forward (fwd) and forward + backward (f+b), peak MB; of rivals, how many times ours."""
+    """Print a table: seconds forward (fwd) and forward + backward (f+b), peak MB; for rivals, ratios to ours."""
     known = EVALUATED if evaluation else tuple(CASES)
     chosen = names.split(",") if names else known
     if unknown := set(chosen) - set(known):
@@ -135,7 +135,7 @@ def show_training(works: dict[str, Work], repeat: int) -> None:
 
 
 def training_rows(work: Work, repeat: int) -> Iterator[list[str]]:
-    """The cells after the model's name."""
+    """Cells after the model's name."""
     batch = work.images // work.case.part
     largest = largest_batch(replace(work, side="einsum"), batch)
     together = [(batch, list(RIVALS))] if largest == batch else [(batch, ["loop"]), (largest, ["einsum"])]
@@ -149,7 +149,7 @@ def training_rows(work: Work, repeat: int) -> Iterator[list[str]]:
 
 
 def largest_batch(work: Work, batch: int) -> int:
-    """`batch`, halved until three quarters of the available memory should do."""
+    """Halve `batch` until it should fit into three quarters of the available memory."""
     small = max(1, batch // 8)
     ((first,),) = take_turns([replace(work, images=small, captions=small)], 0)
     longest = [int(caption_lengths(count).max()) for count in (small, batch)]
@@ -160,7 +160,7 @@ def largest_batch(work: Work, batch: int) -> int:
 
 
 def show_evaluation(works: dict[str, Work], repeat: int) -> None:
-    """Ours with the whole matrix; ours and the loop with two tiles, of short and of long captions."""
+    """Measure ours with the whole matrix; ours and the loop with two tiles, of short and of long captions."""
     table = _table(["all tiles\ns", "\nMB", "two tiles\ns", "loop / ours\ns", "\nMB"])
     for name, work in works.items():
         with console.status(name):
@@ -173,7 +173,7 @@ def show_evaluation(works: dict[str, Work], repeat: int) -> None:
 
 
 def take_turns(works: list[Work], repeat: int) -> list[list[Turn]]:
-    """The turns of each work: the first, which warms up, and `repeat` more."""
+    """Take the turns of each work: the first, which warms up, and `repeat` more."""
     context, sides = multiprocessing.get_context("spawn"), []
     turns: list[list[Turn]] = [[] for _ in works]
     for work in works:
@@ -195,8 +195,8 @@ def take_turns(works: list[Work], repeat: int) -> list[list[Turn]]:
 
 
 def serve(connection: Connection, work: Work) -> None:
-    """Take a turn whenever asked, until the other end is closed."""
-    Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, no other program shall die of it
+    """Take a turn on each request, until the other end is closed."""
+    Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, kill this process first
     if work.threads:
         torch.set_num_threads(work.threads)
     if work.dtype == "tf32":
@@ -228,7 +228,7 @@ def take_turn(work: Work, model: MatchingModel, images: Code, captions: Code, we
 
 @torch.inference_mode()
 def evaluate(side: str, model: MatchingModel, images: Code, captions: Code) -> None:
-    """In tiles, of captions of like lengths, as `aoq.pipeline.embedding` cuts them."""
+    """Evaluate in tiles, of captions of similar lengths, as `aoq.pipeline.embedding` does."""
     assert captions.mask is not None
     lengths = captions.mask.sum(1)
     for columns in lengths.argsort().split(TILE_CAPTIONS):
@@ -239,13 +239,13 @@ def evaluate(side: str, model: MatchingModel, images: Code, captions: Code) -> N
 
 
 def make_model(case: Case, regions: int, size: int) -> MatchingModel:
-    """In training mode, with next to no encoders."""
+    """Make a model in training mode, with almost no encoders."""
     torch.manual_seed(0)
     fixed = {"regions": regions} if case.model in ("sgr", "saf") else {}
     encoders = {"feature_size": 1, "vocabulary_size": 1, "word_size": 1, "embedding_size": size}
     model = build_model(case.model, **encoders, **fixed, **case.options).train()
     if isinstance(model, NAAF):
-        model.threshold.fill_(1.5 / size**0.5)  # as in training, some regions are above it, and not for every word
+        model.threshold.fill_(1.5 / size**0.5)  # as in training, some regions are above it, not for every word
     return model
 
 
@@ -256,7 +256,7 @@ def now(work: Work) -> float:
 
 
 def start_memory(device: str) -> float:
-    """MB in use; what is used at most counts from here."""
+    """MB in use; the peak counts from here."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated() / 1e6
@@ -273,7 +273,7 @@ def available_memory(device: str) -> float:
 
 
 def _from_proc(path: str, name: str) -> float:
-    """A figure that the kernel gives in KiB, in MB."""
+    """Read a figure that the kernel gives in KiB, in MB."""
     line = next(line for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024 / 1e6
 
@@ -283,7 +283,7 @@ def median(turns: list[Turn], what: str) -> float:
 
 
 def ratios(theirs: list[Turn], ours: list[Turn]) -> list[str]:
-    """Of the seconds of the forward part and in all, and of the memory of the first turn."""
+    """Ratios of the seconds of the forward part and in total, and of the memory of the first turn."""
     pairs = list(zip(theirs, ours, strict=True))
     seconds = [np.median([getattr(a, what) / getattr(b, what) for a, b in pairs[1:]]) for what in SECONDS]
     return [f"{ratio:.1f}" for ratio in (*seconds, pairs[0][0].memory / pairs[0][1].memory)]

@@ -1,8 +1,8 @@
-"""What `similarity.py` measures against: the papers' formulas with every attended vector formed, in two ways.
+"""Rivals of `similarity.py`: the papers' formulas with every attended vector formed, in two ways.
 
 A loop over captions is the way of the official implementations: each caption, cut to its true length, against all
 images at once. The padded einsum takes all pairs at once, padding masked. The formulas follow the descriptions of the
-models and are written once, on `Pairs`, which is what one iteration sees.
+models and are written once, on `Pairs`, the input of one iteration.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Pairs:
         return torch.einsum("ird,...wd->i...wr", self.regions, self.words)
 
     def products_with(self, queries: Float[Tensor, "I *C some D"], direction: str) -> Float[Tensor, "I *C W R"]:
-        """Where each pair has queries of its own in place of its words (t2i) or regions (i2t)."""
+        """Products for queries that each pair has of its own instead of its words (t2i) or regions (i2t)."""
         if direction == "t2i":
             return torch.einsum("i...wd,ird->i...wr", queries, self.regions)
         return torch.einsum("i...rd,...wd->i...wr", queries, self.words)
 
     def attended(self, weights: Float[Tensor, "I *C W R"], direction: str) -> Float[Tensor, "I *C some D"]:
-        """The weighted sum of regions for each word (t2i), or of words for each region (i2t)."""
+        """Weighted sum of regions for each word (t2i), or of words for each region (i2t)."""
         if direction == "t2i":
             return torch.einsum("i...wr,ird->i...wd", weights, self.regions)
         return torch.einsum("i...wr,...wd->i...rd", weights, self.words)
 
     def queries(self, direction: str) -> Float[Tensor, "*#pairs some D"]:
-        """The words (t2i) or regions (i2t), to be broadcast to what they attend to."""
+        """Words (t2i) or regions (i2t), to be broadcast to their context."""
         if direction == "t2i":
             return self.words.unsqueeze(0)
         return self.regions if self.mask is None else self.regions.unsqueeze(1)
@@ -73,7 +73,7 @@ class Pairs:
 
 
 def loop(model: MatchingModel, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
-    """One iteration a caption."""
+    """Score one caption per iteration."""
     formula, columns = FORMULAS[type(model)], []
     for c, length in enumerate(real_fragments(captions).sum(1).tolist()):
         pooled = None if captions.pooled is None else captions.pooled[c]
@@ -82,7 +82,7 @@ def loop(model: MatchingModel, images: Code, captions: Code) -> Float[Tensor, "i
 
 
 def einsum(model: MatchingModel, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
-    """All pairs at once."""
+    """Score all pairs at once."""
     mask = real_fragments(captions)
     return FORMULAS[type(model)](model, Pairs(images.vectors, captions.vectors, mask, images.pooled, captions.pooled))
 
@@ -95,26 +95,26 @@ def similarity(side: str, model: MatchingModel, images: Code, captions: Code) ->
 
 
 def agreement(model: MatchingModel, regions: int, size: int) -> float:
-    """The largest difference of a rival's values and gradients to ours in float64; an error if it is no rounding."""
+    """Largest difference of a rival's values and gradients to ours in float64; an error if it exceeds rounding."""
     images, captions = make_codes(5, 7, regions, size, dtype=torch.float64)
     weights, model, found = torch.randn(5, 7, dtype=torch.float64), model.double(), []
     for side in ("ours", *RIVALS):
         result = similarity(side, model, images, captions)
         rest = gradients(model, images, captions, (result * weights).sum(), materialize_grads=True)
         found.append([result.detach(), *rest])
-    for theirs in found[1:]:  # what is divided by |x| here may be divided by |x| + 1e-8 there
+    for theirs in found[1:]:  # a division by |x| here may be by |x| + 1e-8 there
         assert_close(theirs, found[0], rtol=1e-5, atol=1e-5)
     return max(float((a - b).abs().max()) for theirs in found[1:] for a, b in zip(theirs, found[0], strict=True))
 
 
 def gradients(model: MatchingModel, images: Code, captions: Code, objective: Tensor, **how: bool) -> tuple[Tensor, ...]:
-    """Of both codes and all parameters, also of the encoders, on which nothing depends."""
+    """Gradients of both codes and all parameters, also of the encoders, on which nothing depends."""
     codes = [part for code in (images, captions) for part in (code.vectors, code.pooled) if part is not None]
     return torch.autograd.grad(objective, [*codes, *model.parameters()], **how)
 
 
 def make_codes(images: int, captions: int, regions: int, size: int, **how: Any) -> tuple[Code, Code]:
-    """Unit vectors whose gradients are wanted; padding is zero."""
+    """Unit vectors that require gradients; padding is zero."""
     generator = torch.Generator().manual_seed(0)
 
     def vectors(*shape: int) -> Tensor:
@@ -136,7 +136,7 @@ def caption_lengths(count: int) -> Tensor:
 def attention(
     products: Float[Tensor, "I *C W R"], pairs: Pairs, *, direction: str, temperature: float
 ) -> Float[Tensor, "I *C W R"]:
-    """SCAN's: products clipped, normalised along the queries, softmax over the context."""
+    """SCAN's attention: products clipped, normalised along the queries, softmax over the context."""
     clipped = pairs.masked(F.leaky_relu(products, SLOPE), QUERY[direction], 0)
     logits = temperature * unit(clipped, QUERY[direction])
     return pairs.masked(logits, CONTEXT[direction], -torch.inf).softmax(CONTEXT[direction])
@@ -176,7 +176,7 @@ def bfan(model: BFAN, pairs: Pairs) -> Float[Tensor, "*pairs"]:
 
 
 def is_relevant(weights: Tensor, pairs: Pairs, context: int, focal: str) -> Bool[Tensor, "I *C W R"]:
-    """Above the mean ("equal"), or sum_k (a_j - a_k) sqrt(a_k) > 0 ("prob"), in its closed form."""
+    """Relevance: above the mean ("equal"), or sum_k (a_j - a_k) sqrt(a_k) > 0 ("prob"), in its closed form."""
     if focal == "equal":
         count = pairs.masked(torch.ones_like(weights), context, 0).sum(context, keepdim=True)
         return weights * count > weights.sum(context, keepdim=True)
@@ -185,19 +185,19 @@ def is_relevant(weights: Tensor, pairs: Pairs, context: int, focal: str) -> Bool
 
 
 def naaf(model: NAAF, pairs: Pairs) -> Float[Tensor, "*pairs"]:
-    """In training mode, with the threshold of the step."""
+    """NAAF in training mode, with the threshold of the step."""
     products = pairs.products()
     negative = (products.amax(REGIONS) - model.threshold).clamp_max(0)
     above = (model.temperature * (products - model.threshold)).exp() * (products > model.threshold)
     attended = pairs.attended(above / above.sum(REGIONS, keepdim=True).clamp_min(EPSILON), "t2i")
-    norm = torch.linalg.vector_norm(attended, dim=-1).clamp_min(EPSILON)  # zero, where no region is above
+    norm = torch.linalg.vector_norm(attended, dim=-1).clamp_min(EPSILON)  # zero if no region is above
     positive = (pairs.queries("t2i") * attended).sum(-1) / norm
     weights = attention(products, pairs, direction="t2i", temperature=model.temperature)
     return pairs.mean(negative + positive + (weights * products).sum(REGIONS), "t2i")
 
 
 def nodes(model: SGR | SAF, pairs: Pairs) -> Float[Tensor, "*pairs nodes S"]:
-    """The similarity vectors: the global one, then one a word."""
+    """Similarity vectors: the global one, then one per word."""
     weights = attention(pairs.products(), pairs, direction="t2i", temperature=SGRAF_TEMPERATURE)
     difference = unit(pairs.attended(weights, "t2i")) - pairs.queries("t2i")
     local = unit(model.local_similarity(difference.square()))
@@ -221,7 +221,7 @@ def sgr(model: SGR, pairs: Pairs) -> Float[Tensor, "*pairs"]:
 
 
 def saf(model: SAF, pairs: Pairs) -> Float[Tensor, "*pairs"]:
-    """In training mode: the gate's statistics are those of one caption with all images."""
+    """SAF in training mode: the gate's statistics are those of one caption with all images."""
     x, norm = nodes(model, pairs), model.norm
     logits = model.gate(x).squeeze(-1)
     if pairs.mask is None:
@@ -247,7 +247,7 @@ def imram(model: IMRAM, pairs: Pairs) -> Float[Tensor, "*pairs"]:
             weights = attention(products, pairs, direction=direction, temperature=model.temperature)
             attended = pairs.attended(weights, direction)
             rounds.append(pairs.mean(cosine(original, attended), direction))
-            if step < model.steps - 1:  # what the last round would refine, nothing reads
+            if step < model.steps - 1:  # nothing reads what the last round would refine
                 both = torch.cat([queries.expand_as(attended), attended], dim=-1)
                 gate, update = F.linear(both, weight, memory.own.bias).chunk(2, dim=-1)
                 queries = torch.lerp(update.tanh(), queries, gate.sigmoid())

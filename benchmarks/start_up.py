@@ -1,14 +1,14 @@
-"""Does `start_up = "auto"` ever collapse? Short trainings of many models, batches and worlds, counted.
+"""Count collapses of `start_up = "auto"` in short trainings of many models, batches and worlds.
 
     python benchmarks/start_up.py --data-root data --jobs 2             200 trainings, hours on two cores
     python benchmarks/start_up.py --runs 20 --hardest                   the first 20, and the same on hardest negatives
 
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
-It has collapsed if at its end the loss lies on the plateau and positives do not stand out
-(`aoq.pipeline.training.collapse`), and at the end of four times as many steps still. Where the dev rsum is below three
-times that of chance, the same is trained on the sum over all negatives, which never collapses: with less than four
-fifths of its rsum the training counts as collapsed too. Finished trainings are artefacts and count again when the
-script is started again.
+A training has collapsed if at its end the loss lies on the plateau and positives do not stand out
+(`aoq.pipeline.training.collapse`), and again after four times as many steps. If the dev rsum is below three times that
+of chance, the same is trained on the sum over all negatives, which never collapses: with less than four fifths of its
+rsum the training counts as collapsed too. Finished trainings are artefacts and are reused when the script is started
+again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.metrics import read_metrics
 
 STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}
-"""At least, by batch size; whole epochs."""
+"""Least number of steps, by batch size; whole epochs."""
 ARMS = {
     "auto": 'loss.name = "online"\nstart_up = "auto"',
     "hardest": 'loss.name = "online"',
     "sum": 'loss.name = "sum"',
 }
 LONGER = 4
-"""How many times as many steps a training on the plateau is given."""
+"""Factor of the steps that a training on the plateau gets."""
 LEAST = 0.8
-"""Of the rsum that the sum over all negatives reaches, where both are near chance."""
+"""Least fraction of the rsum of the sum over all negatives, if both are near chance."""
 DEV_IMAGES = 200
 MODELS = {
     "vsepp": "",
@@ -162,7 +162,7 @@ def main(runs: int, first: int, jobs: int, hardest: bool, data_root: str, artifa
 
 
 def _cut_dev(source: Path, folder: Path) -> None:
-    """The data with the first images of dev: a validation would cost more than the epoch before it."""
+    """Cut dev to its first images: a validation would cost more than the epoch before it."""
     folder.mkdir()
     for file in ("train_ims.npy", "train_caps.txt", "train_boxes.npy"):
         if (source / file).exists():
@@ -188,11 +188,11 @@ def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bo
 
 @dataclass(frozen=True)
 class Ended:
-    """How a training ended."""
+    """Result of a training."""
 
     rsum: float
     chance: float
-    """The rsum of random ranks."""
+    """Rsum of random ranks."""
     hardness: str
     gap: float
     is_flat: bool
@@ -218,7 +218,7 @@ def _train(one: Trial, arm: str, folder: Path, roots: dict[str, Path], *, longer
 
 
 def _chance(roots: dict[str, Path], chain: object) -> float:
-    """About the rsum of random ranks on dev: one caption in five of an image suffices."""
+    """Approximate rsum of random ranks on dev: one caption in five of an image suffices."""
     counts = chain["dataset"].manifest()["counts"]["dev"]  # type: ignore[index]
     of_images = sum(min(1.0, k * CAPTIONS_AN_IMAGE / counts["captions"]) for k in K)
     return 100 * (of_images + sum(min(1.0, k / counts["images"]) for k in K))

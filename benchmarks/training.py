@@ -1,14 +1,14 @@
-"""What a step of each approach costs beside one of the online loss, for each model, at the same batch size.
+"""Cost of a step of each approach relative to the online loss, for each model, at the same batch size.
 
     python benchmarks/training.py demo
     python benchmarks/training.py f8k_vsrn f8k_scan f8k_vsepp --data-root data
 
 Steps of all approaches are timed in turn in this process, on the same captions, so that a machine that slows down
-slows all; the table gives the median of each and of its ratios to the online step beside it, with their quartiles.
-Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. Beside them
-stand the anchors read and encoded alone, with gradients: where that is the share e of an online step, one of three
-groups takes at least 1 + 2e times as long. The paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36 (OffTri),
-1.42 (OffQuin), 1.46 (AdapOffQuin).
+slows all; the table gives the median of each and of its ratios to the adjacent online step, with their quartiles.
+Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. The table
+also has reading and encoding the anchors alone, with gradients: if that is the fraction e of an online step, one of
+three groups takes at least 1 + 2e times as long. The paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36
+(OffTri), 1.42 (OffQuin), 1.46 (AdapOffQuin).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WARM_UP = 3
 
 @dataclass
 class Trained:
-    """One approach on its way: a model of its own, from the same weights as the others."""
+    """One approach in progress: a model of its own, from the same weights as the others."""
 
     objective: Objective
     model: MatchingModel
@@ -106,7 +106,7 @@ def make_dataset(experiment: str, chosen: dict[str, str]) -> None:
 
 
 def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) -> dict[str, list[str]]:
-    """Of each approach: the median step in milliseconds, the median ratio to the online one and its quartiles."""
+    """Time each approach: the median step in milliseconds, the median ratio to the online one and its quartiles."""
     pairs, training = open_pairs(chain, "train"), chain.experiment.student
     sampler = random_sampler(pairs)
     trained = {name: start(chain, loss, training.learning_rate, device) for name, loss in APPROACHES.items()}
@@ -121,7 +121,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
             rng = step_rng(seed=0, epoch=0, step=step)
             batch = read_batch(pairs, draw_batch(pairs, sampler, one.objective, captions, rng, 0)).to(device)
             figures = take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
-            float(figures["gradient_norm"])  # then a GPU is done
+            float(figures["gradient_norm"])  # waits for a GPU
             one.seconds.append(time.perf_counter() - began)
         encoding.append(seconds_to_encode(pairs, trained["online"], captions, device))
     seconds = {name: np.array(one.seconds[WARM_UP:]) for name, one in trained.items()}
@@ -130,7 +130,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
 
 
 def seconds_to_encode(pairs: PairData, one: Trained, captions: np.ndarray, device: torch.device) -> float:
-    """Of a batch of anchors, with the gradients of any loss."""
+    """Seconds for a batch of anchors, with the gradients of any loss."""
     began = time.perf_counter()
     batch = read_batch(pairs, Draw([Group(pairs.split.image_of[captions], captions)])).to(device)
     codes = [one.model.encode_images(batch.images).vectors, one.model.encode_captions(batch.captions).vectors]
@@ -153,7 +153,7 @@ def start(chain: Chain, loss: Loss, learning_rate: float, device: torch.device) 
 
 
 def random_sampler(pairs: PairData, h: int = 20) -> Sampler:
-    """Lists of random negatives: rows that are not the anchor's own."""
+    """Sample from lists of random negatives: rows that are not the anchor's own."""
     split, rng = pairs.split, np.random.default_rng(0)
     images, image_of = split.image_count, split.image_of
     other = (image_of[:, None] + rng.integers(1, images, size=(len(image_of), h))) % images
