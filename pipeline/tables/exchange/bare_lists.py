@@ -1,6 +1,6 @@
-"""Formats of rows alone, of both directions, without texts and positives; `aoq import-table` reads them.
+"""Formats of rows alone, in both directions, without texts and positives; `aoq import-table` reads them.
 
-A TREC run has a line for each negative, `qid Q0 docid rank score tag`; a row goes by its id, or by its number.
+A TREC run has a line for each negative, `qid Q0 docid rank score tag`; rows are named by id, or by number.
 
 The lists of AOQ's official code (2020) are `i2t_{name}.npy` and `t2i_{name}.npy`, int32 (anchors, h), hardest first.
 Row n of i2t holds caption rows for image n, row n of t2i image rows for caption n. There are neither scores nor
@@ -33,7 +33,7 @@ LARGEST_SCORE = float(np.finfo(np.float32).max)
 
 
 def write_run(outgoing: Outgoing, folder: Path) -> Written:
-    """One direction's file; ranks start at 1, scores have as many digits as give the same float32 again."""
+    """Write one direction's file; ranks start at 1, scores have enough digits to give the same float32 again."""
     queries, documents = outgoing.anchors.ids, outgoing.candidates.ids
     for name in (*queries, *documents):
         if name.split() != [name]:
@@ -51,12 +51,12 @@ def write_run(outgoing: Outgoing, folder: Path) -> Written:
 
 
 Rows = Mapping[str, int] | None
-"""The row of each id; None where an id is its row number."""
+"""The row of each id; None if ids are row numbers."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a run speaks of: one more than the greatest rows, the longest list, and how many lists it has."""
+    """Size of a run: one more than the greatest rows, the longest list, and the number of lists."""
 
     queries: int
     documents: int
@@ -65,7 +65,7 @@ class Extent:
 
 
 def measure_run(path: Path, queries: Rows, documents: Rows) -> Extent:
-    """Reads the whole run, and refuses what is wrong with it."""
+    """Read the whole run, and refuse any error in it."""
     seen: set[int] = set()
     last = longest = 0
     for where, query, found, _ in _lists(path, queries, documents):
@@ -81,7 +81,7 @@ def measure_run(path: Path, queries: Rows, documents: Rows) -> Extent:
 def read_run(
     path: Path, queries: Rows, documents: Rows, anchors: int, longest: int, work: Path
 ) -> tuple[Int32[np.ndarray, "anchors longest"], Float32[np.ndarray, "anchors longest"]]:
-    """Ids and scores of a run that was measured, memory-mapped files in the folder `work`; padded with -1 and NaN."""
+    """Read ids and scores of a measured run into memory-mapped files in the folder `work`; padded with -1 and NaN."""
     shape = (anchors, longest)
     ids = open_memmap(work / f"{path.name}.ids.npy", mode="w+", dtype=np.int32, shape=shape)
     scores = open_memmap(work / f"{path.name}.scores.npy", mode="w+", dtype=np.float32, shape=shape)
@@ -92,7 +92,7 @@ def read_run(
 
 
 def _lists(path: Path, queries: Rows, documents: Rows) -> Iterator[tuple[str, int, list[int], list[float]]]:
-    """Where it begins, the query, the documents and scores, for all lines of a query in a row."""
+    """Iterate over lists, the consecutive lines of a query: their first line, the query, the documents and scores."""
     with path.open(encoding="utf-8", errors="replace") as file:
         entries = (_entry(f"{path}:{line}", text, queries, documents) for line, text in enumerate(file, start=1))
         for _, group in groupby(entries, key=lambda entry: entry[1]):
@@ -127,7 +127,7 @@ def _row(name: str, rows: Rows, where: str) -> int:
 
 
 def write_official(outgoing: Outgoing, folder: Path) -> Written:
-    """One direction's file, named after the folder; refuses a list that is too short to fill its row."""
+    """Write one direction's file, named after the folder; refuse a list that is too short to fill its row."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{outgoing.direction}_{folder.name}.npy"
     lists = open_memmap(path, mode="w+", dtype=np.int32, shape=(len(outgoing.anchors.ids), outgoing.depth))
@@ -145,7 +145,7 @@ def write_official(outgoing: Outgoing, folder: Path) -> Written:
 
 
 def open_official(path: Path) -> Integer[np.ndarray, "anchors h"]:
-    """The lists of one direction, memory-mapped."""
+    """Open the lists of one direction, memory-mapped."""
     lists = open_array(path)
     if lists.ndim != 2 or 0 in lists.shape or not np.issubdtype(lists.dtype, np.integer):
         raise ValueError(

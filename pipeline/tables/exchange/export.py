@@ -1,4 +1,4 @@
-"""A table on disk in another trainer's format."""
+"""Export a table on disk to another trainer's format."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from aoq.pipeline.tables.rows import rows_by_id
 from aoq.pipeline.tables.screens.view import View
 
 Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
-"""The vectors of `images` and of `captions`."""
+"""Vectors of `images` and of `captions`."""
 
 
 @dataclass(frozen=True)
 class Stand:
-    """What stands for the rows of one side: nothing, for what a format does not need."""
+    """Stand-ins for the rows of one side: none if a format does not need them."""
 
     ids: Sequence[str] | None = None
-    """By default the table's own, else row numbers."""
+    """Ids; by default the table's own, else row numbers."""
     texts: Sequence[str] | None = None
     pictures: Path | Sequence[str] | None = None
     """The folder in which a row's id is the name of its file; or each row's file."""
@@ -51,12 +51,12 @@ class Stand:
 
 @dataclass(frozen=True)
 class Said:
-    """What stands for a table's rows; of one set, `images` alone."""
+    """Stand-ins for a table's rows; of one set, `images` alone."""
 
     images: Stand = Stand()
     captions: Stand = Stand()
     packed: bool = False
-    """Pictures go as the content of their files."""
+    """True if pictures are written as the content of their files."""
 
 
 def export_table(
@@ -71,10 +71,10 @@ def export_table(
     vectors: Matrices | None = None,
     view: View | None = None,
 ) -> dict[Direction, Written]:
-    """Write the lists of one direction, or of both where the format has both, and a README to the new folder `output`.
+    """Write the lists of one direction, or both if the format has both, and a README to the new folder `output`.
 
-    Of one set the lists of either direction are the same, and each item's are written once. `vectors`, what the table
-    was mined from, give the scores of positives that the table does not keep. What `view` flags is left out.
+    In one set the lists of both directions are equal, and each item's are written once. `vectors`, from which the table
+    was mined, give the scores of positives that the table does not keep. Pairs that `view` flags are left out.
     """
     form, manifest = find_format(name), read_manifest(table)
     mined = directions_of(manifest)
@@ -114,7 +114,7 @@ def export_table(
 
 @dataclass(frozen=True)
 class _Lists:
-    """A direction's lists without what a view flags, some at a time."""
+    """A direction's lists without negatives that a view flags, in blocks of lists."""
 
     table: Path
     direction: Direction
@@ -130,7 +130,7 @@ class _Lists:
 
 
 def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None) -> Said:
-    """The same for both sides, which are one."""
+    """Use the same stand-ins for both sides, which are one."""
     if form.directions == "joined":
         raise ValueError(f"{name} joins images and captions, and this table is of one set; choose another format.")
     if direction == "t2i":
@@ -146,7 +146,7 @@ def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None
 
 
 def require_stand_ins(name: str, form: Format, said: Said, direction: Direction) -> None:
-    """Refuse what would make a reader take an id for a text, and what the format has no place for."""
+    """Refuse ids that a reader would take for texts, and stand-ins that the format has no place for."""
     images, captions = said.images, said.captions
     for stand, text, root in ((images, "--image-texts", "--image-root"), (captions, "--captions", "--caption-root")):
         if stand.pictures is not None and stand.texts is not None:
@@ -213,7 +213,7 @@ def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
 
 
 def _names(table: Path, manifest: Mapping[str, Any], said: Said) -> dict[str, Names]:
-    """What images and captions go by."""
+    """Ids and values of images and captions."""
     counts, own = count_rows(table, manifest), read_ids(table, manifest)
     if said.captions is said.images:
         return dict.fromkeys(counts, _names_of(_with_ids(said.images, own.get("images")), counts["images"], ITEM))

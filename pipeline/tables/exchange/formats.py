@@ -1,4 +1,4 @@
-"""The formats by name: who writes each, how it is loaded, and what becomes of images in it."""
+"""Registry of the formats: their writers, how they are loaded, and how they hold images."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
 
 @dataclass(frozen=True)
 class Format:
-    """`write` makes the folder of one direction."""
+    """A format; `write` fills the folder of one direction."""
 
     write: Callable[[Outgoing, Path], Written]
     load: str
-    """Lines for its README that load it; `$folder` stands for its name."""
+    """Lines of its README that load it; `$folder` is replaced by the folder's name."""
     language: Literal["python", "bash", "yaml"] = "python"
     images: Literal["path", "lookup", "text", "id"] = "path"
-    """How an image goes: as its path; as a row of a lookup, by its path or content; as a text alone; by its id."""
+    """How images are given: by path; as rows of a lookup, by path or content; only as texts; or by id."""
     queries: Literal["any", "text"] = "any"
-    """What its reader takes for an anchor."""
+    """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
     directions: Literal["one", "each", "joined"] = "one"
-    """The one that is asked for; both, in turn; both at once: the captions' lists, with the images' as `other`."""
+    """One requested direction; both in turn; or both at once: the captions' lists, with the images' as `other`."""
 
     @property
     def has_texts(self) -> bool:
-        """And positives; a format without has rows alone."""
+        """Return whether it has texts and positives; otherwise it has rows alone."""
         return self.images != "id"
 
 

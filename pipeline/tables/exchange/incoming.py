@@ -1,7 +1,7 @@
-"""Another program's lists as a table of ours.
+"""Import another program's lists as a table.
 
-Own positives are taken out. With vectors every pair is scored exactly and the order is ours; without, the scores are
-those that came with the lists, or none at all (null), and then the order is as it came.
+Own positives are removed. With vectors every pair is scored exactly and sorted in a table's order. Without them the
+scores are those that came with the lists, or none (null), and the order is kept.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from aoq.pipeline.tables.rows import rows_by_id
 from aoq.pipeline.tables.writing import write_table
 
 GROUP_ROWS = 1024
-"""Official lists are 2000 long."""
+"""Lists converted at a time; official lists are 2000 long."""
 MOST_ROWS = 100
-"""The most images or captions for each list of the runs, where their numbers say how many there are."""
+"""Most images or captions per list of the runs, if their numbers alone give the count."""
 Matrix = Float32[np.ndarray, "_ D"]
 
 
 @dataclass(frozen=True)
 class ForeignLists:
-    """One direction as it came; -1 stands where a list is shorter than others."""
+    """One direction as given; shorter lists are padded with -1."""
 
     source: str
     ids: Integer[np.ndarray, "anchors h"]
@@ -42,7 +42,7 @@ class ForeignLists:
 
 
 def find_files(source: Path) -> dict[Direction, Path]:
-    """The images' lists, and the captions' beside them."""
+    """Find the images' lists, and the captions' beside them."""
     if not source.name.startswith("i2t"):
         raise ValueError(
             f"{source} is not the name of a file with images' lists; name i2t_NAME.npy or i2t_NAME.trec, beside which "
@@ -61,9 +61,9 @@ def find_files(source: Path) -> dict[Direction, Path]:
 def open_foreign_lists(
     files: Mapping[Direction, Path], known_images: Known, known_captions: Known, work: Path
 ) -> dict[Direction, ForeignLists]:
-    """Official `.npy` lists as they are; TREC runs by way of files in the folder `work`.
+    """Open official `.npy` lists directly, and TREC runs by way of files in the folder `work`.
 
-    A run has a row for each of a side, or, where nobody counted them, for as many as it names.
+    A run has a row for each row of a side, or, if their number is unknown, for as many as it names.
     """
     if files["i2t"].suffix == ".npy":
         return {direction: ForeignLists(str(path), open_official(path)) for direction, path in files.items()}
@@ -102,7 +102,7 @@ def import_lists(
     provenance: Mapping[str, Any],
     output: Path,
 ) -> dict[str, Any]:
-    """Write the table to the new folder `output`; its manifest.
+    """Write the table to the new folder `output` and return its manifest.
 
     `positives` are rows (image, caption), or the image of each caption. Without a `dataset` in the provenance they name
     the data.
@@ -136,7 +136,7 @@ def _write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[Ne
 def _parts(
     given: ForeignLists, positives: Positives, candidates: int, vectors: Sequence[Matrix] | None
 ) -> Iterator[tuple[NegativeLists, int]]:
-    """Some lists at a time, and how many own positives were among them; `vectors` are of anchors and candidates."""
+    """Iterate over blocks of lists, with their number of own positives; `vectors` are of anchors and candidates."""
     for start, stop in blocks(len(given.ids), GROUP_ROWS):
         ids, rows = _checked_ids(given, start, stop, candidates), np.arange(stop - start)
         own = positives.rows(rows + start)

@@ -1,7 +1,7 @@
-"""Formats of one JSON object a line: FlagEmbedding's and ms-swift's.
+"""Formats of one JSON object per line: FlagEmbedding's and ms-swift's.
 
-flagembedding  query, pos, neg [, pos_scores, neg_scores]                 a line for each anchor; texts
-ms-swift       messages, images, positive_messages, positive_images,      a line for each pair: it reads one positive
+flagembedding  query, pos, neg [, pos_scores, neg_scores]                 a line per anchor; texts
+ms-swift       messages, images, positive_messages, positive_images,      a line per pair: it reads one positive
                negative_messages, negative_images
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from aoq.pipeline.tables.exchange.outgoing import Listed, Names, Outgoing, Written
 
 IMAGE = "<image>"
-"""Where ms-swift puts the next of a message's images."""
+"""Placeholder of the next of a message's images in ms-swift."""
 
 LOAD_FLAGEMBEDDING = """
 torchrun -m FlagEmbedding.finetune.embedder.encoder_only.base --train_data $folder/train.jsonl --train_group_size 8 …
@@ -56,7 +56,7 @@ def _swift(outgoing: Outgoing, one: Listed) -> Iterator[dict[str, Any]]:
 
 
 def _write(make: Callable[[Outgoing, Listed], Iterator[dict[str, Any]]], outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor without positives or without negatives is left out: the trainers draw from both."""
+    """Write a line per anchor; one without positives or negatives is left out, as the trainers draw from both."""
     folder.mkdir()
     rows = anchors = 0
     with (folder / "train.jsonl").open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Formats whose rows hold ids, beside tables in which each id's text or picture stands once.
+"""Formats whose rows hold ids, beside tables with the text or picture of each id.
 
     ids       train     query_id, positive_id, negative_ids [, scores]   a row for each pair
               images    image_id, image                                  or text, as for captions
@@ -11,8 +11,8 @@
     colpali   train     query, positive_passages, negative_passages      a row for each pair; rows of corpus
               corpus    doc
 
-sentence-transformers and PyLate make a column of each place, colpali-engine a tensor of each batch, so there all rows
-have as many negatives as are asked for. Tevatron draws from lists of any length.
+sentence-transformers and PyLate make a column of each place, colpali-engine a tensor of each batch, so all their rows
+have the requested number of negatives. Tevatron draws from lists of any length.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ data = ColPaliEngineDataset(train, Corpus(corpus), "query", "positive_passages",
 
 
 def write_ids(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor with fewer negatives than `depth`, or without a positive, has no row in `train`."""
+    """Write ids; an anchor with fewer than `depth` negatives or without a positive gets no row in `train`."""
     folder.mkdir()
     for side in {side.noun: side for side in (outgoing.anchors, outgoing.candidates)}.values():
         value = "image" if side.are_pictures else "text"
@@ -85,7 +85,7 @@ def _id_rows(chunk: Chunk, candidates: pa.Array) -> Rows:
 
 
 def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor with fewer negatives than `depth`, or without a positive, has no row in `train`."""
+    """Write PyLate's tables; an anchor with fewer than `depth` negatives or no positive gets no row in `train`."""
     folder.mkdir()
     write_lookup(folder / "queries.parquet", outgoing.anchors, "query_id", "text")
     write_lookup(folder / "documents.parquet", outgoing.candidates, "document_id", "text")
@@ -96,8 +96,8 @@ def write_pylate(outgoing: Outgoing, folder: Path) -> Written:
 
 
 def write_tevatron(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor without positives or without negatives is left out: the trainer draws from both."""
-    for name in ("", "train", "corpus"):  # folders of their own: the trainer takes one name for each
+    """Write Tevatron's tables; an anchor without positives or negatives is left out: the trainer draws from both."""
+    for name in ("", "train", "corpus"):  # one folder each: the trainer takes one name for each
         (folder / name).mkdir()
     corpus, value = folder / "corpus" / "train.parquet", "image" if outgoing.candidates.are_pictures else "text"
     write_lookup(corpus, outgoing.candidates, "docid", value, packed=outgoing.packed)
@@ -124,7 +124,7 @@ def _tevatron_rows(outgoing: Outgoing, chunk: Chunk) -> tuple[Anchors, pa.Table]
 
 
 def write_colpali(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor with fewer negatives than `depth`, or without a positive, is left out."""
+    """Write colpali-engine's tables; an anchor with fewer than `depth` negatives or without a positive is left out."""
     folder.mkdir()
     write_lookup(folder / "corpus.parquet", outgoing.candidates, None, "doc", packed=outgoing.packed)
     train, anchors = folder / "train.parquet", outgoing.anchors.values
@@ -139,7 +139,7 @@ def _colpali_rows(chunk: Chunk, _: pa.Array) -> Rows:
 
 
 def write_lookup(path: Path, side: Names, id_column: str | None, value_column: str, *, packed: bool = False) -> None:
-    """Each row's id, where there is a column for it, and its text or picture."""
+    """Write each row's id, if there is a column for it, and its text or picture."""
 
     def tables() -> Iterator[pa.Table]:
         for part in _parts(side, packed):

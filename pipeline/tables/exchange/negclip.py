@@ -1,8 +1,8 @@
-"""NegCLIP's TSV: a row for each pair, title (the caption), filepath, neg_caption and neg_image.
+"""NegCLIP's TSV: a row per pair, title (the caption), filepath, neg_caption and neg_image.
 
 `neg_caption` are texts, negatives of the row's image. `neg_image` are numbers of rows, whose images are negatives of
 the row's caption: the trainer adds such a row's image, caption and one of its `neg_caption` to the batch. It draws one
-of each list, so no list may be empty, nor that of a row which another row names. `negclip_reading.py` reads it.
+of each list, so no list may be empty, nor the list of a row that another row names. `negclip_reading.py` reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Lists = Int32[np.ndarray, "anchors depth"]
 
 
 def write_negclip(outgoing: Outgoing, folder: Path) -> Written:
-    """Captions are the anchors; one without what a row needs is left out, and no other row names it."""
+    """Write captions as the anchors; one that lacks what a row needs is left out, and no other row names it."""
     assert outgoing.other is not None
     of_captions, of_images = _all_lists(outgoing), _all_lists(outgoing.other)
     captions = np.repeat(np.arange(len(of_captions)), np.diff(outgoing.positives.offsets))
@@ -60,10 +60,10 @@ def _kept(
     of_captions: Lists,
     has_captions: Bool[np.ndarray, " images"],
 ) -> Bool[np.ndarray, " pairs"]:
-    """Which pairs have a negative caption, and a negative image that has a row itself."""
+    """Mark pairs that have a negative caption, and a negative image with a row of its own."""
     kept = has_captions[images]
     while True:
-        has_row = np.zeros(len(has_captions) + 1, dtype=np.bool_)  # the last stands for padding
+        has_row = np.zeros(len(has_captions) + 1, dtype=np.bool_)  # the last entry is for padding
         has_row[images[kept]] = True
         left = kept & has_row[of_captions].any(axis=1)[captions]
         if left.sum() == kept.sum():

@@ -14,7 +14,7 @@ from aoq.pipeline.tables.exchange.lookups import write_lookup
 from aoq.pipeline.tables.exchange.outgoing import Listed, Outgoing, Written
 
 SHARD = "train-00000-of-00001.parquet"
-"""`datasets` finds it beside the metadata, which would pass for data too."""
+"""Name of the data file; `datasets` finds it beside the metadata, which would be taken for data too."""
 LOAD = """
 from nemo_automodel.components.datasets.llm import make_retrieval_dataset
 data = make_retrieval_dataset("$folder/train.json", n_passages=5)  # the positive, and the first four of each list
@@ -22,7 +22,7 @@ data = make_retrieval_dataset("$folder/train.json", n_passages=5)  # the positiv
 
 
 def write_nemo(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor without positives or without negatives is left out."""
+    """Write the files; an anchor without positives or negatives is left out."""
     corpus, name = folder / "corpus", folder.name
     (corpus / "data").mkdir(parents=True)
     columns = ("image_filename", "image") if outgoing.candidates.are_pictures else ("id", "text")

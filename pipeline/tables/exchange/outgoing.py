@@ -1,4 +1,4 @@
-"""One direction of a table on its way to another format, and what writers of formats share."""
+"""One direction of a table to be written in another format, and code that writers of formats share."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 
 ROWS = 256
-"""How many anchors are looked at together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
+"""Anchors processed together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What stands for the rows of one side: an id each, and a text or a picture each."""
+    """Stand-ins for the rows of one side: an id each, and a text or a picture each."""
 
     ids: Sequence[str]
     values: Sequence[str] = ()
-    """Texts, or the absolute paths of pictures; none where a format has ids alone."""
+    """Texts, or the absolute paths of pictures; empty if a format has ids alone."""
     are_pictures: bool = False
     noun: str = "caption"
-    """What a row is, in names of tables and columns: image, caption, or item of one set."""
+    """Name of a row in tables and columns: image, caption, or item of one set."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Chunk:
     lists: NegativeLists
     positives: Positives
     positive_scores: Float32[np.ndarray, " pairs"]
-    """One for each of `positives`; NaN where they are not asked for."""
+    """One for each of `positives`; NaN if they are not requested."""
 
     @property
     def pair_rows(self) -> Int64[np.ndarray, " pairs"]:
-        """Which of the anchors each positive belongs to."""
+        """Row of the anchor of each positive."""
         return np.repeat(np.arange(len(self.lists)), np.diff(self.positives.offsets))
 
 
@@ -58,9 +58,9 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The lists of one direction, some at a time from anchor 0 on, and all that a format may want of them.
+    """The lists of one direction, in blocks from anchor 0 on, and everything that a format may need about them.
 
-    `lists` can be gone through again.
+    `lists` can be iterated again.
     """
 
     direction: Direction
@@ -69,12 +69,12 @@ class Outgoing:
     candidates: Names
     positives: Positives
     depth: int
-    """The most negatives of each anchor that are taken, from the head of its list."""
+    """Negatives taken from the head of each anchor's list, at most."""
     scored: bool
     vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None
-    """What the table was mined from: gives the scores of all positives, of which the table keeps the lowest."""
+    """Vectors from which the table was mined: they give all positives' scores, of which the table keeps the lowest."""
     packed: bool = False
-    """Pictures go as the content of their files; else as their paths."""
+    """True if pictures are written as the content of their files, else as their paths."""
     other: Outgoing | None = None
     """The other direction, for a format whose rows have both."""
 
@@ -102,13 +102,13 @@ class Outgoing:
                 yield Listed(chunk.first + row, *positives, lists.negative_ids[head], lists.scores[head])
 
     def complete(self) -> Iterator[Listed]:
-        """Those that have a positive and a negative."""
+        """Lists with a positive and a negative."""
         return (one for one in self.listed() if len(one.positives) and len(one.negatives))
 
     def _positive_scores(
         self, first: int, known: Float32[np.ndarray, " anchors"], own: Positives
     ) -> Float32[np.ndarray, " pairs"]:
-        """Exact; refuses vectors that do not give the anchors' lowest scores again."""
+        """Score positives exactly; refuse vectors that do not reproduce the anchors' lowest scores."""
         if not self.scored:
             return np.full(len(own.ids), np.nan, np.float32)
         has = np.diff(own.offsets) > 0
@@ -128,7 +128,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Written:
-    """How many rows (lines) are in the file, and how many anchors are not, since they lack what a row needs."""
+    """Number of rows (lines) in the file, and number of anchors left out because they lack what a row needs."""
 
     rows: int
     anchors_left_out: int = 0

@@ -1,4 +1,4 @@
-"""Parquet for sentence-transformers, with the columns of its `mine_hard_negatives`, and how Parquet is written.
+"""Parquet for sentence-transformers, with the columns of its `mine_hard_negatives`, and writers of Parquet.
 
     triplet       anchor, positive, negative [, scores]               a row for each pair and each of its negatives
     n-tuple       anchor, positive, negative_1, ... [, scores]        a row for each pair
@@ -6,7 +6,7 @@
     labeled-list  anchor, positive (a list), labels | scores (lists)  a row for each pair, the positive first
 
 A pair is an anchor with one of its positives. In the labelled formats `positive` holds negatives too; their label is 0.
-A picture stands there by its path.
+A picture is given by its path.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Anchors = Int64[np.ndarray, " rows"]
 Documents = Int32[np.ndarray, "rows places"]
 Scores = Float32[np.ndarray, "rows places"]
 Rows = tuple[Anchors, dict[str, pa.Array]]
-"""Each row's anchor, and its other columns: both labels and scores, of which the writer takes one."""
+"""Each row's anchor, and its other columns: both labels and scores; the writer takes one of them."""
 Build = Callable[[Chunk, pa.Array], Rows]
-"""What makes rows of some anchors and the candidates' names."""
+"""Makes rows from some anchors and the candidates' names."""
 
 
 def pair_rows(chunk: Chunk, needed: int) -> tuple[Anchors, Documents, Scores]:
-    """Each pair's anchor, its documents (the positive, then the negatives), and their scores.
+    """List each pair's anchor, its documents (the positive, then the negatives), and their scores.
 
-    Place `needed` of the documents is the last that must not be padding.
+    Position `needed` of the documents is the last that must not be padding.
     """
     rows = chunk.pair_rows
     documents = np.column_stack([chunk.positives.ids, chunk.lists.negative_ids[rows]])
@@ -67,7 +67,7 @@ def _tuples(chunk: Chunk, candidates: pa.Array) -> Rows:
 
 
 def _columns(names: Sequence[str], documents: Documents, scores: Scores, candidates: pa.Array) -> dict[str, pa.Array]:
-    """A column for each place, and the scores of a row as a list."""
+    """Make a column for each place, and the scores of a row as a list."""
     columns = {name: candidates.take(rows) for name, rows in zip(names, documents.T, strict=True)}
     return {**columns, "scores": lists_of(pa.array(scores.ravel()), np.full(len(scores), len(names)))}
 
@@ -98,8 +98,8 @@ def labeled_lists(chunk: Chunk, candidates: pa.Array, *, column: str = "positive
 def write_rows(
     build: Build, outgoing: Outgoing, path: Path, anchors: Sequence[str], candidates: Sequence[str], column: str
 ) -> Written:
-    """What `build` makes of the candidates' names, beside the anchors'."""
-    # 64-bit offsets: what is taken from these may be more than 2 GB.
+    """Write the rows that `build` makes of the candidates' names, with the anchors'."""
+    # 64-bit offsets: the values taken from these may exceed 2 GB.
     queries, documents = (pa.array(names, pa.large_string()) for names in (anchors, candidates))
     unwanted = ("label", "labels") if outgoing.scored else ("score", "scores")
 
@@ -112,7 +112,7 @@ def write_rows(
 
 
 def write_chunks(table: Callable[[Chunk], tuple[Anchors, pa.Table]], outgoing: Outgoing, path: Path) -> Written:
-    """An anchor of which no row is made is left out."""
+    """Write a table in chunks; an anchor without a row is left out."""
     left_out = len(outgoing.anchors.ids)
 
     def tables() -> Iterator[pa.Table]:
@@ -141,7 +141,7 @@ write_labeled_lists = partial(_write, labeled_lists)
 
 
 def write_groups(path: Path, tables: Iterable[pa.Table]) -> int:
-    """Write tables of one schema to a Parquet file, in row groups of about 64 MB; the number of rows."""
+    """Write tables of one schema to a Parquet file, in row groups of about 64 MB; return the number of rows."""
     groups = _groups(tables)
     first = next(groups)
     pictures = {field.name: {"_type": "Image"} for field in first.schema if field.type == PICTURE}

@@ -9,20 +9,20 @@ from pathlib import Path
 import pyarrow as pa
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
-"""What sentence-transformers takes for an image when a string that is the path of a file ends so."""
+"""Endings by which sentence-transformers takes the path of a file for an image."""
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 FORMATS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
 PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-"""How `datasets` stores an image: its file, or where it lies."""
+"""Type in which `datasets` stores an image: its file's content, or its path."""
 GROUP_BYTES = 64_000_000
 LARGEST = 1_000_000_000
 
 
 def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
-    """The absolute path of each image's file: ROOT/ID, or ROOT/ID with the ending of an image.
+    """Find the absolute path of each image's file: ROOT/ID, or ROOT/ID with the ending of an image.
 
     Raises:
-        ValueError: where an image has no file below `root`; the first is named.
+        ValueError: if an image has no file below `root`; the first is named.
     """
     if not root.is_dir():
         raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
@@ -40,13 +40,13 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
 
 
 def require_pictures(files: Sequence[str]) -> None:
-    """Refuse what is no image that trainers can read."""
+    """Refuse files other than images that trainers can read."""
     for path in files:
         _require_picture(path)
 
 
 def _find(base: str, name: str) -> str | None:
-    """Below `base` alone: an id is data, and may be any path."""
+    """Search below `base` alone: ids are data, and could be any path."""
     path = os.path.normpath(os.path.join(base, name))
     if not path.startswith(os.path.join(base, "")) or "\0" in name:
         return None
@@ -78,7 +78,7 @@ def require_endings(files: Sequence[str]) -> None:
 
 
 def picture_column(files: Sequence[str], *, packed: bool) -> pa.Array:
-    """The files themselves if `packed`, else where they lie."""
+    """Make a column of the files themselves if `packed`, else of their paths."""
     if not packed:
         return pa.array([{"bytes": None, "path": path} for path in files], PICTURE)
     return pa.array([{"bytes": _content(path), "path": os.path.basename(path)} for path in files], PICTURE)
@@ -90,7 +90,7 @@ def _content(path: str) -> bytes:
 
 
 def parts(files: Sequence[str], most: int) -> Iterator[slice]:
-    """Rows to read at a time: up to `most` files, or until they have 64 MB."""
+    """Slice rows to read at a time: up to `most` files, or up to 64 MB."""
     start = size = 0
     for row, path in enumerate(files):
         size += os.path.getsize(path)

@@ -1,11 +1,11 @@
-"""A table as others get it, with a data card: no pictures, no texts.
+"""Publish a table with a data card, without pictures and texts.
 
     i2t.parquet, t2i.parquet, positives.parquet, manifest.json, certificates   the table, which reads back as one
-    view/           what a screen says of its places
-    images.parquet  image_id, of each row; captions.parquet, likewise; of one set items.parquet
+    view/           a screen's judgement of each place
+    images.parquet  image_id, of each row; captions.parquet, the same; of one set items.parquet
     README.md       the card, with YAML for the Hugging Face hub
 
-Nothing of it tells of this machine.
+Nothing in it describes this machine.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ ABOUT = {
         "Anchor n of `i2t` is row n of the $first, anchor n of `t2i` row n of the $second,",
     ),
 }
-"""By the number of sides: what there is, and what its rows are."""
+"""Description of the content and of its rows, by the number of sides."""
 FLAGS = """
 $tables say what may match after all, place by place: bit n of `flags` is rule n of
 $rules.
@@ -102,7 +102,7 @@ def publish_table(
         raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
     for direction in directions:
         for _ in read_chunks(table, direction, manifest, 16 * ROWS):
-            pass  # refused in the end where the lists are not those of the manifest
+            pass  # refused at the end if the lists do not match the manifest
     read_positives(table, manifest)
     output.mkdir()
     for name in (*(f"{one}{kind}" for one in directions for kind in (".parquet", ".certificates.parquet")), POSITIVES):

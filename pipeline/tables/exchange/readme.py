@@ -1,4 +1,4 @@
-"""The README of an export: what it holds, and the lines that load it."""
+"""README of an export: its content, and the lines that load it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_readme(
     outgoing: Mapping[Direction, Outgoing],
     written: Mapping[Direction, Written],
 ) -> None:
-    """YAML that `datasets` finds the tables by, where there are some, then the lines."""
+    """Write the YAML by which `datasets` finds the tables, if there are any, then the lines."""
     sides = [side for one in outgoing.values() for side in (one.anchors, one.candidates)]
     files = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
     tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
@@ -53,7 +53,7 @@ def _front_matter(folder: Path, tables: Mapping[str, str]) -> str:
 
 
 def describe_tables(folder: Path, tables: Mapping[str, str]) -> str:
-    """YAML that names those that are there, with their hashes: `datasets` caches by this text, whatever they hold."""
+    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, whatever they hold."""
     entries = [
         f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
         for name, file in tables.items()

@@ -1,8 +1,8 @@
-"""VLM2Vec's data, as MMEB lays it out: qry, qry_image_path, pos_text, pos_image_path, neg_text, neg_image_path.
+"""VLM2Vec's data, in MMEB's layout: qry, qry_image_path, pos_text, pos_image_path, neg_text, neg_image_path.
 
-A row for each pair, with lists of negatives, as the parser `mmeb_neg` of VLM2Vec's branch b3 reads them. (Its main
-branch reads one negative a row, and trains on none.) A side that is a picture says so in its text: the token stands
-where the picture goes, and the words are those of MMEB.
+A row per pair, with lists of negatives, as the parser `mmeb_neg` of VLM2Vec's branch b3 reads them. (Its main branch
+reads one negative per row, and trains on none.) The text of a picture has a token in the picture's place, and MMEB's
+words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ $folder:  # in the trainer's dataset config: branch b3, as the main branch train
 
 
 def write_vlm2vec(outgoing: Outgoing, folder: Path) -> Written:
-    """An anchor without positives or without negatives is left out."""
+    """Write the rows; an anchor without positives or negatives is left out."""
     folder.mkdir()
     queries, documents = _columns(outgoing.anchors, QUERY), _columns(outgoing.candidates, DOCUMENT)
     if outgoing.candidates.are_pictures and not outgoing.anchors.are_pictures:
@@ -52,7 +52,7 @@ def write_vlm2vec(outgoing: Outgoing, folder: Path) -> Written:
 
 
 def _columns(side: Names, instruction: str, before: str = "") -> tuple[pa.Array, pa.Array]:
-    """Each row's text and path, of which a picture has both and a text no path."""
+    """Make each row's text and path; a picture has both, a text no path."""
     texts = [instruction] * len(side.values) if side.are_pictures else [before + text for text in side.values]
     paths = side.values if side.are_pictures else [""] * len(side.values)
     return pa.array(texts, pa.large_string()), pa.array(paths, pa.large_string())
