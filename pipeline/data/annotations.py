@@ -6,7 +6,7 @@
 
 Ids are rows of the split. The tables may be .csv as well, and there may be several, `{split}_relevance_eccv.parquet`.
 `direction` is i2t or t2i if a pair is an answer to the image or to the caption alone. Queries that a relevance file
-does not name are not asked. A generated world provides the first two itself.
+does not name are left out. A generated world provides the first two itself.
 """
 
 from __future__ import annotations

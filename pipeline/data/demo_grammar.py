@@ -52,7 +52,7 @@ def narrate(
 ) -> list[Caption]:
     """Tell `number` different captions of every scene, image by image; in full detail few are true of another scene.
 
-    ALIKE of them are told with the choices that the rest of the family shares, so that captions of different images
+    The fraction ALIKE of them use the choices of the whole family, so that captions of different images
     differ in the very word in which the images differ.
     """
     styles = rng.integers(2**32, size=(int(family.max()) + 1, number))[family]

@@ -122,7 +122,7 @@ def region_features(
     noise: float,
     rng: np.random.Generator,
 ) -> Float32[np.ndarray, "images regions features"]:
-    """Sum what is seen, its place, and noise; clutter is noise at a place."""
+    """Sum the looks of an object, its place, and noise; clutter is noise at a place."""
     thing, colour, size, _, ground = np.moveaxis(labels, -1, 0)
     seen = looks["object"][thing] + looks["colour"][colour] + 0.7 * looks["size"][size]
     seen += 0.7 * looks["coloured"][thing, colour]

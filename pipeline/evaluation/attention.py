@@ -56,7 +56,7 @@ def phrase_scores(
     """
     attended = weights[:, None, :] > thresholds[:, None]
     hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
-    # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), which is defined where P and R are 0.
+    # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), also defined if P and R are 0.
     f1 = 2 * hits / (count + relevant.sum())
     return np.stack([hits / count.clip(min=1), hits / relevant.sum(), f1]).max(axis=1)
 

@@ -46,7 +46,7 @@ class Estimate:
 def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
-    `vectors` stand in for those of a problem that has none yet (`unknown_vectors`).
+    `vectors` replace those of a problem that has none yet (`unknown_vectors`).
     """
     backend, why = fastest() if search == "auto" else (choose_backend(search), "as asked")
     images, captions = vectors or (problem.images, problem.captions)

@@ -1,7 +1,7 @@
 """Exact lists from an approximate search.
 
-The search proposes a few more candidates than asked for; what it does not propose is bounded by its last score and the
-rounding error of float32. A row whose h-th negative does not clear that bound is searched deeper.
+The search proposes slightly more candidates than needed. The last proposed score plus the rounding error of float32
+bounds all other candidates. A row whose h-th negative does not clear that bound is searched deeper.
 """
 
 from __future__ import annotations

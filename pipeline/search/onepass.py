@@ -1,7 +1,7 @@
 """The backend onepass: every tile of similarities is computed once, for both directions.
 
-A random sample of the other side gives each anchor a limit that its h best candidates reach, and few others; blocks of
-images then meet all captions, tile by tile, and captions merge what they kept of every block.
+A random sample of the other side gives each anchor a limit that its h best candidates reach, and few others. Blocks of
+images are then multiplied with all captions, tile by tile, and captions merge their candidates from every block.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _kept(captions: Keeper, first_image: int) -> pa.Table:
 
 
 def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    """Find the lists of some captions, from what they kept of every block of images."""
+    """Find the lists of some captions, from the candidates that they kept of every block of images."""
     names = [_scanned_name("t2i", *rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
     parts = [store.read(name, within=("caption", start, stop)) for name in names]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)

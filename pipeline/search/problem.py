@@ -76,7 +76,7 @@ class Problem:
     """Two sides of memory-mapped vectors, the pairs that match, and the number of negatives that each side keeps.
 
     `positives` are rows (image, caption), in any order: an image may have many captions, a caption many images, and
-    either none. A vector with the image of each caption (-1: of none) is taken too. An h of 0 leaves its
+    either none. A vector with the image of each caption (-1: none) is accepted too. An h of 0 leaves its
     direction out.
 
     In `one_set` the captions are the images, the same array: no row is its own negative, and pairs are positives both

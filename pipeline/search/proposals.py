@@ -22,7 +22,7 @@ LAST_BITS = 2.0**-21
 class Proposals:
     """Candidates with near scores: those of anchor n are `ids[offsets[n]:offsets[n + 1]]`.
 
-    Each score is off by `error` at most, and whatever is not proposed scores `unproposed[n]` at most, exactly.
+    Each score is off by `error` at most. The exact score of any other candidate is at most `unproposed[n]`.
     """
 
     offsets: Int64[np.ndarray, " anchors_and_one"]
@@ -34,7 +34,7 @@ class Proposals:
 
 @dataclass(frozen=True)
 class Heads:
-    """The h best negatives of each anchor, score falling, then id rising; `bound`: of the scores of all others.
+    """The h best negatives of each anchor, score falling, then id rising; `bound` limits the scores of all others.
 
     A row is certified, and its list proven exact, if its last score is above the bound.
     """

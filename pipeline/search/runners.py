@@ -112,7 +112,7 @@ def search_problem(
 ) -> Found[NegativeLists]:
     """Find the lists that `aoq.pipeline.mining.mine` would write into a table, without writing a file.
 
-    What waits between two steps of the search is held in memory too: of the one pass, 12 bytes for each of the about
+    Intermediate results of the search are held in memory too: for the one pass, 12 bytes for each of the about
     `3 * h_images` pairs that a caption keeps.
     """
     found = run_search(problem, search, Memory(), recall_floor=recall_floor)

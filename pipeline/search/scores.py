@@ -1,8 +1,8 @@
 """Dot products of float32 vectors, exact and rounded once.
 
-A product of two float32 numbers is exact in float64, so only adding up rounds. It is done as fast as possible; where
-the error that this may make leaves two float32 numbers to choose from, it is done again without any. So a score depends
-on its two vectors alone: not on the machine, nor on what else is computed with it.
+A product of two float32 numbers is exact in float64, so only the summation rounds. A fast sum comes first. If its error
+bound leaves two float32 numbers to choose from, the sum is repeated exactly. So a score depends on its two vectors
+alone, not on the machine nor on the scores computed with it.
 """
 
 from __future__ import annotations

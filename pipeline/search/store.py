@@ -29,8 +29,8 @@ CHECKSUM_BYTES = sha256().digest_size
 
 @dataclass(frozen=True)
 class Folder:
-    """Parquet files with a checksum of their content, their name and what they are `of`; each appears whole or not at
-    all, and is read only as it was written, in the same place of the same work."""
+    """Parquet files with a checksum of their content, their name and the work that they are `of`. Each appears whole or
+    not at all, and is read only unchanged, under the same name of the same work."""
 
     path: Path
     of: str = ""

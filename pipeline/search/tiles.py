@@ -1,7 +1,7 @@
 """Both directions in one pass: each tile of similarities is computed once, for the lists of images and captions.
 
-What a tile holds above an anchor's limit (`onepass.py`) is kept, with its near score; everything else is bounded by
-the limit.
+Pairs of a tile above an anchor's limit (`onepass.py`) are kept, with their near score; all others are bounded by the
+limit.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class TileKeeper:
         """Hand each keeper what its anchors keep of a tile: all images, and the captions from `first` to before `last`.
 
         kernel(start, stop, *arguments, first, limits, found, ends) writes the pairs of the rows from start to stop that
-        reach the limit of either side into found (images, captions, scores), from place start * columns on, and where
-        they end to `ends[start]`.
+        reach the limit of either side into found (images, captions, scores), from place start * columns on, and their
+        end into `ends[start]`.
         """
         kernel, arguments = scan
         rows, columns = len(self._images.limits), last - first

@@ -19,7 +19,7 @@ UNIT = 1e-3
 def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarray, "items D"]:
     """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several (`vector_files`).
 
-    What is not float32 in a .npy file, or is to be normalised, is written to `copy` first, block by block.
+    Anything but float32 in a .npy file, and vectors to be normalised, are written to `copy` first, block by block.
     """
     found = Given.of(given)
     count, dimensions, parts = found.open()
@@ -34,7 +34,7 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarr
 
 
 def check_vectors(vectors: Float32[np.ndarray, "items D"], given: str, *, unit: bool) -> None:
-    """Refuse vectors that are zero or not finite, and where a cosine is wanted those that are not of norm 1."""
+    """Refuse vectors that are zero or not finite, and for a cosine those that are not of norm 1."""
     for start, stop in blocks(len(vectors), BLOCK):
         norms = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
         for wrong, what in ((~np.isfinite(norms), "is not finite"), (norms == 0, "is zero")):

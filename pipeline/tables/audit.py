@@ -173,7 +173,7 @@ def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, K
 
 
 def _itself(table: NegativeTable) -> Iterator[Finding]:
-    """Check that no row of one set is its own negative or positive, and that its positives stand in both orders."""
+    """Check that no row of one set is its own negative or positive, and that its positives come in both orders."""
     yield from _found("i2t.parquet", "a row among its own negatives", table.i2t.negative_ids == _rows(table.i2t))
     if table.positives is not None:
         both = both_ways(table.positives)

@@ -5,7 +5,7 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
     anchor_id       int32                     row n is anchor n
     negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
     scores          fixed_size_list<float32>[h]  padding null; all null in a table imported without scores
-    positive_score  float32                   of the lowest-scoring positive; NaN where there is none
+    positive_score  float32                   of the lowest-scoring positive; NaN if there is none
     sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
 
 Own positives never appear; they are listed in `positives.parquet` (caption_id, image_id): an image may have several
@@ -15,8 +15,8 @@ are read.
 
 "Images" and "captions" stand for any two sides: the manifest's `sides` names them if they are something else, as
 ["queries", "documents"]. One name is one set, whose rows are searched among themselves: no row is its own negative, and
-positives stand in both orders. Similarities and pairs are symmetric there, so both directions have the same lists, and
-`i2t.parquet` holds them once; there is no `t2i.parquet`. Queries that are among the documents, but are asked in one
+positives come in both orders. Similarities and pairs are symmetric there, so both directions have the same lists, and
+`i2t.parquet` holds them once; there is no `t2i.parquet`. Queries that are among the documents, but are searched in one
 direction alone, are two sides.
 """
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.screened import ScreenedTable
 
 SAID = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "scores", "sources")
-"""The manifest's fields of a direction's search; its figures of the lists are counted anew."""
+"""The manifest's fields of a direction's search; figures of the lists are recomputed."""
 
 
 @dataclass(frozen=True, repr=False)

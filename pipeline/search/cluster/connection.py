@@ -49,7 +49,7 @@ def load_ray() -> Any:
 def connected(address: str) -> Iterator[Any]:
     """Ray, connected to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
 
-    In a process that is connected already, that connection is used and left open.
+    An existing connection of the process is used and left open.
     """
     ray = load_ray()
     if ray.is_initialized():

@@ -1,7 +1,7 @@
 """Units of work as Ray tasks, here or on a cluster.
 
-A unit is idempotent and its files appear whole or not at all, so Ray does again what a lost process or node was at.
-Nothing but units, paths and numbers goes through Ray: every node reads for itself what it works on.
+A unit is idempotent and its files appear whole or not at all, so Ray repeats the units of a lost process or node.
+Only units, paths and numbers go through Ray: every node reads its own input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_on_ray(
         room = Room(cpus, job.memory, job.gpus)
         check_nodes(ray, job, room)
         takes = {"num_cpus": cpus, "memory": job.memory, "num_gpus": job.gpus}
-        # With a GPU, Ray would else start a process for each unit, which opens the job anew.
+        # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
         task = ray.remote(**takes, max_retries=RETRIES, max_calls=0)(do_unit)
         total, done = sum(map(len, steps)), 0
         for step in steps:

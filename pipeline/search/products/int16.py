@@ -1,4 +1,4 @@
-"""Dot products of vectors rounded to 16 bits: about 1.6 times as many a second as in float32, by AVX2.
+"""Dot products of vectors rounded to 16 bits: about 1.6 times as fast as float32, by AVX2.
 
 A vector is scale * integers + left, its norm 32766 scales. Half a scale is left of each of its D entries at most, so of
 two vectors
@@ -7,8 +7,8 @@ two vectors
 
 By Cauchy and Schwarz no sum of integers exceeds 32 bits.
 
-`vpmaddwd` multiplies sixteen integers with sixteen others and adds the products up two by two, in 32 bits: twice as
-much as a float32 instruction does. Of libraries MKL offers it; there it took twice as long as float32 (AMD EPYC).
+`vpmaddwd` multiplies sixteen integers with sixteen others and adds the products up two by two, in 32 bits: twice the
+work of a float32 instruction. Among libraries MKL offers it, at half the speed of float32 (AMD EPYC).
 
 Vectors are packed in panels of ROWS or COLUMNS vectors, two entries of each after another. A panel of rows and one of
 columns give a block of sums that stays in registers until it is whole; then it is scaled and written.

@@ -1,11 +1,11 @@
-"""Dot products of vectors rounded to 8 bits: of most pairs they prove that neither side wants the other.
+"""Dot products of vectors rounded to 8 bits: they prove for most pairs that neither side lists the other.
 
 A vector is scale * integers + left, with integers from -127 to 127. For two of them
 
     <a, c> <= scale_a scale_c <integers_a, integers_c> + |left_a| |c| + (|a| + |left_a|) |left_c|.
 
-Pairs whose bound reaches the limit of one side, one in sixty or so, are multiplied again in float32, while their tile
-is at hand; these scores are kept. Integers are added up without any rounding.
+Pairs whose bound reaches the limit of one side, about one in sixty, are multiplied again in float32, while their tile
+is in the cache; these scores are kept. Integers are added up without any rounding.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Context:
         return pair_keys(entries.images, entries.captions, len(self.table.t2i))
 
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """Probability by the judge that each pair matches; NaN if it was not asked."""
+        """Probability by the judge that each pair matches; NaN if it was not judged."""
         assert self.known.judgements is not None  # check_knowledge made sure
         images, captions = entries.images, entries.captions
         if self.table.is_one_set:  # either order is the same pair

@@ -18,7 +18,7 @@ Suspicion = Float32[np.ndarray, "anchors h"]
 def suspicion_of(context: Context, direction: Direction, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
     """Suspicion from 0 to 1; 0 for padding. The first of these that applies:
 
-    1 if people said that the pair matches, or it is the same text; the judge's probability if it was asked; the
+    1 if people judged that the pair matches, or it is the same text; the judge's probability if it has one; the
     fraction of the set rules that cast suspicion and that the pair meets, or its posterior if that is larger.
     """
     suspicion, screen, table = _share_of_rules(context, flags), context.screen, context.table
