@@ -41,7 +41,7 @@ class Screen(Section):
     image_similarity: Cosine | None = None
     """Flag images at least this similar to the caption's own by the teacher's embeddings."""
     mutual_rank: PositiveInt | None = None
-    """Flag pairs in which each is among the first of the other's list, up to this rank."""
+    """Flag pairs in which each is among the other's first n, n being this number."""
     absolute_margin: NonNegativeFloat | None = None
     """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
@@ -65,8 +65,8 @@ class Screen(Section):
     alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Flag this fraction of each list: candidates with the owners most similar to the anchor, by the teacher (SaHa)."""
     match_prior: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Suspect each negative, without a flag, by the probability of its score if this fraction of the listed
-    ones match (FNE)."""
+    """Suspect each negative, without a flag, with its posterior probability of a match, given its score and this
+    prior (FNE)."""
     suspected: Suspected = "drop"
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -118,7 +118,7 @@ def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
 
 
 def _lineage(artifact: Artifact) -> Iterator[Artifact]:
-    """The artefacts that it was made of, then itself."""
+    """Iterate over the artefacts that it was made of, then itself."""
     for upstream in artifact.upstream:
         yield from _lineage(upstream)
     yield artifact

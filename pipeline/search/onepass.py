@@ -1,4 +1,4 @@
-"""The backend onepass: every tile of similarities is computed once, for both directions.
+"""Backend onepass: every tile of similarities is computed once, for both directions.
 
 A random sample of the other side gives each anchor a limit that its h best candidates reach, and few others. Blocks of
 images are then multiplied with all captions, tile by tile, and captions merge their candidates from every block.

@@ -20,7 +20,7 @@ from aoq.pipeline.search.threads import in_parallel
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
 CHUNK = 16  # entries of a tile; usually none of them is kept
 TOO_MANY = 8  # times h: an anchor that keeps more has too many ties and is searched again
-SPARE = 2  # times that for images, of which a block is held at a time; limits are seldom that low
+SPARE = 2  # times that for images, as only a block of them is held at a time; limits are seldom that low
 
 Scan = tuple[Callable[..., None], tuple[Any, ...]]
 """A kernel and its first arguments, for `TileKeeper.take`."""

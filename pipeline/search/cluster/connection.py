@@ -47,7 +47,7 @@ def load_ray() -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Ray, connected to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
+    """Connect Ray to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
 
     An existing connection of the process is used and left open.
     """

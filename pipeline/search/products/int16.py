@@ -43,8 +43,8 @@ COLUMNS = WIDE * LANES
 TOGETHER = 20  # panels of rows that fit into a second-level cache
 
 ELSEWHERE = ("CPU_NAME", "CPU_FEATURES", "DISABLE_JIT")
-"""numba's settings (NUMBA_CPU_NAME, ...) by which it compiles for another processor, or not at all: where LLVM does not
-have the instruction, it ends the process."""
+"""numba's settings (NUMBA_CPU_NAME, ...) that compile for another processor, or not at all: if LLVM lacks the
+instruction, it ends the process."""
 INSTRUCTION = "llvm.x86.avx2.pmadd.wd"
 INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 SUMS, ENTRIES, FLOATS = (ir.VectorType(kind, LANES * n) for kind, n in ((INT32, 1), (ir.IntType(16), 2), (FLOAT, 1)))

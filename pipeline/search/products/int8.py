@@ -24,7 +24,7 @@ from aoq.pipeline.search.tiles import Scan
 
 MOST = 127
 ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic
-SMALLEST = 2.0**-60  # smaller vectors count as rounded to nothing
+SMALLEST = 2.0**-60  # vectors of smaller entries are rounded to 0
 STRIP = 192  # captions of a tile that are scanned together: their vectors fit into a second-level cache
 
 
