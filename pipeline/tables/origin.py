@@ -1,4 +1,4 @@
-"""Whether a dataset folder is what a table was mined on, row by row."""
+"""Check that a dataset folder is the one that a table was mined on, row by row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from aoq.pipeline.tables.table import NegativeTable
 
 
 def require_origin(table: NegativeTable, split: Split, fingerprint: str) -> None:
-    """Refuse a split of another fingerprint, or, where the table has none, of other sizes, ids or pairs.
+    """Refuse a split of another fingerprint, or, if the table has none, of other sizes, ids or pairs.
 
     Raises:
-        ValueError: says what is different.
+        ValueError: names the difference.
     """
     for noun, found, count in (
         ("images", split.image_count, len(table.i2t)),
@@ -47,7 +47,7 @@ def require_origin(table: NegativeTable, split: Split, fingerprint: str) -> None
 
 
 def _named_by_pairs(table: NegativeTable, captions: int) -> list[str]:
-    """What stands for the data's fingerprint where the table was mined from vectors, of which pairs alone are known."""
+    """Hashes that identify the data of a table mined from vectors: its pairs are all that is known of them."""
     if table.positives is None:
         return []
     in_memory = sha256(np.ascontiguousarray(table.positives, dtype="<i4").tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""NegCLIP's TSV (`negclip.py`) as a table, with the pictures and captions of its rows."""
+"""Read NegCLIP's TSV (`negclip.py`) as a table, with the pictures and captions of its rows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class NegClip(NamedTuple):
 
 
 def read_negclip(path: Path | str) -> NegClip:
-    """Read NegCLIP's TSV: every row's title is a caption, every path an image, in the order in which they first come.
+    """Read NegCLIP's TSV: every row's title is a caption, every path an image, in order of first appearance.
 
-    An image's negatives are the `neg_caption` of all its rows. Texts that are no title become captions after these, of
-    no image: NegCLIP makes such by exchanging words. Own positives are left out.
+    An image's negatives are the `neg_caption` of all its rows. Texts that are not titles are appended as captions of no
+    image: NegCLIP makes them by exchanging words. Own positives are left out.
 
     Raises:
-        ValueError: for a file without these columns, lists that are none, and numbers of rows that it does not have.
+        ValueError: for a file without these columns, malformed lists, or row numbers that it does not have.
     """
     path = Path(path)
     rows = _read_rows(path)
@@ -61,7 +61,7 @@ def read_negclip(path: Path | str) -> NegClip:
 
 
 class _Rows(NamedTuple):
-    """The columns of the file."""
+    """Columns of the file."""
 
     titles: list[str]
     files: list[str]
@@ -85,7 +85,7 @@ def _read_rows(path: Path) -> _Rows:
 def _captions_of_images(
     titles: Sequence[str], image_of: Sequence[int], named: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[int]]]:
-    """All captions, and of each image those that its rows name, each once; of equal titles another image's first."""
+    """List all captions, and each image's negatives, each once; of equal titles, another image's comes first."""
     captions, rows_of = list(titles), defaultdict(list)
     for row, title in enumerate(titles):
         rows_of[title].append(row)
