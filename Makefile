@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos lint clean
+.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
 demo: .venv/installed
@@ -61,6 +61,11 @@ test-extractors:
 chaos: .venv/installed
 	$(BIN)/python -m tests.chaos.campaign
 
+# Warnings are errors: a link or an anchor that leads nowhere, a page that no menu names.
+docs: .venv/installed
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -72,4 +77,4 @@ lint: .venv/installed
 	@touch $@
 
 clean:
-	rm -rf .venv artifacts runs build dist *.egg-info
+	rm -rf .venv artifacts runs build dist site *.egg-info

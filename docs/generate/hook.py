@@ -1,0 +1,52 @@
+"""What mkdocs makes while it builds: the reference, and pages of files that lie at the top of the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import commands
+import configuration
+import names
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent.parent
+TOP = {name: f"{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")} | {"README": "index.md"}
+"""Files at the top of the repository, and their pages."""
+REFERENCE = {"configuration": configuration.page, "commands": commands.page, "python": names.page}
+TO_TOP = re.compile(rf"\]\(((?:\.\./)*)({'|'.join(TOP)})\.md")
+TO_DOCS = re.compile(r"\]\(docs/")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add what lies in docs/tutorials/ to the navigation, after the first page of tutorials."""
+    assert config.nav is not None
+    (start,) = (section["Start"] for section in config.nav if "Start" in section)
+    place = next(i for i, entry in enumerate(start) if "Tutorials" in entry)
+    found = sorted((Path(config.docs_dir) / "tutorials").glob("*.md"))
+    if found:
+        start[place]["Tutorials"] = [
+            "tutorials.md",
+            *(path.relative_to(config.docs_dir).as_posix() for path in found),
+        ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made, none of which is in docs/."""
+    for name, page in REFERENCE.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
+    for name, place in TOP.items():
+        if name != "README":
+            text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
+            files.append(File.generated(config, place, content=TO_DOCS.sub("](", text)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Point links to files at the top of the repository to their pages."""
+    up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
+    return TO_TOP.sub(lambda link: f"]({up}{TOP[link[2]]}", markdown)

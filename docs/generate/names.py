@@ -1,0 +1,73 @@
+"""The reference of Python: every public name of `aoq`, by what it is for; mkdocstrings fills in the docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import aoq
+
+ROOMS = {
+    "aoq.pipeline.mining": "Mining",
+    "aoq.pipeline.search": "Mining",
+    "aoq.pipeline.tables": "Tables",
+    "aoq.pipeline.losses": "Losses",
+    "aoq.pipeline.training": "Training",
+    "aoq.pipeline.evaluation": "Evaluation",
+    "aoq.models": "Models",
+}
+"""What the public names of a room are for; the first that fits."""
+INTEGRATIONS = Path(aoq.__file__).parent / "integrations"
+EXAMPLE = re.compile(r"^>>> .*(?:\n\S.*)*", re.MULTILINE)
+"""From a prompt to the next empty line."""
+HEAD = """# Python
+
+`import aoq` loads a name's home when the name is first used. These names and their signatures are what is public.
+[From Python](../python.md) shows them at work.
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *map(_section, dict.fromkeys([*ROOMS.values(), "More"])), *_integrations()])
+
+
+def topic(home: str) -> str:
+    return next((title for room, title in ROOMS.items() if home.startswith(room)), "More")
+
+
+def _section(title: str) -> str:
+    found = [_entry(f"aoq.{name}", f"{home}.{name}") for name, home in _homes().items() if topic(home) == title]
+    return "\n".join([f"## {title}\n", *found]) if found else ""
+
+
+def _homes() -> dict[str, str]:
+    homes: dict[str, str] = dict(aoq._HOMES)
+    return homes
+
+
+def _integrations() -> list[str]:
+    """Other people's trainers, read and not imported: each needs a library of its own."""
+    lines = []
+    for package in sorted(INTEGRATIONS.glob("*/__init__.py")):
+        public = f"aoq.integrations.{package.parent.name}"
+        tree = ast.parse(package.read_text(encoding="utf-8"))
+        homes = {
+            name.asname: f"{node.module}.{name.name}"
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for name in node.names
+            if name.asname
+        }
+        lines += [f"## {public}\n", *(_entry(f"{public}.{name}", home) for name, home in homes.items())]
+    return lines
+
+
+def _entry(public: str, home: str) -> str:
+    short = public.rpartition(".")[2]
+    return f"::: {home}\n    options:\n      heading: {public}\n      toc_label: {short}\n"
+
+
+def fenced(docstring: str) -> str:
+    """Examples as code: Markdown takes `>>>` for quotations."""
+    return EXAMPLE.sub(lambda example: f"```pycon\n{example[0]}\n```", docstring)

@@ -1,0 +1,125 @@
+"""The generated reference: nothing of the configuration, the command line and the public names is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import click
+import pytest
+from pydantic_core import PydanticUndefined
+
+import aoq
+from aoq.pipeline.cli import main
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.losses import SECTIONS as LOSSES
+from aoq.pipeline.config.models import SECTIONS as MODELS
+from aoq.pipeline.config.study import Study
+from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
+from docs.generate import commands, configuration, names
+
+ROW = re.compile(r"^\| `(\w+)` \| (.+?)(?:; (\*\*required\*\*|default `.*?`))?<br>(.*) \|$", re.MULTILINE)
+FILES = (Experiment, Ensemble, Reranking, Fusing, Study)
+
+
+def sections(section):
+    """The section and all below it, each once."""
+    found = {section}
+    for field in section.model_fields.values():
+        for inner in configuration.sections_in(field.annotation):
+            found |= sections(inner)
+    return found
+
+
+ALL = {inner for file in FILES for inner in sections(file)} | {*LOSSES.values(), *MODELS.values()}
+
+
+@pytest.mark.parametrize("section", sorted(ALL, key=lambda each: each.__name__))
+def test_every_option_of_a_section_has_a_row_with_its_default(section):
+    rows = {row[1]: row for row in ROW.finditer(configuration.table(section))}
+    for name, field in section.model_fields.items():
+        if configuration.sections_in(field.annotation):
+            assert name not in rows
+            continue
+        kind, default = rows[name][2], rows[name][3]
+        assert kind != "value", f"{section.__name__}.{name} has a type that the reference has no words for"
+        if field.is_required():
+            assert default == "**required**"
+        elif field.default is None:
+            assert default is None
+        elif field.default is not PydanticUndefined:
+            assert json.loads(default.removeprefix("default ").strip("`")) == json.loads(json.dumps(field.default))
+
+
+def test_every_section_and_every_kind_stands_in_the_page():
+    page = configuration.page()
+    options = {row[1] for row in ROW.finditer(page)}
+    for section in ALL:
+        for name, field in section.model_fields.items():
+            inner = configuration.sections_in(field.annotation)
+            assert name in options or (inner and re.search(rf"^#+ \[(\w+\.)*{name}(\.NAME)?\]$", page, re.MULTILINE)), (
+                name
+            )
+    for name in (*LOSSES, *MODELS):
+        assert f'`name = "{name}"`' in page
+
+
+def test_links_of_the_page_lead_to_its_headings():
+    page = configuration.page()
+    headings = {re.sub(r"[^\w -]", "", title).lower() for title in re.findall(r"^#+ (.*)$", page, re.MULTILINE)}
+    assert {*re.findall(r"\(#([^)]*)\)", page)} <= headings
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "integer", "exclusiveMinimum": 0}, "integer, above 0"),
+        (
+            {"anyOf": [{"type": "number", "minimum": 0.0, "maximum": 2.0}, {"type": "null"}]},
+            "number, at least 0, at most 2",
+        ),
+        ({"enum": ["a", "b"], "type": "string"}, '`"a"`, `"b"`'),
+        ({"anyOf": [{"const": "auto"}, {"type": "number"}]}, '`"auto"` or number'),
+        ({"type": "array", "items": {"type": "string"}}, "array of text"),
+    ],
+)
+def test_types_are_said_in_words(schema, said):
+    assert configuration.kind_of(schema) == said
+
+
+def every_command(group, path):
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if not command.hidden:
+            yield f"{path} {name}", command
+            if isinstance(command, click.Group):
+                yield from every_command(command, f"{path} {name}")
+
+
+def test_every_command_and_each_of_its_options_has_a_place():
+    parts = re.split(r"^#+ (aoq .*)$", commands.page(), flags=re.MULTILINE)
+    said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    expected = dict(every_command(main, "aoq"))
+    assert said.keys() == expected.keys()
+    for path, command in expected.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                row = rf"^\| `([^`]*, )?{parameter.opts[0]}\b"
+                assert re.search(row, said[path], re.MULTILINE), f"{path} {parameter.opts}"
+            elif isinstance(parameter, click.Argument):
+                assert parameter.human_readable_name.strip("[].") in said[path]
+
+
+def test_every_public_name_stands_in_the_page_of_python():
+    page = names.page()
+    for name in aoq.__all__:
+        assert f"heading: aoq.{name}\n" in page
+    assert "## More" not in page, "a room of public names has no title in docs/generate/names.py"
+    assert "heading: aoq.integrations.sentence_transformers.TableData\n" in page
+
+
+def test_examples_in_docstrings_become_code():
+    assert (
+        names.fenced("Add.\n\n>>> 1 + 1\n2\n>>> 2\n2\n\nMore.")
+        == "Add.\n\n```pycon\n>>> 1 + 1\n2\n>>> 2\n2\n```\n\nMore."
+    )
