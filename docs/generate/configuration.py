@@ -38,6 +38,7 @@ OTHERS = {
     "A fused table": (Fusing, "trains nothing: the lists of several tables as one"),
 }
 Section = type[BaseModel]
+KINDS = "`name` says which it is; each has options of its own.\n"
 
 
 def page() -> str:
@@ -59,7 +60,7 @@ def _sections(section: Section, place: str, seen: dict[Section, str]) -> Iterato
     """The section's table, then those of the sections in it; what was shown before is named."""
     if place:
         yield f"{_heading(place)} [{place}]\n"
-        yield f"{_own_docstring(section)}\n"
+        yield KINDS if issubclass(section, NamedSection) else f"{_own_docstring(section)}\n"
     if section in seen:
         yield f"The options are those of {_link(seen[section])}.\n"
         return

@@ -13,8 +13,11 @@ class DemoWorld(Section):
     """The generated world (pipeline/data/demo.py)."""
 
     images: Annotated[int, Field(ge=10)] = 3000
+    """Scenes to train on, each with five captions."""
     dev_images: Annotated[int, Field(ge=10)] = 500
+    """Scenes of the dev split."""
     seed: int = 0
+    """Another seed is another world."""
     detail: Literal["partial", "full"] = "partial"
     """Detail of captions: full (about 3 % are true of another scene too), or partial (about 40 %)."""
     feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
@@ -29,16 +32,27 @@ class Source(Section):
     path: str
     """A table, a JSON file, a folder, or hf:OWNER/NAME."""
     images: str | None = None
+    """The folder at which image paths start; by default that of the source."""
     image_column: str | None = None
+    """The column of images or their paths; by default it is recognised by its name."""
     caption_columns: Array[str] = ()
+    """The columns of captions; by default they are recognised by their names."""
     id_column: str | None = None
+    """The column of ids; by default paths, or row numbers."""
     split_column: str | None = None
+    """The column that says train, dev or test."""
     split_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
+    """Draw splits of this many images, as {dev = 500, test = 500}; train is the rest."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """For drawing splits."""
     restval: Literal["train", "drop"] = "train"
+    """What Karpathy's `restval` is: a part of train, or left out."""
     extractor: str = "efficientnet-lite0"
+    """What makes features of an image, by name, as `aoq prepare --extractor` takes it."""
     tokens: Literal["patches", "pooled"] = "patches"
+    """`patches`: all regions of an image. `pooled`: one vector."""
     skip_broken: bool = False
+    """Leave out images that cannot be read, with their captions; otherwise they are an error."""
     pack: bool = False
     """Keep the photographs in the folder, for image towers, if they are not files of their own."""
 
@@ -52,6 +66,7 @@ class Noise(Section):
     ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Fraction that is drawn; a permutation leaves a few of them in place."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Another seed draws other pairs."""
     file: str | None = None
     """An .npy below the data root instead of a draw by `level`, `ratio` and `seed`: per caption the row of its image,
     as in NCR's noise files; or per image the row of the one that gets its captions, as in DECL's."""
@@ -71,10 +86,13 @@ class Dataset(Section):
     """A precomp folder below the data root, photographs to prepare, or the demo world."""
 
     folder: str | None = None
+    """A dataset folder, relative to the data root."""
     source: Source | None = None
     demo: DemoWorld | None = None
     train: str = "train"
+    """The split to train and mine on."""
     dev: str = "dev"
+    """The split that picks the best epoch."""
     train_images: PositiveInt | None = None
     """Train on the first images of the training split, up to this number, with their captions; by default on all."""
     noise: Noise | None = None
@@ -85,7 +103,9 @@ class Dataset(Section):
     tokeniser: str | None = None
     """`transformers:NAME_OR_PATH`: captions as the ids of that tokeniser, its special tokens included."""
     vocabulary_splits: Array[str] = ("train", "dev")
+    """Splits whose captions the vocabulary is built from."""
     min_count: PositiveInt = 4
+    """Words that occur fewer times in these are unknown."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Dataset:
@@ -101,6 +121,9 @@ class Dataset(Section):
 
 
 class Evaluation(Section):
+    """What the student is evaluated on."""
+
     split: str = "dev"
+    """The split to evaluate on."""
     folds: PositiveInt = 1
     """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""

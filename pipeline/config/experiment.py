@@ -25,7 +25,9 @@ TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
 class Experiment(Section):
     name: str
+    """The name of its runs; by default the file's."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of initial weights, batches and draws."""
     dataset: Dataset
     model: Model
     teacher: str | None = None

@@ -29,6 +29,7 @@ class LossSection(NamedSection):
     learning: ClassVar[frozenset[str]] = frozenset()
     """Options for learning its numbers; its function does not take them."""
     mask_positives: bool = True
+    """Other captions of an anchor's image are no negatives; `false` is the official code's way."""
 
     @property
     def draws_offline(self) -> bool:
@@ -82,6 +83,7 @@ def _section_of(name: str, loss: LossKind) -> type[LossSection]:
 class OnlineLoss(LossSection):
     has_offline_terms = False
     margin: Margin = MARGIN
+    """By how much a positive should score above a negative."""
 
 
 class WithCompanions(LossSection):
@@ -100,7 +102,9 @@ class WithCompanions(LossSection):
 
 class TwoMargins(LossSection):
     margin_online: Margin = MARGIN
+    """The margin to in-batch negatives, γ₁ of AOQ."""
     margin_offline: Margin = 0.0
+    """The margin to offline negatives, γ₂ of AOQ."""
 
 
 class OfflineLoss(TwoMargins, WithCompanions):
@@ -109,7 +113,9 @@ class OfflineLoss(TwoMargins, WithCompanions):
 
 class AdaptiveLoss(OfflineLoss):
     alpha: PositiveFloat = 0.3
+    """How fast an online negative's weight falls as it gets easier than the offline one, AOQ eq. (5)."""
     beta: PositiveFloat = 1.5
+    """The weight of an online negative as hard as the offline one."""
 
 
 class LogitLoss(WithCompanions):
@@ -119,6 +125,7 @@ class LogitLoss(WithCompanions):
     takes_pace = False
     learning = frozenset({"learn_temperature"})
     temperature: PositiveFloat = 0.07
+    """Similarities are divided by it."""
     learn_temperature: bool = True
     """Learn the temperature with the model, starting at this one; otherwise it stays fixed."""
     offline_columns: bool = True
@@ -164,14 +171,18 @@ class InfoNCELoss(LogitLoss):
 class AdaptiveInfoNCELoss(InfoNCELoss):
     stands_alone = False
     offline_columns: Literal[True] = True
+    """Always on: the weights compare with offline negatives."""
     alpha: PositiveFloat = 0.3
+    """How fast an in-batch negative's weight falls as it gets easier than the offline one."""
     beta: PositiveFloat = 1.5
+    """The weight of an in-batch negative as hard as the offline one."""
 
 
 class SigmoidLoss(LogitLoss):
     temperature: PositiveFloat = 0.1
     """Learnt together with the bias."""
     bias: float = -10.0
+    """Added to all logits; learnt with the temperature."""
 
 
 Loss = SerializeAsAny[LossSection]

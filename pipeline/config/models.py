@@ -64,25 +64,39 @@ def _section_of(name: str, model: type[MatchingModel]) -> type[ModelSection]:
 
 class Encoders(ModelSection):
     embedding_size: PositiveInt = 1024
+    """Numbers in the vectors that are compared."""
     word_size: PositiveInt = 300
+    """Numbers in a word vector."""
 
 
 class VSEpp(Encoders):
     bidirectional: bool = False
+    """A GRU in both directions over the words."""
 
 
 class VSRN(Encoders):
     embedding_size: PositiveInt = 2048
+    """Numbers in the vectors that are compared."""
     variant: Literal["coco", "f30k"] = "coco"
+    """Which published one: `coco` normalises projected regions; `f30k` ends in a BatchNorm instead."""
     normalise_axis: Literal["regions", "features"] = "regions"
+    """`regions`: each channel over the regions, as the official code does. `features`: each region, as was meant."""
     absolute: bool = False
+    """Compare absolute values."""
     normalise_images: bool = True
+    """Divide image vectors by their norm."""
     caption_weight: Annotated[float, Field(ge=0.0)] = 1.0
+    """The weight of the captioning loss; 0 leaves the captioner out."""
     caption_hidden_size: PositiveInt = 512
+    """Numbers in the captioner's state."""
     caption_word_size: PositiveInt = 300
+    """Numbers in the captioner's word vectors."""
     caption_max_length: Annotated[int, Field(ge=3)] = 60
+    """Words of a caption that it learns to write, at most."""
     caption_dropout: Fraction = 0.2
+    """Dropout in the captioner."""
     caption_bidirectional: bool = False
+    """A captioner that reads regions in both directions."""
 
 
 class Fragments(Encoders):
@@ -91,61 +105,92 @@ class Fragments(Encoders):
     makes_embeddings = False
     attends = True
     bidirectional: bool = True
+    """A GRU in both directions over the words; their states are averaged."""
     normalise_images: bool = True
+    """Divide region vectors by their norm."""
     normalise_captions: bool = True
+    """Divide word vectors by their norm."""
     weight_norm: bool = False
+    """Learn the norm of the regions' projection apart from its direction."""
     image_tower: str | None = None
+    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`: its patches are the regions."""
     text_tower: str | None = None
+    """A pretrained encoder of captions, `transformers:NAME`, in place of the GRU."""
 
 
 class SCAN(Fragments):
     direction: Literal["t2i", "i2t"] = "t2i"
+    """`t2i`: words attend to regions. `i2t`: regions attend to words."""
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "LogSumExp"
+    """How the cosines of all queries become one similarity."""
     normalisation: Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"] = (
         "clipped_l2norm"
     )
+    """How products are normalised along the queries, before the softmax."""
     temperature: PositiveFloat | None = None
+    """Of the attention; by default 9 for `t2i`, 4 for `i2t`."""
     temperature_lse: PositiveFloat = 6.0
+    """Of `LogSumExp`: the higher, the nearer to the maximum."""
 
 
 class PFAN(SCAN):
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "Mean"
+    """How the cosines of all queries become one similarity."""
     position_size: PositiveInt = 200
+    """Numbers in the position vector of a region."""
     grid: PositiveInt = 16
+    """An image is cut into this many blocks a side."""
     mask_padding: bool = False
+    """Leave out the unused places of a region's list of blocks; as published they take part."""
 
 
 class BFAN(Fragments):
     focal: Literal["equal", "prob"] = "equal"
+    """A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by confidence
+    (`prob`)."""
     temperature: PositiveFloat = 20.0
+    """Of the attention."""
 
 
 class SAF(Fragments):
     similarity_size: PositiveInt = 256
+    """Numbers in a similarity vector."""
     dropout: Fraction = 0.4
+    """Dropout of words and of pooled vectors."""
 
 
 class SGR(SAF):
     steps: Steps = 3
+    """Reasoning steps over the similarity graph."""
 
 
 class NAAF(Fragments):
     temperature: PositiveFloat = 20.0
+    """Of the attention."""
     alpha: PositiveFloat = 2.0
+    """The cost of calling a mismatched pair matched, when the threshold is learnt."""
     alpha_schedule: Literal["fixed", "adaptive"] = "fixed"
+    """`adaptive`: alpha* of the paper's supplement, in place of `alpha`."""
 
 
 class IMRAM(Fragments):
     mode: Literal["text", "image", "full"] = "full"
+    """Which side asks: words, regions, or both."""
     steps: Steps = 3
+    """Rounds of attention, with a memory between them."""
     temperature: PositiveFloat = 9.0
+    """Of the attention."""
 
 
 class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
+    """In training each region and word is left out with this probability."""
     augment_words: Literal["drop", "mask"] = "drop"
+    """`mask`: as in the released code, some words are replaced and not left out."""
     text_tower: str | None = None
+    """A pretrained encoder of captions, `transformers:NAME`, in place of the GRU."""
     image_tower: str | None = None
+    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`: its patches are the regions."""
 
 
 Pooling = Literal["cls", "mean", "gpo", "native"]
@@ -153,11 +198,18 @@ Pooling = Literal["cls", "mean", "gpo", "native"]
 
 class DualEncoder(Encoders):
     embedding_size: PositiveInt = 512
+    """Numbers in the vectors that are compared."""
     image_tower: str | None = None
+    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`; by default images are their region
+    features."""
     text_tower: str | None = None
+    """A pretrained encoder of captions, `transformers:NAME`; by default a GRU reads words."""
     image_pooling: Pooling = "mean"
+    """`mean`, the class token (`cls`), learnt pooling (`gpo`), or what the tower was pretrained with (`native`)."""
     text_pooling: Pooling = "mean"
+    """Likewise; `native` of the GRU is its last state."""
     project: bool = True
+    """A linear layer into the common space; `false` compares pooled vectors as they are."""
 
 
 Model = SerializeAsAny[ModelSection]

@@ -17,9 +17,14 @@ class Sampling(Section):
     """Draws of offline negatives from the table; h_* narrow them to the head of each list."""
 
     strategy: Literal["uniform", "coupled", "normal", "weighted"] = "uniform"
+    """The ranks of the two draws: independent (`uniform`, the paper), the same (`coupled`, the official code),
+    around the middle of the list (`normal`), or by the gap to the positive (`weighted`)."""
     resample: bool = True
+    """Draw again where the two offline negatives match each other."""
     h_captions: PositiveInt | None = None
+    """Draw from the first of each image's list; by default from all."""
     h_images: PositiveInt | None = None
+    """Draw from the first of each caption's list; by default from all."""
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """With `weighted`, as in SimANS: negatives that score this far below the lowest positive are drawn most."""
     sharpness: PositiveFloat | None = None

@@ -29,6 +29,7 @@ class Arm(Section):
     says: str | None = None
     """Name in tables; by default its key."""
     change: Change = Field(default={})
+    """What it changes in an experiment, as sections and options."""
     change_for: dict[str, Change] = Field(default={})
     """Further changes for single models."""
     models: Names | None = None
@@ -39,9 +40,11 @@ class Study(Section):
     name: Annotated[str, Field(pattern=r"^[^/\x00]+$")]
     """Also the name of the folder below `runs/`."""
     title: str = ""
+    """The heading of its page and table."""
     baseline: str
     """Arm that all others are compared with, seed by seed."""
     seeds: Annotated[Array[NonNegativeInt], Field(min_length=1)]
+    """Each arm of each model runs once a seed."""
     models: Annotated[dict[str, str], Field(min_length=1)]
     """Experiment of each model, with an optional override after `@`."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]

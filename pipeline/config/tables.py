@@ -34,7 +34,9 @@ class Mining(Section):
     """Length of the table's lists per image (captions) and per caption (images), and the search."""
 
     h_captions: PositiveInt = 300
+    """Captions kept for each image."""
     h_images: PositiveInt = 60
+    """Images kept for each caption."""
     search: Annotated[str, AfterValidator(_known)] = "auto"
     """A backend (`aoq.pipeline.search.backends`); all exact ones find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
@@ -46,9 +48,12 @@ class Mining(Section):
 
 
 class Members(Section):
+    """Other experiments, and how much each counts."""
+
     members: Annotated[Array[str], Field(min_length=2)]
     """Experiments, each with an optional override after `@`: "f30k_vsrn", "f30k_vsrn@seed=1"."""
     weights: Array[PositiveFloat] | None = None
+    """How much each member counts; by default all alike."""
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Members:
@@ -63,6 +68,7 @@ class Ensemble(Section):
     """An experiment without training: the weighted mean of the similarities of several second rounds."""
 
     name: str
+    """The name of its runs; by default the file's."""
     ensemble: Members
     evaluation: Evaluation = Evaluation()
 
@@ -75,10 +81,13 @@ class Rerank(Section):
     teacher: str
     """Experiment whose second round (or imported `weights`) scores them, with an optional override too."""
     h_captions: PositiveInt = 100
+    """Captions kept for each image."""
     h_images: PositiveInt = 20
+    """Images kept for each caption."""
     depth_captions: PositiveInt | None = None
     """Candidates of each shortlist to score; by default all."""
     depth_images: PositiveInt | None = None
+    """Likewise, of images."""
     checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
     """Anchors of each direction that the teacher searches in full, to estimate the shortlist's recall."""
 
@@ -97,9 +106,14 @@ class Fusion(Members):
     """The lists of several tables as one: fused by ranks, or by scores that were made comparable."""
 
     members: Annotated[Array[str], Field(min_length=2, max_length=8)]
+    """Experiments with a table, each with an override after `@` if need be."""
     method: Literal["rank", "score"]
+    """`rank`: reciprocal-rank fusion. `score`: the mean of scores as fractions of the positive pairs that score no
+    more."""
     h_captions: PositiveInt = 300
+    """Captions kept for each image."""
     h_images: PositiveInt = 60
+    """Images kept for each caption."""
 
 
 class Refresh(Section):
@@ -108,7 +122,9 @@ class Refresh(Section):
     rounds: NonNegativeInt = 1
     """Number of times that the student searches and another one is trained from scratch on the result."""
     h_captions: PositiveInt = 300
+    """Captions kept for each image."""
     h_images: PositiveInt = 60
+    """Images kept for each caption."""
     drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Search an anchor again only if less than this fraction of its list's top half stays there under the student. The
     others keep their lists, with the student's scores. By default all are searched."""
@@ -118,6 +134,7 @@ class Reranking(Section):
     """An experiment without training: a negative table, made from another experiment's."""
 
     name: str
+    """The name of its runs; by default the file's."""
     rerank: Rerank
 
 
@@ -125,4 +142,5 @@ class Fusing(Section):
     """An experiment without training: a negative table, made from several experiments'."""
 
     name: str
+    """The name of its runs; by default the file's."""
     fusion: Fusion

@@ -18,7 +18,9 @@ class Constraint(Section):
     """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 was best."""
 
     weight: PositiveFloat
+    """How much it counts beside the loss."""
     margin: Margin
+    """By how much the one should be closer than the other."""
 
 
 class Constraints(Section):
@@ -47,12 +49,17 @@ class Schedule(Section):
     """Length and rates of a training: whole epochs."""
 
     epochs: PositiveInt
+    """Epochs to train; the best on dev is kept."""
     batch_size: Annotated[int, Field(ge=2)] = 128
+    """True pairs in a batch."""
     learning_rate: PositiveFloat = 2e-4
+    """Of Adam, at the start."""
     decay_epochs: Array[PositiveInt] = ()
     """Epochs after each of which the learning rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """What `decay_epochs` multiply the learning rate by."""
     gradient_clip: PositiveFloat = 2.0
+    """The largest norm of the gradient of all weights."""
     weight_decay: PositiveFloat | None = None
     """Weight decay decoupled from the gradient (AdamW); by default Adam without any."""
     decay_biases: Literal[False] | None = None
@@ -121,6 +128,8 @@ class Training(Schedule):
 
 
 class SecondRound(Training):
+    """The student's training, on the table."""
+
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning instead of fresh weights: start from the first round that the table comes from, or from the student's
     own control. The control itself always starts afresh; `warmup` and `start_up` then apply to it alone."""
@@ -143,7 +152,9 @@ class CoTeaching(Schedule):
     warmup_epochs: PositiveInt
     """Epochs of each network alone on all pairs and all negatives, before co-teaching."""
     margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
+    """By how much a pair that is surely right should score above a negative."""
     mask_positives: bool = True
+    """Other captions of an anchor's image are no negatives."""
     threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
     """Pairs with a higher probability of being right are selected as clean."""
     soft_margin: Literal["exponential", "linear", "sin"] = "exponential"

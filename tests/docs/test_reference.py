@@ -42,6 +42,7 @@ def test_every_option_of_a_section_has_a_row_with_its_default(section):
             assert name not in rows
             continue
         kind, default = rows[name][2], rows[name][3]
+        assert rows[name][4], f"say in a docstring below {section.__name__}.{name} what it does"
         assert kind != "value", f"{section.__name__}.{name} has a type that the reference has no words for"
         if field.is_required():
             assert default == "**required**"
