@@ -19,8 +19,8 @@ ROOMS = {
 }
 """What the public names of a room are for; the first that fits."""
 INTEGRATIONS = Path(aoq.__file__).parent / "integrations"
-EXAMPLE = re.compile(r"^>>> .*(?:\n\S.*)*", re.MULTILINE)
-"""From a prompt to the next empty line."""
+CODE = re.compile(r"^>>> .*(?:\n\S.*)*|^    .*$|`[^`]*`", re.MULTILINE)
+"""An example, from its prompt to the next empty line; an indented line; what is in backquotes."""
 HEAD = """# Python
 
 `import aoq` loads a name's home when the name is first used. These names and their signatures are what is public.
@@ -68,6 +68,15 @@ def _entry(public: str, home: str) -> str:
     return f"::: {home}\n    options:\n      heading: {public}\n      toc_label: {short}\n"
 
 
-def fenced(docstring: str) -> str:
-    """Examples as code: Markdown takes `>>>` for quotations."""
-    return EXAMPLE.sub(lambda example: f"```pycon\n{example[0]}\n```", docstring)
+def as_markdown(docstring: str) -> str:
+    """Examples as blocks of code, for Markdown takes `>>>` for quotations; formulas without emphasis."""
+    text, parts = 0, []
+    for code in CODE.finditer(docstring):
+        parts.append(_unmarked(docstring[text : code.start()]))
+        parts.append(f"```pycon\n{code[0]}\n```" if code[0].startswith(">>>") else code[0])
+        text = code.end()
+    return "".join([*parts, _unmarked(docstring[text:])])
+
+
+def _unmarked(text: str) -> str:
+    return re.sub(r"[_*]", r"\\\g<0>", text)

@@ -119,8 +119,8 @@ def test_every_public_name_stands_in_the_page_of_python():
     assert "heading: aoq.integrations.sentence_transformers.TableData\n" in page
 
 
-def test_examples_in_docstrings_become_code():
-    assert (
-        names.fenced("Add.\n\n>>> 1 + 1\n2\n>>> 2\n2\n\nMore.")
-        == "Add.\n\n```pycon\n>>> 1 + 1\n2\n>>> 2\n2\n```\n\nMore."
-    )
+def test_docstrings_become_markdown():
+    example = ">>> a_b = 1 * 1\n>>> a_b\n1"
+    given = f"Add [s_on - s_off]_+ * `a_b`.\n\n    x_i * y_i\n\n{example}\n\nMore."
+    said = f"Add [s\\_on - s\\_off]\\_+ \\* `a_b`.\n\n    x_i * y_i\n\n```pycon\n{example}\n```\n\nMore."
+    assert names.as_markdown(given) == said

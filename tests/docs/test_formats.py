@@ -1,0 +1,137 @@
+"""The pages of the formats name every file, column and key of what is really written."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.data.annotations import COLUMNS as ANNOTATIONS
+from aoq.pipeline.data.clean_pairs import COLUMNS as CLEAN_PAIRS
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
+from aoq.pipeline.prepare.writing import BYTES
+from aoq.pipeline.prepare.writing import SCHEMA as PHOTOGRAPHS
+from aoq.pipeline.tables.files import LISTS, About
+
+PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
+DATASET, TABLE = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("dataset", "table"))
+
+
+MADE = ("table", "view", "epochs", "set")
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The second cell of each row, by the names in its first."""
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", page, re.MULTILINE)
+    return {name: said for names, said in rows for name in re.findall(r"`([^`]+)`", names)}
+
+
+def said_of_kind(kind: pa.DataType) -> str:
+    if pa.types.is_fixed_size_list(kind):
+        return f"`fixed_size_list<{said_of_kind(kind.value_type)}>[h]`"
+    return {"float": "float32", "double": "float64"}.get(str(kind), str(kind))
+
+
+def section(page: str, title: str) -> dict[str, str]:
+    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return rows_of(found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A mined table with ids, a view and batches."""
+    root = tmp_path_factory.mktemp("formats")
+    rng = np.random.default_rng(0)
+    for name, rows in (("images", 15), ("captions", 30)):
+        vectors = rng.normal(size=(rows, 7))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.save(root / f"{name}.npy", vectors.astype(np.float32))
+        (root / f"{name}.txt").write_text("".join(f"{name} {row}\n" for row in range(rows)))
+    for command in (
+        "mine images.npy captions.npy table --per-image 2 --h-captions 6 --h-images 4 "
+        "--image-ids images.txt --caption-ids captions.txt",
+        "screen table view --mutual-rank 2",
+        "batches table epochs --batch-size 4",
+        "mine images.npy set --unpaired --h-captions 6 --image-ids images.txt",
+    ):
+        words = (str(root / word) if word in MADE or "." in word else word for word in command.split())
+        done = CliRunner().invoke(main, list(words))
+        assert done.exit_code == 0, done.output
+    return root
+
+
+@pytest.mark.parametrize(
+    ("file", "title"),
+    [
+        ("table/i2t.parquet", "The lists"),
+        ("table/t2i.parquet", "The lists"),
+        ("table/positives.parquet", "The positives"),
+        ("table/images.parquet", "The ids"),
+        ("table/captions.parquet", "The ids"),
+        ("set/items.parquet", "The ids"),
+        ("table/i2t.certificates.parquet", "The certificates"),
+        ("view/i2t.parquet", "A view"),
+        ("epochs/epoch-000.parquet", "Batches"),
+    ],
+)
+def test_each_column_of_a_table_is_described_with_its_type(folder, file, title):
+    described = section(TABLE, title)
+    for column in pq.read_schema(folder / file):
+        assert described[column.name] == said_of_kind(column.type)
+    assert f"`{Path(file).name}`" in TABLE
+
+
+def test_the_lists_have_no_column_that_is_not_described_and_no_other():
+    assert section(TABLE, "The lists").keys() == set(LISTS.names)
+
+
+def test_each_file_of_a_table_is_named(folder):
+    for name in ("table", "set", "view"):
+        for path in (folder / name).iterdir():
+            assert f"`{path.name}`" in TABLE, path.name
+
+
+def test_each_key_of_a_manifest_is_described(folder):
+    described = section(TABLE, "The manifest")
+    for name in ("table", "set"):
+        manifest = json.loads((folder / name / "manifest.json").read_text())
+        assert manifest.keys() <= described.keys()
+        for about in manifest["directions"].values():
+            assert about.keys() <= described.keys()
+    assert About.__annotations__.keys() <= described.keys()
+    view = json.loads((folder / "view" / "manifest.json").read_text())
+    assert all(f"`{key}`" in TABLE for key in view)
+
+
+def test_each_file_of_a_dataset_folder_is_described(tmp_path):
+    described = rows_of(DATASET)
+    assert {f"{{split}}_{suffix}" for suffix in (*REQUIRED, *OPTIONAL)} <= described.keys()
+    write_demo_world(tmp_path, images=10, dev_images=10, seed=0)
+    for path in tmp_path.iterdir():
+        assert re.sub("^(train|dev)", "{split}", path.name) in described, path.name
+    split = open_split(tmp_path, "train")
+    assert str(split.features.dtype) in described["{split}_ims.npy"]
+    assert split.features.ndim == 3
+
+
+@pytest.mark.parametrize(
+    ("title", "schema"),
+    [
+        ("From photographs", PHOTOGRAPHS.append(BYTES)),
+        ("For evaluation", ANNOTATIONS["relevance"]),
+        ("For evaluation", ANNOTATIONS["judgements"]),
+        ("Noisy pairs", CLEAN_PAIRS),
+    ],
+)
+def test_each_column_beside_a_dataset_is_described_with_its_type(title, schema):
+    described = section(DATASET, title)
+    for column in schema:
+        assert described[column.name] == said_of_kind(column.type)
