@@ -44,19 +44,24 @@ def test_there_are_three_short_loops():
         assert len(lines) <= MOST_LINES, f"{len(lines)} lines"
 
 
+DOCS = ROOT / "docs"
+MADE = {DOCS / "reference" / f"{name}.md" for name in ("configuration", "commands", "python")}
+"""Pages that `make docs` makes."""
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))],
-    ids=lambda page: page.name,
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_lead_to_what_is_there(page):
     for address, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         if address.startswith(("http:", "https:")):
             continue
         target = (page.parent / address).resolve() if address else page
+        if target in MADE:
+            continue
         assert target.exists(), address
         if anchor and target.suffix == ".md":
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
