@@ -64,7 +64,7 @@ chaos: .venv/installed
 # Warnings are errors: a link or an anchor that leads nowhere, a page that no menu names.
 docs: .venv/installed
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: .venv/installed
 	$(BIN)/ruff check .
