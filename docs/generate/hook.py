@@ -19,6 +19,8 @@ TOP = {name: f"{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SEC
 REFERENCE = {"configuration": configuration.page, "commands": commands.page, "python": names.page}
 TO_TOP = re.compile(rf"\]\(((?:\.\./)*)({'|'.join(TOP)})\.md")
 TO_DOCS = re.compile(r"\]\(docs/")
+ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+CODE = re.compile(r"`[^`\n]+`")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -47,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Point links to files at the top of the repository to their pages."""
+    """Point links to files at the top of the repository to their pages; show bars in a table's code as bars."""
     up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
-    return TO_TOP.sub(lambda link: f"]({up}{TOP[link[2]]}", markdown)
+    markdown = TO_TOP.sub(lambda link: f"]({up}{TOP[link[2]]}", markdown)
+    return ROW.sub(lambda row: CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown)
