@@ -93,10 +93,8 @@ def open_source(asked: Sequence[NamedChain]) -> Source:
         run, owner = (run_name(experiment, override), chain), table_owner(chain)
         has_table, is_evaluated = owner and _made(owner, "hard_negatives"), _made(chain, "evaluation")
         if not (has_table or is_evaluated):
-            task = "HardNegatives" if owner else "Evaluation"
-            command = f"luigi --module tasks {task} --experiment {quote(experiment)}"
-            command += f" --override {quote(override)}" if override else ""
-            raise ValueError(f"{named} has neither a table nor an evaluation yet; run: {command}")
+            command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
+            raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
         if has_table:
             listed.append(run)
         if is_evaluated:

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
+from aoq.pipeline.cli.naming import STAGE
 from aoq.pipeline.cli.options import experiment_chain
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.config.load import names_in
@@ -29,7 +30,7 @@ from aoq.pipeline.settings import configured_path, runs_root
 @click.command()
 @experiment_chain
 def status(chain: Chain) -> None:
-    """Show what of EXPERIMENT is made or missing."""
+    """Show what is made or missing."""
     columns = (Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key"))
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for name, artifact in all_stages(chain).items():
@@ -42,15 +43,15 @@ def status(chain: Chain) -> None:
             row = (styled(("begun", "yellow") if artifact.work.is_dir() else ("missing", "dim")), "", "", "")
         table.add_row(name, *row, artifact.key)
     console = Console()
-    console.print(table)
+    console.print_table(table)
     console.print(f"below {chain['dataset'].root}")
 
 
 @click.command()
 @experiment_chain
-@click.argument("stage")
+@click.argument("stage", type=STAGE)
 def explain(chain: Chain, stage: str) -> None:
-    """Show what STAGE's key is made of.
+    """Show what a stage's key is made of.
 
     Where the artefact is missing, show what differs from the nearest one that exists.
     """
@@ -74,7 +75,7 @@ def explain(chain: Chain, stage: str) -> None:
 @click.command()
 @experiment_chain
 def verify(chain: Chain) -> None:
-    """Check that EXPERIMENT's files are whole.
+    """Check that artefacts are whole.
 
     Hash every file of its artefacts and of its dataset, and check that each was made from what is there.
     """
@@ -99,7 +100,7 @@ def verify(chain: Chain) -> None:
 @click.option("--data-root", default="")
 @click.option("--artifact-root", default="")
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
-    """List or delete artefacts nothing leads to.
+    """List or delete unused artefacts.
 
     What an experiment in configs/ or a link in runs/ leads to is kept. Interrupted work is that of stages, and what
     killed commands left as .OUTPUT.work in the current directory or in the cache.

@@ -68,7 +68,7 @@ def batches(
     image_root: Path | None,
     as_json: bool,
 ) -> None:
-    """Put pairs into batches of hard negatives.
+    """Write batches of hard negatives.
 
     The true pairs of the negative table in the folder TABLE go to the new folder OUTPUT: epoch-000.parquet and so on,
     a row a pair, with the columns batch, image_id and caption_id (rows of the data), and image and caption where the
@@ -185,4 +185,4 @@ def _show(met: Mapping[str, Meetings]) -> None:
         rows.add_row(f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in of))
         rows.add_row("  that meet none", *(f"{one.none_listed:.1%}" for one in of))
     rows.add_row("matches, or suspected ones, in a batch", *(f"{one.may_match:.2f}" for one in met.values()))
-    Console().print(rows)
+    Console().print_table(rows)

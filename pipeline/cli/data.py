@@ -14,7 +14,7 @@ split_option = click.option("--split", default="testall", show_default=True, hel
 
 @click.group()
 def data() -> None:
-    """Check dataset folders, or add COCO's annotations."""
+    """Check or annotate dataset folders."""
 
 
 @data.command()

@@ -26,7 +26,7 @@ BLOCKS = "blocks"
 def embed(
     folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
 ) -> None:
-    """Embed a prepared folder's photographs and captions.
+    """Embed images and captions.
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
     by an encoder whose two towers share a space, one row an image or caption, in the folder's order. The encoder is

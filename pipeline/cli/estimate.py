@@ -13,6 +13,7 @@ import numpy as np
 from click.core import ParameterSource
 from rich.table import Table
 
+from aoq.pipeline.cli.naming import EXPERIMENT, to_make, with_override
 from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
@@ -31,7 +32,9 @@ DEMO_CAPTIONS = 5
 @click.command()
 @click.argument("images", required=False)
 @click.argument("captions", required=False)
-@click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
+@click.option(
+    "--experiment", type=EXPERIMENT, help="This experiment's mining and training, in place of IMAGES and CAPTIONS."
+)
 @click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
 @roots
 @as_json
@@ -66,6 +69,7 @@ def estimate(
         found, steps = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
         drawing: list[str] = []
     else:
+        experiment, override = with_override(experiment, override)
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         found, steps, drawing = _of_experiment(chain)
     if as_json:
@@ -105,7 +109,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
             "searched for it; estimate an experiment with [mining]."
         )
     if data.source is not None and not miner["prepared"].exists():
-        raise ValueError(f"{data.source.path} is not prepared yet; run luigi --module tasks Prepared first.")
+        raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")
     if data.demo is not None:
         images = data.train_images or data.demo.images
         captions = DEMO_CAPTIONS * images
@@ -151,7 +155,7 @@ def _show(found: Estimate, steps: Mapping[str, int]) -> None:
     rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
     for name, count in steps.items():
         rows.add_row(name, f"{count:,} steps of training")
-    Console().print(rows)
+    Console().print_table(rows)
 
 
 def _duration(seconds: float) -> str:

@@ -63,7 +63,7 @@ def export(
     vectors: tuple[str, str] | None,
     view: Path | None,
 ) -> None:
-    """Write a table in another trainer's format.
+    """Write a table for another trainer.
 
     The negative table in the folder TABLE is written to the new folder OUTPUT, with a README.md that loads it, as:
 
@@ -165,7 +165,7 @@ def import_table(
     vectors: tuple[str, str] | None,
     normalise: bool,
 ) -> None:
-    """Make a table of another program's lists.
+    """Make a table of others' lists.
 
     The lists become a negative table, the folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's
     official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in place

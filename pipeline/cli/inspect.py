@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from aoq.pipeline.cli.naming import to_make
 from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, with_default
 from aoq.pipeline.cli.output import Console, echo_json, styled
 from aoq.pipeline.config.screen import RULES
@@ -45,7 +46,7 @@ def inspect(
     only: str,
     as_json: bool,
 ) -> None:
-    """Show the hardest negatives of an anchor.
+    """Show an anchor's hardest negatives.
 
     They are those of an image or a caption in EXPERIMENT's table, beside its own positives.
 
@@ -61,8 +62,7 @@ def inspect(
     if (image is None) == (caption is None):
         raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW")
     if not chain["hard_negatives"].exists():
-        name = chain.experiment.name
-        raise ValueError(f"{name} has no table yet; run: luigi --module tasks HardNegatives --experiment {name}")
+        raise ValueError(f"{chain.experiment.name} has no table yet; run: {to_make('hard_negatives')}")
     table = read_table(chain["hard_negatives"].opened() / "table")
     if view is None and "screen" in chain.stages and chain["screen"].exists():
         view = chain["screen"].opened() / "view"
@@ -122,7 +122,7 @@ def _show(one: Inspection) -> None:
         row = (str(negative.rank), score, str(negative.row), negative.image_id)
         listed = [" ".join(negative.sources)] if sources else []
         table.add_row(*row, *listed, styled((mark, "yellow"), negative.text))
-    console.print(table)
+    console.print_table(table)
     if any(negative.above_positive for negative in one.negatives):
         console.print("▲ at least as similar as one of its own", style="dim")
     console.print()

@@ -47,7 +47,7 @@ def mine(
     ray_address: str,
     **options: Any,
 ) -> None:
-    """Mine the negative table of vector files.
+    """Mine a table from your vectors.
 
     The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
     alone are one set: each is searched among the others, and pairs count both ways.

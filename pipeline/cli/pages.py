@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 
 import click
 
+from aoq.pipeline.cli.naming import EXPERIMENT, typed
 from aoq.pipeline.cli.options import roots, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
@@ -19,14 +19,14 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, type=EXPERIMENT)
 @with_default("--output", "-o", default="report.html", type=FILE)
 @roots
 def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
-    """Write one HTML page about RUNS.
+    """Write one HTML page about runs.
 
-    Each is an experiment, with an override after @ if need be; nothing is trained for the page.
-    `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
+    Each is an experiment, with an override after @ if need be, as in demo@seed=1. Nothing is trained for the page:
+    `aoq evaluate EXPERIMENT` makes what is missing.
     """
     from aoq.pipeline.produce.comparisons import render_report
 
@@ -35,13 +35,13 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
     write_atomically(output, render_report(planned).encode())
     echo(output)
-    if missing := [member.run for member in planned.members if not member.artifact.exists()]:
-        command = f"luigi --module tasks Report --runs {quote(f'{SEPARATOR} '.join(runs))}"
-        echo(f"not evaluated yet: {', '.join(missing)}; {command}", err=True)
+    if missing := [member for member in planned.members if not member.artifact.exists()]:
+        echo(f"not evaluated yet: {', '.join(member.run for member in missing)}", err=True)
+        echo_next(*(typed("aoq", "evaluate", member.asked) for member in missing), then=True)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="EXPERIMENT...")
+@click.argument("runs", nargs=-1, required=True, type=EXPERIMENT, metavar="EXPERIMENT...")
 @with_default("--port", default=8765, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0: any free one.")
 @with_default(
     "--matches",
@@ -51,7 +51,7 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
 )
 @roots
 def browse(runs: tuple[str, ...], port: int, matches: Path, **folders: Path) -> None:
-    """Look through tables and evaluations.
+    """Browse tables and evaluations.
 
     Those of EXPERIMENTs are shown in a browser, until Ctrl-C. Each may carry an override after @, as in "demo@seed=1".
     Search captions, see what an image or a caption is confused with and whose negative it is, compare tables and

@@ -56,7 +56,7 @@ def prepare(
     thumbnails: bool,
     **options: object,
 ) -> None:
-    """Make a dataset folder of images and captions.
+    """Make a dataset of photographs.
 
     SOURCE is what people have: a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or
     several of captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data

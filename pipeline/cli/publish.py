@@ -31,7 +31,7 @@ def publish(
     caption_ids: str | None,
     licence: str | None,
 ) -> None:
-    """Write a table with a data card, for others.
+    """Write a table with a data card.
 
     The negative table in the folder TABLE is checked and written to the new folder OUTPUT, with flags (--view), ids
     and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.

@@ -50,7 +50,7 @@ def results(
     arms: tuple[str, ...],
     **folders: Path,
 ) -> None:
-    """Show recalls of EXPERIMENT, or a study.
+    """Show recalls, with a verdict.
 
     They are of its rounds on the dev split; the control is the same student and steps on the online loss alone. The
     verdict is what round two gains on the control, with the 95 % interval of a bootstrap over the images and a paired
@@ -77,7 +77,7 @@ def _show_experiment(chain: Chain) -> None:
     evaluation = made.manifest() if made and made.exists() else {}
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
     console = Console()
-    console.print(_table("", RECALLS.values(), rows, words=("model", "loss")))
+    console.print_table(_table("", RECALLS.values(), rows, words=("model", "loss")))
     if said := gain_on_control(chain):
         console.print(f"\n{said}", soft_wrap=True)
     _show_annotations(console, chain, evaluation)
@@ -136,7 +136,7 @@ def _show_annotations(console: Console, chain: Chain, evaluation: Mapping[str, A
             for direction, found in by_direction.items()
         )
         console.print()
-        console.print(_table(f"{split}, all that is right", RELEVANCE.values(), rows))
+        console.print_table(_table(f"{split}, all that is right", RELEVANCE.values(), rows))
     if plausible := evaluation.get("plausible"):
         console.print(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
     for name, found in evaluation.get("judgements", {}).items():
@@ -175,7 +175,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
     console = Console(width=STUDY_WIDTH)
     for model in dict.fromkeys(line["model"] for line in lines):
         (names, *numbers), *rows = table_of(study, model, lines)
-        console.print(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
+        console.print_table(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
         console.print()
     if not lines:
         console.print("nothing of what was asked is there.\n")
@@ -186,7 +186,7 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     """How much of an unfinished study is there, and the command that makes the rest where it was looked for."""
     missing = [f"{cell.model}/{cell.arm}/{cell.seed}" for cell in planned.cells if not cell.is_there]
     named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
-    count, command = len(planned.cells), ["luigi", "--module", "tasks", "Ablation", "--study", planned.asked]
+    count, command = len(planned.cells), ["aoq", "study", planned.asked]
     for option, folder in (("data_root", planned.cells[0].chain.data_root), ("artifact_root", planned.artifact.root)):
         if folder != configured_path(option):
             command += [f"--{option.replace('_', '-')}", str(folder)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from rich.table import Table
 
+from aoq.pipeline.cli.naming import to_make
 from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, with_default
 from aoq.pipeline.cli.output import Console, echo, echo_json, styled
 from aoq.pipeline.cli.vectors import open_sides
@@ -29,7 +30,7 @@ STAGES = click.Choice(["second_round", "control", "first_round"])
 @click.command()
 @click.argument("table", type=PATH)
 def audit(table: Path) -> None:
-    """Check a table; exit code 1 if it is wrong.
+    """Check that a table is sound.
 
     TABLE is the folder of a negative table, such as runs/EXPERIMENT/hard_negatives/table. Ids in range, no own
     positive, no repeats, order, finite scores, padding, lengths, the two directions against each other, certificates,
@@ -51,7 +52,7 @@ def audit(table: Path) -> None:
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; count what its rules found as well.")
 @as_json
 def stats(table: Path, view: Path | None, as_json: bool) -> None:
-    """Describe a table: its scores, ranks and hubs.
+    """Describe a table's scores and hubs.
 
     Of the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches.
     """
@@ -79,7 +80,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
             ("lowest positive's rank", one.positive_rank),
         ):
             rows.add_row(name, *([f"{value:.4g}" for value in values or ()] or ["-"]))
-        console.print(rows)
+        console.print_table(rows)
         said = f"{one.never_listed:.2%} of the candidates are in no list"
         if one.above_positive is not None:
             said = f"{one.above_positive:.2%} of the listed score at least as high as a positive; {said}"
@@ -95,7 +96,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
 @click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
 @as_json
 def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
-    """Say how much two tables have in common.
+    """Compare the lists of two tables.
 
     The lists of the tables in the folders TABLE and OTHER are compared.
     """
@@ -110,7 +111,7 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     for direction, one in found.items():
         figures = (f"{value:.4f}" for value in (one.overlap, one.rank_biased_overlap, one.same_order))
         rows.add_row(direction, str(one.depth), *figures)
-    Console().print(rows)
+    Console().print_table(rows)
     _show_most_changed(found)
 
 
@@ -122,7 +123,7 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
 @click.option("--depth", type=int, help="Compare up to this rank; default: all.")
 @as_json
 def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
-    """Compare EXPERIMENT's model with its table.
+    """Compare a model with its table.
 
     Sampled anchors of the training set are searched with a model of EXPERIMENT, and compared with its negative table.
     Little overlap: what the table calls hard is no longer what this model confuses.
@@ -136,8 +137,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     name = chain.experiment.name
     for needed in ("hard_negatives", *(() if weights else (stage,))):
         if not chain[needed].exists():
-            task = "".join(part.capitalize() for part in needed.split("_"))
-            raise ValueError(f"{name} has no {needed} yet; run: luigi --module tasks {task} --experiment {name}")
+            raise ValueError(f"{name} has no {needed} yet; run: {to_make(needed)}")
     device = Engine().torch_device()
     owner = chain if weights or stage != "first_round" else chain.owner(stage)
     model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
@@ -153,7 +153,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
         shares = ("-" if share is None else f"{share:.2%}" for share in (one.above_positive, one.above_positive_then))
         figures = (f"{between.overlap:.4f}", f"{between.rank_biased_overlap:.4f}", *shares)
         rows.add_row(direction, str(one.anchors), str(between.depth), *figures)
-    Console().print(rows)
+    Console().print_table(rows)
     _show_most_changed({direction: one.lists for direction, one in found.items()})
 
 
@@ -192,7 +192,7 @@ def screen(
     normalise: bool,
     **rules: Any,
 ) -> None:
-    """Judge a table's negatives by rules.
+    """Flag suspected false negatives.
 
     What the rules say of the table in the folder TABLE is written to the folder OUTPUT. The table stays as it is:
     OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`, `aoq inspect` and
@@ -221,4 +221,4 @@ def _show_counts(view: View) -> None:
             rows.add_row(rule, str(counts["meets"][rule]), str(taken), str(left))
         console, judged = Console(), f", {counts['judged']} negatives are judged" if "judged" in counts else ""
         console.print(styled((direction, "bold"), f": {counts['empty']} lists are left with none{judged}"))
-        console.print(rows)
+        console.print_table(rows)

@@ -262,7 +262,7 @@ def test_mistakes_end_with_a_clear_line_and_a_code(luigi, arguments, message):
 def test_an_unknown_experiment_and_missing_data(luigi, tmp_path):
     failed = luigi("SecondRound", experiment="demmo")
     assert failed.returncode != 0
-    assert "known are" in failed.stderr
+    assert "unknown experiment 'demmo'; did you mean 'demo'?" in failed.stderr
     failed = luigi("SecondRound", "--data-root", str(tmp_path), experiment="f30k_vsrn")
     assert failed.returncode != 0
     assert "f30k_precomp" in failed.stderr
