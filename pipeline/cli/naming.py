@@ -78,10 +78,9 @@ def typed(*words: str) -> str:
     return shlex.join([*words, *more])
 
 
-def to_make(stage: str) -> str:
-    """The command that makes a stage of the experiment that was typed."""
-    given = click.get_current_context().params
-    experiment = str(given.get("experiment") or given.get("table"))
+def to_make(stage: str, experiment: str = "") -> str:
+    """The command that makes a stage, of the experiment that the command under way was given if none is named."""
+    experiment = experiment or str(click.get_current_context().params["experiment"])
     if stage == "evaluation":
         return typed("aoq", "evaluate", experiment)
     rounds = {named: round_ for round_, named in ROUNDS.items()}

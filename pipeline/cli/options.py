@@ -22,6 +22,9 @@ normalise = click.option("--normalise", is_flag=True, help="Divide every vector 
 _IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set."
 image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
 caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
+texts = click.option("--texts", type=PATH, help="The captions' texts, one a line.")
+"""--captions was its name in some commands, where it works still; in others that names vectors."""
+texts_or_captions = click.option("--texts", "--captions", "texts", type=PATH, help="The captions' texts, one a line.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )

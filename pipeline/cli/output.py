@@ -26,6 +26,15 @@ def echo_next(*commands: str, then: bool = False) -> None:
         echo(f"{lead} {command}", err=True)
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "error"), counted(2, "error")
+    ('1 error', '2 errors')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def echo_json(content: Any) -> None:
     """JSON in ASCII, so that whatever shows it keeps it valid."""
     click.echo(json.dumps(content, indent=1).replace("\x7f", r"\u007f"))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from rich.table import Table
 
-from aoq.pipeline.cli.naming import to_make
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, with_default
-from aoq.pipeline.cli.output import Console, echo, echo_json, styled
+from aoq.pipeline.cli.looking import Looked, takes_tables, teachers_vectors, texts_of
+from aoq.pipeline.cli.naming import to_make, typed
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, roots, texts, with_default
+from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
 from aoq.pipeline.cli.vectors import open_sides
-from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.search.problem import OTHER
 
@@ -28,39 +28,46 @@ STAGES = click.Choice(["second_round", "control", "first_round"])
 
 
 @click.command()
-@click.argument("table", type=PATH)
-def audit(table: Path) -> None:
+@takes_tables("table")
+@as_json
+@roots
+def audit(table: Looked, as_json: bool) -> None:
     """Check that a table is sound.
 
-    TABLE is the folder of a negative table, such as runs/EXPERIMENT/hard_negatives/table. Ids in range, no own
-    positive, no repeats, order, finite scores, padding, lengths, the two directions against each other, certificates,
-    and footer, manifest and content against each other.
+    TABLE is an experiment or a table's folder. The exit code is 1 if anything is wrong. Checked are: ids in range, no
+    own positive, no repeats, order, finite scores, padding, lengths, the two directions against each other,
+    certificates, and footer, manifest and content against each other.
     """
     from aoq.pipeline.tables.audit import audit as find_all
 
-    findings = find_all(table)
+    findings = find_all(table.folder)
+    if as_json:
+        echo_json({"table": str(table.folder), "errors": [str(finding) for finding in findings]})
+        sys.exit(bool(findings))
     for finding in findings:
         echo(f"error: {finding}")
     if findings:
-        echo(f"{len(findings)} checks fail; mine the table again", err=True)
+        echo(f"{counted(len(findings), 'check fails', 'checks fail')}; mine the table again", err=True)
         sys.exit(1)
-    echo(f"{table} is sound")
+    echo(f"{table.folder} is sound")
 
 
 @click.command()
-@click.argument("table", type=PATH)
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; count what its rules found as well.")
+@takes_tables("table")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 @as_json
-def stats(table: Path, view: Path | None, as_json: bool) -> None:
+@roots
+def stats(table: Looked, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
-    Of the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches.
+    TABLE is an experiment or a table's folder. Shown are its scores, where the positives would rank, and hubs; with a
+    view also how many negatives each of its rules suspects. Without one, `aoq screen` makes it.
     """
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.statistics import QUANTILES, describe
     from aoq.pipeline.tables.table import read_table
 
-    read = read_table(table)
+    read, view = read_table(table.folder), table.view(view)
     described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
     seen = None if view is None else read_view(view, read.manifest)
     if as_json:
@@ -88,22 +95,28 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
         console.print(f"{said}\nin most lists: {hubs}\n", soft_wrap=True)
     if seen is not None:
         _show_counts(seen)
+    else:
+        echo_next(typed("aoq", "screen", table.asked, "VIEW", "--mutual-rank", "5"))
 
 
 @click.command()
-@click.argument("table", type=PATH)
-@click.argument("other", type=PATH)
+@takes_tables("table", "other")
 @click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
 @as_json
-def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
+@roots
+def diff(table: Looked, other: Looked, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    The lists of the tables in the folders TABLE and OTHER are compared.
+    TABLE and OTHER are experiments or tables' folders. Both are of the same data: row n of one is row n of the other.
+    A warning is printed where they are not, as far as their ids and their true pairs tell.
     """
-    from aoq.pipeline.tables.statistics import compare
+    from aoq.pipeline.tables.statistics import compare, data_differ
     from aoq.pipeline.tables.table import read_table
 
-    found = compare(read_table(table), read_table(other), depth)
+    tables = read_table(table.folder), read_table(other.folder)
+    found = compare(*tables, depth)
+    if difference := data_differ(*tables):
+        echo(f"warning: {difference}; row n may be another image in each, and then this says nothing.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in found.items()})
         return
@@ -159,7 +172,8 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
 
 def _show_most_changed(found: Mapping[str, Difference]) -> None:
     for direction, one in found.items():
-        changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed)
+        changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed if overlap < 1)
+        changed = changed or "none, all lists hold the same"
         Console().print(f"{direction}, least in common: {changed}", soft_wrap=True)
 
 
@@ -176,38 +190,59 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @_rule_options
-@click.option("--texts", type=PATH, help="The captions, one a line.")
-@click.option("--images", help="The images' vectors, as for `aoq mine`.")
-@click.option("--captions", help="The captions' vectors.")
+@texts
+@click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
+@click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
 @normalise
+@as_json
+@roots
 def screen(
-    table: Path,
+    table: Looked,
     output: Path,
     texts: Path | None,
     images: str | None,
     captions: str | None,
     normalise: bool,
+    as_json: bool,
     **rules: Any,
 ) -> None:
     """Flag suspected false negatives.
 
-    What the rules say of the table in the folder TABLE is written to the folder OUTPUT. The table stays as it is:
-    OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`, `aoq inspect` and
-    `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
+    TABLE is an experiment or a table's folder. What the rules say of it is written to the folder OUTPUT; give at least
+    one, such as --mutual-rank 5. The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every
+    negative, which `aoq stats`, `aoq inspect` and `aoq export` take as --view. An experiment's texts and teacher's
+    vectors are used where a rule needs them. For its training an experiment has a section [screen], with the same
+    rules.
     """
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole
 
+    if all(given is None or given is False for given in rules.values()):
+        listed = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
+        raise ValueError(f"no rule is given; give at least one of {listed}, such as --mutual-rank 5.")
     with made_whole(output) as made:
         vectors = open_sides(images, captions, made.parent, normalise=normalise)
-        lines = None if texts is None else read_lines(texts)
-        view = read_table(table).screen(texts=lines, **vectors, **rules).view
+        vectors = {**_own_vectors(table, rules), **vectors}
+        view = read_table(table.folder).screen(texts=texts_of(texts, table.split()), **vectors, **rules).view
         write_view(view, made)
+    if as_json:
+        echo_json({"view": str(output), **view.manifest["directions"]})
+        return
     _show_counts(view)
+    echo(output)
+    echo_next(*(typed("aoq", *words, "--view", str(output)) for words in (("stats", table.asked),)))
+
+
+def _own_vectors(table: Looked, rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The vectors of an experiment's teacher, where a rule asks for vectors."""
+    if table.chain is None or not any(rules[rule] for rule in OF_VECTORS):
+        return {}
+    store = teachers_vectors(table.chain)
+    return {} if store is None else {"images": store.images, "captions": store.captions}
 
 
 def _show_counts(view: View) -> None:

@@ -68,7 +68,7 @@ def test_inspect_for_people(aoq):
     [
         (["--image", "60"], "rows are 0 to 59"),
         (["--image", "nowhere.jpg"], "neither an id nor a row"),
-        (["--caption", "300"], "captions 0 to 299"),
+        (["--caption", "300"], "rows are 0 to 299"),
         ([], "name one anchor"),
         (["--image", "1", "--caption", "1"], "name one anchor"),
     ],

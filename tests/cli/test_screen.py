@@ -124,7 +124,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: no rule is set; set at least one of ['range_min'"),
+        ([], "error: no rule is given; give at least one of --range-min, "),
         (["--near-text", 0.5], "the rule near_text needs the captions' texts (--texts)"),
         (["--near-text", 1.5], "near_text: Input should be less than or equal to 1"),
         (["--near-text", 0.5, "--texts", "short.txt"], "2 texts are given, and the table is of 300 captions"),
