@@ -19,6 +19,7 @@ from aoq.pipeline.cli.output import Console, echo_json
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan as plan_chain
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.remote import fetch_given
 from aoq.pipeline.settings import configured_path, engine
@@ -89,7 +90,9 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        return estimate(open_problem(copies, Path(folder), options, given_ids(options)), options["search"]), {}
+        problem, _ = open_problem(copies, Path(folder), options, given_ids(options))
+        with show_progress("estimating") as report:
+            return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces")), {}
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
@@ -132,7 +135,9 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
     drawing = list(forecast(chain, (images, captions))) if draws else []
-    return estimate(problem, mining.search, piece), steps, drawing
+    with show_progress("estimating") as report:
+        found = estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
+    return found, steps, drawing
 
 
 def _show(found: Estimate, steps: Mapping[str, int]) -> None:

@@ -31,6 +31,7 @@ from aoq.pipeline.cli.vectors import open_sides, pair_in_order
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.pair_files import Known, read_pairs
@@ -137,18 +138,21 @@ def export(
             unpacked = made.parent / "pictures" if pack else None
             pictures = photograph_files(folder, opened.name, opened.image_count, unpacked)
         teacher = manifest.get("teacher")
-        normalised = isinstance(teacher, dict) and bool(teacher.get("normalised"))
-        written = export_table(
-            table.folder,
-            made,
-            name,
-            said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, lines, caption_root), pack),
-            direction=direction,
-            num_negatives=num_negatives,
-            scores=scores,
-            vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
-            view=read_view(view, manifest) if view else None,
-        )
+        said = teacher.get("normalised") if isinstance(teacher, dict) else False
+        normalised = [str(side) for side in said] if isinstance(said, list) else bool(said)
+        with show_progress("exporting") as report:
+            written = export_table(
+                table.folder,
+                made,
+                name,
+                said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, lines, caption_root), pack),
+                direction=direction,
+                num_negatives=num_negatives,
+                scores=scores,
+                vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
+                view=read_view(view, manifest) if view else None,
+                progress=lambda done, total, what: report(done, total, f"anchors, {what}"),
+            )
     for one, about in written.items():
         lacking = "without a positive or with too few negatives"
         left_out = (

@@ -103,7 +103,12 @@ mining_options = _together(
     caption_ids,
     with_default("--h-captions", default=300, type=COUNT, help="Negatives an image; of one set, an item."),
     with_default("--h-images", default=60, type=COUNT, help="Negatives a caption."),
-    with_default("--metric", default="cosine", type=click.Choice(["cosine", "dot"])),
+    with_default(
+        "--metric",
+        default="cosine",
+        type=click.Choice(["cosine", "dot"]),
+        help="cosine divides vectors by their norms, unless all are of norm 1; dot takes them as they are.",
+    ),
     normalise,
     with_default(
         "--search", default="auto", help="auto takes the fastest exact one; `aoq list searches` describes all."

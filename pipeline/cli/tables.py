@@ -18,6 +18,7 @@ from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next
 from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
 from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
 
 if TYPE_CHECKING:
@@ -67,8 +68,13 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
     from aoq.pipeline.tables.statistics import QUANTILES, describe
     from aoq.pipeline.tables.table import read_table
 
-    read, view = read_table(table.folder), table.view(view)
-    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
+    with show_progress("describing") as report:
+        report(0, 3, "reading the table")
+        read, view = read_table(table.folder), table.view(view)
+        described = {}
+        for done, direction in enumerate(read.directions, start=1):
+            report(done, 3, direction)
+            described[direction] = describe(read[direction], len(read[OTHER[direction]]))
     seen = None if view is None else read_view(view, read.manifest)
     if as_json:
         found = {direction: asdict(one) for direction, one in described.items()}
@@ -155,7 +161,16 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     owner = chain if weights or stage != "first_round" else chain.owner(stage)
     model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
     table = read_table(chain["hard_negatives"].opened() / "table")
-    found = measure_drift(model, open_pairs(owner, "train"), table, device, anchors=anchors, depth=depth)
+    with show_progress("searching") as report:
+        found = measure_drift(
+            model,
+            open_pairs(owner, "train"),
+            table,
+            device,
+            anchors=anchors,
+            depth=depth,
+            progress=lambda direction, done, total: report(done, total, f"candidates, {direction}"),
+        )
     if as_json:
         echo_json({direction: asdict(one) for direction, one in found.items()})
         return

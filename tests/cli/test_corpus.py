@@ -52,7 +52,7 @@ def mined(tmp_path_factory):
         assert done.exit_code == 0, done.output
         done = aoq("mine", "item.npy", "set", *TWIN, *DEPTHS[:2])
         assert done.exit_code == 0, done.output
-        assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\n"
+        assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\nset\n"
     return folder
 
 
@@ -383,7 +383,7 @@ def test_every_command_takes_the_table(files, table):
             ("query.npy", "document.npy", "out", *CORPUS, "--min-grade", 9),
             "no pair has a grade of at least 9, the highest",
         ),
-        (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower h_captions to at most 37"),
+        (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower --h-captions to at most 37"),
         (
             ("query.npy", "document.npy", "out", *CORPUS, "--caption-ids", "document_ids.parquet"),
             "names no column of ids; those of texts or whole numbers are ['id']: document_ids.parquet::NAME",
