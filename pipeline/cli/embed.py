@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from aoq.pipeline.cli.options import PATH, cluster_options, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside
@@ -62,6 +63,8 @@ def embed(
         publish(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoder.images.dims} numbers each, by {encoder.name}")
+    vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
+    echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
 
 
 def _has_blocks(scratch: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 
 from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
@@ -88,6 +89,7 @@ def prepare(
         echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")
     extractor = found.extractor
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
+    echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
 
 
 @contextmanager

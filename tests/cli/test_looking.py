@@ -158,3 +158,16 @@ def test_diff_warns_of_other_data(run, files):
     for name, ids in (("a", "ids.txt"), ("b", "turned.txt")):
         assert run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes).exit_code == 0
     assert run("diff", "a", "b").stderr.startswith("warning: the tables have other ids of images; row n")
+
+
+def test_datasets_open_a_mined_table(run, files, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(files / "cache"))
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", files / "cache")
+    options = ("--per-image", 2, "--image-ids", "ids.txt", "--h-captions", 6, "--h-images", 4)
+    assert run("mine", "images.npy", "captions.npy", "named", *options).exit_code == 0
+    table = read_table(Path("named"))
+    rows = datasets.load_dataset("named", split="train")
+    np.testing.assert_array_equal(rows["negative_ids"], table.i2t.negative_ids)
+    assert datasets.get_dataset_config_names("named") == ["i2t", "t2i", "positives", "images"]
+    assert datasets.load_dataset("named", "images", split="train")["image_id"] == [f"{row}.jpg" for row in range(15)]

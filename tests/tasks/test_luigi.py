@@ -275,6 +275,13 @@ def test_parameter_names_do_not_clash_with_luigis():
         assert not names & {*core, "module", "help", "h", "workers", "lock", "version"}
 
 
+def test_help_describes_each_option_once(luigi):
+    shown = luigi("SecondRound", "--help", experiment="demo").stdout
+    for name in ("experiment", "override", "data-root", "artifact-root"):
+        assert shown.count(f"\n  --{name} ") == 1
+    assert "--SecondRound-" not in shown
+
+
 def test_every_task_has_its_producer():
     from aoq.pipeline.produce import PRODUCERS
 
