@@ -73,12 +73,15 @@ def takes_tables(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     return decorate
 
 
+def table_folder(asked: str) -> Path | None:
+    """The folder with that name if a table is there, or in its `table`."""
+    return next((place for place in (Path(asked), Path(asked) / "table") if (place / MANIFEST).is_file()), None)
+
+
 def find_table(asked: str, **places: Path) -> Looked:
     """The folder with that name, if a table is there; else the table of the experiment with that name."""
-    folder = Path(asked)
-    for place in (folder, folder / "table"):
-        if (place / MANIFEST).is_file():
-            return Looked(asked, place)
+    if (folder := table_folder(asked)) is not None:
+        return Looked(asked, folder)
     from aoq.pipeline.config.load import names_in
 
     name, change = with_override(asked, "")

@@ -97,6 +97,7 @@ def test_one_set_equals_its_definition(files):
     table, items = read_table("set"), np.load("item.npy")
     assert audit(Path("set")) == []
     assert sorted(path.name for path in Path("set").iterdir()) == [
+        "README.md",
         "i2t.certificates.parquet",
         "i2t.parquet",
         "items.parquet",

@@ -138,7 +138,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         (["--judgements", "none.csv"], "none.csv does not exist"),
         (["--judgements", "far.csv"], "far.csv: pair 0 has caption 300, and there are captions 0 to 299"),
         (["--mutual-rank", 3, "--judged-match", 0.5], "['judged_match'] say how `judgements` are read"),
-        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--images)"),
+        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--image-vectors)"),
         (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
         (
             ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],
