@@ -83,23 +83,25 @@ def export(
     as:
 
     \b
-    triplet, n-tuple,         Parquet for sentence-transformers, with the columns
-    labeled-pair,               of its mine_hard_negatives; pictures by path
-    labeled-list
-    ids                       the same in ids, with tables of images and captions,
-                                for its util.resolve_ids
-    tevatron, colpali, nemo   Tevatron 2, colpali-engine, NeMo Automodel: ids and a
-                                corpus; queries of the latter two are captions
-    ms-swift, vlm2vec         a line or row a pair; pictures by path
-    negclip                   NegCLIP's TSV, of both directions
-    pylate, flagembedding     texts alone
-    trec                      runs of both directions, with scores
-    aoq                       the 2020 code's lists of both directions
+    triplet, n-tuple,  Parquet for sentence-transformers,
+    labeled-pair,        columns of its mine_hard_negatives;
+    labeled-list         pictures by path
+    ids                the same in ids, with tables of both
+                         sides, for its util.resolve_ids
+    tevatron,          Tevatron 2, colpali-engine, NeMo
+    colpali, nemo        Automodel: ids and a corpus; queries
+                         of the latter two are captions
+    ms-swift, vlm2vec  a line or row a pair; pictures by path
+    negclip            NegCLIP's TSV, of both directions
+    pylate,            texts alone
+    flagembedding
+    trec               runs of both directions, with scores
+    aoq                the 2020 code's lists, both directions
 
     A caption goes by its text, an image as a picture: what `aoq prepare` read for DATA (if packed, with --pack), or
     the file below --image-root that its id names, with an ending or without. Texts may stand in for images
     (--image-texts), and pictures for captions (--caption-root). An id in their place is refused. Captions and ids come
-    from a dataset folder (--data), or from text files (--captions, --image-ids, --caption-ids). The rows of one set go
+    from a dataset folder (--data), or from text files (--texts, --image-ids, --caption-ids). The rows of one set go
     by --image-ids, --image-texts or --image-root.
 
     An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 @with_default("--top", default=10, type=COUNT, help="How many negatives.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 @click.option(
-    "--only", default="", type=click.Choice(["", "left", *RULES]), help="Those that meet a rule of the view, or none."
+    "--only",
+    default="",
+    type=click.Choice(["", "left", *RULES]),
+    metavar="RULE",
+    help="Those that meet a rule of the view, such as same_text; left: those that meet none.",
 )
 @texts
 @image_ids

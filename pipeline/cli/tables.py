@@ -17,11 +17,11 @@ from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, nor
 from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
 from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
-from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
 
 if TYPE_CHECKING:
+    from aoq.pipeline.planning.chain import Chain
     from aoq.pipeline.tables.screens.view import View
     from aoq.pipeline.tables.statistics import Difference
 

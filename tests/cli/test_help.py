@@ -35,6 +35,13 @@ def test_a_line_of_the_list_is_the_commands_own(name):
     assert not command.help.splitlines()[1:] or not command.help.splitlines()[1]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_help_is_wider_than_sixty_columns(name):
+    shown = CliRunner().invoke(main, [name, "--help"], terminal_width=58)
+    assert shown.exit_code == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 60
+
+
 def test_old_names_work_unlisted():
     plan = main.get_command(click.Context(main), "plan")
     assert plan.hidden
