@@ -54,6 +54,12 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
         raise ValueError(f"[{section.__name__}] in luigi.cfg: {error.__cause__ or error}.") from None
 
 
+def set_engine(**options: object) -> None:
+    """Set options of [engine], for the tasks of this process and those that it forks."""
+    for option, value in options.items():
+        get_config().set(engine.__name__, option, str(value))
+
+
 def configured_path(option: str, chosen: str = "") -> Path:
     """The folder chosen on the command line, else the one [paths] names."""
     return Path(chosen or settings_of(paths)[option]).expanduser().absolute()

@@ -20,6 +20,7 @@ from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, engine, runs_root, settings_of
 from aoq.pipeline.terminal import visible
+from aoq.tasks.parameters import Described
 
 logger = logging.getLogger(__name__)
 _plan_once = cache(plan)  # for all stages of an experiment: a plan reads samples of its data
@@ -30,10 +31,10 @@ class MakingTask(luigi.Task):
 
     stage: ClassVar[str]
 
-    data_root: luigi.Parameter = luigi.Parameter(
+    data_root: Described = Described(
         default="", significant=False, description="the folder of dataset folders; default [paths] in luigi.cfg"
     )
-    artifact_root: luigi.Parameter = luigi.Parameter(
+    artifact_root: Described = Described(
         default="", significant=False, description="where artefacts are kept; default [paths] in luigi.cfg"
     )
 
@@ -124,8 +125,8 @@ class MakingTask(luigi.Task):
 class ArtifactTask(MakingTask):
     """A stage of an experiment."""
 
-    experiment: luigi.Parameter = luigi.Parameter(default="demo", description="a name in configs/, or a .toml file")
-    override: luigi.Parameter = luigi.Parameter(
+    experiment: Described = Described(default="demo", description="a name in configs/, or a .toml file")
+    override: Described = Described(
         default="", description="changes to the experiment, such as: seed=1, second_round.epochs=4"
     )
 

@@ -11,6 +11,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.planning.chain import Member
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy, plan_report, plan_study
 from aoq.tasks.base import MakingTask
+from aoq.tasks.parameters import Described
 from aoq.tasks.stages import Evaluation, SecondRound
 
 DEFAULT = 'demo; demo@second_round.loss.name="online"'
@@ -21,7 +22,7 @@ class Report(MakingTask):
 
     stage = "report"
 
-    runs: luigi.Parameter = luigi.Parameter(
+    runs: Described = Described(
         default=DEFAULT, description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"'
     )
 
@@ -50,7 +51,7 @@ class Ablation(MakingTask):
 
     stage = "study"
 
-    study: luigi.Parameter = luigi.Parameter(default="", description="a name in configs/studies/, or a .toml file")
+    study: Described = Described(default="", description="a name in configs/studies/, or a .toml file")
 
     @cached_property
     def source(self) -> PlannedStudy:

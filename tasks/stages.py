@@ -119,6 +119,24 @@ class Evaluation(ArtifactTask):
         return _of_members(self, self.chain) if self.chain.members else iter([self.of(SecondRound)])
 
 
+TASKS: Final[dict[str, type[ArtifactTask]]] = {
+    task.stage: task
+    for task in (
+        DemoWorld,
+        Prepared,
+        Dataset,
+        FirstRound,
+        Embeddings,
+        HardNegatives,
+        Screen,
+        Control,
+        SecondRound,
+        Evaluation,
+    )
+}
+"""The task that makes each stage of an experiment, in the order in which they are made."""
+
+
 def _own_dataset(task: ArtifactTask) -> luigi.Task:
     """The dataset of the experiment whose stage it is, which may have another vocabulary."""
     asked, chain = "", task.chain

@@ -20,6 +20,8 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_play
 from safetensors.torch import load_file
 from torch import Tensor
 
+import aoq.pipeline.settings  # noqa: F401  # Luigi warns where it is first imported without a luigi.cfg
+
 GOLDEN = Path(os.environ.get("AOQ_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 

@@ -24,6 +24,7 @@ ROWS = [
         "aoq.pipeline.extras",
         "aoq.pipeline.hub",
         "aoq.pipeline.launcher",
+        "aoq.pipeline.near_names",
         "aoq.pipeline.orphans",
         "aoq.pipeline.progress",
         "aoq.pipeline.reading",

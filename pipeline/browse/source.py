@@ -42,10 +42,10 @@ class Album:
     texts: CaptionSearch
 
     @classmethod
-    def of(cls, folder: Path, split: Split) -> Album:
+    def of(cls, folder: Path, split: Split, thumbs: Path | None = None) -> Album:
         # The name includes the folder: browsers cache pictures, and another data set may be served from the same port.
         key = f"{split.name}-{digest([str(folder), split.ids])[:8]}"
-        return cls(key, split, Thumbnails(folder, split), CaptionSearch(split.captions))
+        return cls(key, split, Thumbnails(folder, split, thumbs), CaptionSearch(split.captions))
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,8 @@ def open_source(asked: Sequence[NamedChain]) -> Source:
         run, owner = (run_name(experiment, override), chain), table_owner(chain)
         has_table, is_evaluated = owner and _made(owner, "hard_negatives"), _made(chain, "evaluation")
         if not (has_table or is_evaluated):
-            task = "HardNegatives" if owner else "Evaluation"
-            command = f"luigi --module tasks {task} --experiment {quote(experiment)}"
-            command += f" --override {quote(override)}" if override else ""
-            raise ValueError(f"{named} has neither a table nor an evaluation yet; run: {command}")
+            command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
+            raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
         if has_table:
             listed.append(run)
         if is_evaluated:
@@ -130,9 +128,21 @@ def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
     """Open the table that the runs of these names share."""
     owner = chain.owner("hard_negatives")
     folder = owner["hard_negatives"].opened() / "table"
-    manifest = read_manifest(folder)
     screen, embeddings = _made(chain, "screen"), _made(owner, "embeddings")
     view = screen.opened() / "view" if screen else None
+    store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
+    return open_table(names, folder, split, view, store)
+
+
+def open_table(
+    names: Sequence[str], folder: Path, split: Split, view: Path | None = None, store: EmbeddingStore | None = None
+) -> OpenTable:
+    """The table in a folder, whose rows are those of the split.
+
+    Raises:
+        ValueError: for a table of other sizes.
+    """
+    manifest = read_manifest(folder)
     asked = read_view_manifest(view, manifest)["screen"] if view else ()
     lists = {direction: ListFile(folder, direction, manifest, view) for direction in DIRECTIONS}
     if (len(lists["i2t"]), len(lists["t2i"])) != (split.image_count, split.caption_count):
@@ -142,7 +152,6 @@ def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
         )
     said = manifest.get("teacher") or {}
     teacher = ", ".join(str(said[part]) for part in ("experiment", "model") if said.get(part))
-    store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
     return OpenTable(tuple(names), teacher, lists, tuple(rule for rule in RULES if rule in asked), store)
 
 

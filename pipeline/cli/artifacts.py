@@ -14,8 +14,9 @@ from rich.table import Column, Table
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
-from aoq.pipeline.cli.options import experiment_chain
-from aoq.pipeline.cli.output import Console, echo, echo_json, styled
+from aoq.pipeline.cli.naming import STAGE, to_make
+from aoq.pipeline.cli.options import as_json, experiment_chain
+from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
@@ -28,29 +29,50 @@ from aoq.pipeline.settings import configured_path, runs_root
 
 @click.command()
 @experiment_chain
-def status(chain: Chain) -> None:
-    """Show what of EXPERIMENT is made or missing."""
+@as_json
+def status(chain: Chain, as_json: bool) -> None:
+    """Show what is made or missing.
+
+    A line a stage of EXPERIMENT, with its key; `aoq run EXPERIMENT --round STAGE` makes one.
+    """
+    if as_json:
+        echo_json([{"stage": name, **_state(artifact)} for name, artifact in all_stages(chain).items()])
+        return
     columns = (Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key"))
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for name, artifact in all_stages(chain).items():
-        if artifact.exists():
-            manifest = artifact.manifest()
-            size = sum(entry["bytes"] for entry in manifest["files"].values())
-            made = manifest["finished"][5:16].replace("T", " ")
-            row = (styled("done"), made, f"{manifest['seconds']:.0f} s", f"{size / 1e6:.1f} MB")
+        about = _state(artifact)
+        if about["state"] == "done":
+            made = about["finished"][5:16].replace("T", " ")
+            row = (styled("done"), made, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB")
         else:
-            row = (styled(("begun", "yellow") if artifact.work.is_dir() else ("missing", "dim")), "", "", "")
+            row = (styled((about["state"], "yellow" if about["state"] == "begun" else "dim")), "", "", "")
         table.add_row(name, *row, artifact.key)
     console = Console()
-    console.print(table)
+    console.print_table(table)
     console.print(f"below {chain['dataset'].root}")
+    missing = [stage for stage, artifact in chain.stages.items() if not artifact.exists()]
+    if missing:
+        wanted = next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)
+        echo_next(to_make(wanted))
+
+
+def _state(artifact: Artifact) -> dict[str, Any]:
+    """What is there of an artefact; when it was finished and how large it is, if it is done."""
+    about = {"key": artifact.key, "path": str(artifact.path)}
+    if not artifact.exists():
+        return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
+    manifest = artifact.manifest()
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    done = {"finished": manifest["finished"], "seconds": manifest["seconds"], "bytes": size}
+    return {**about, "state": "done", **done}
 
 
 @click.command()
 @experiment_chain
-@click.argument("stage")
+@click.argument("stage", type=STAGE)
 def explain(chain: Chain, stage: str) -> None:
-    """Show what STAGE's key is made of.
+    """Show what a stage's key is made of.
 
     Where the artefact is missing, show what differs from the nearest one that exists.
     """
@@ -64,17 +86,19 @@ def explain(chain: Chain, stage: str) -> None:
     differences = {key: _difference(artifact.recipe, recipe) for key, recipe in others.items()}
     if not differences:
         echo(f"\nIt is not there, and no other {artifact.stage} is.")
+        echo_next(to_make(stage))
         return
     nearest = min(differences, key=lambda key: (len(differences[key]), key))
     echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
     for place, (ours, theirs) in sorted(differences[nearest].items()):
         echo(f"  {place}: {ours} here, {theirs} there")
+    echo_next(to_make(stage))
 
 
 @click.command()
 @experiment_chain
 def verify(chain: Chain) -> None:
-    """Check that EXPERIMENT's files are whole.
+    """Check that artefacts are whole.
 
     Hash every file of its artefacts and of its dataset, and check that each was made from what is there.
     """
@@ -89,8 +113,9 @@ def verify(chain: Chain) -> None:
     for sentence in problems:
         echo(sentence, err=True)
     if problems:
-        raise ValueError(f"{len(problems)} problems; delete the artefacts named and run again to remake them.")
-    echo(f"{checked} artefacts are whole.")
+        found = counted(len(problems), "problem")
+        raise ValueError(f"{found}; delete the artefacts named and run again to remake them.")
+    echo("1 artefact is whole." if checked == 1 else f"{checked} artefacts are whole.")
 
 
 @click.command()
@@ -99,7 +124,7 @@ def verify(chain: Chain) -> None:
 @click.option("--data-root", default="")
 @click.option("--artifact-root", default="")
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
-    """List or delete artefacts nothing leads to.
+    """List or delete unused artefacts.
 
     What an experiment in configs/ or a link in runs/ leads to is kept. Interrupted work is that of stages, and what
     killed commands left as .OUTPUT.work in the current directory or in the cache.

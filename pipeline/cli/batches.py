@@ -11,15 +11,15 @@ import click
 import numpy as np
 from rich.table import Table
 
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, with_default
-from aoq.pipeline.cli.output import Console, echo, echo_json
-from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, roots, texts_or_captions, with_default
+from aoq.pipeline.cli.output import Console, counted, echo, echo_json
 from aoq.pipeline.tables.pairs import SIDES
 
 if TYPE_CHECKING:
     from aoq.pipeline.batches.lists import MeetingLists
     from aoq.pipeline.batches.statistics import Meetings
+    from aoq.pipeline.data.folder import Split
     from aoq.pipeline.tables.screens.screened import ScreenedTable
     from aoq.pipeline.tables.table import NegativeTable
 
@@ -36,7 +36,7 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 
 
 @click.command()
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @click.option("--batch-size", required=True, type=click.IntRange(min=2), help="Pairs in a batch.")
 @with_default("--epochs", default=1, type=COUNT, help="How many epochs to write.")
@@ -48,11 +48,12 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
 @click.option("--data", type=PATH, help="For shards: the dataset folder that has the captions and the pictures.")
 @with_default("--split", default="train", help="Which of its splits.")
-@click.option("--captions", type=PATH, help="For shards: a text file, one caption a line.")
+@texts_or_captions
 @click.option("--image-root", type=PATH, help="For shards: the pictures; an image's file is its id.")
 @as_json
+@roots
 def batches(
-    table: Path,
+    table: Looked,
     output: Path,
     batch_size: int,
     epochs: int,
@@ -64,19 +65,19 @@ def batches(
     write_shards: bool,
     data: Path | None,
     split: str,
-    captions: Path | None,
+    texts: Path | None,
     image_root: Path | None,
     as_json: bool,
 ) -> None:
-    """Put pairs into batches of hard negatives.
+    """Write batches of hard negatives.
 
-    The true pairs of the negative table in the folder TABLE go to the new folder OUTPUT: epoch-000.parquet and so on,
+    TABLE is an experiment or a table's folder. Its true pairs go to the new folder OUTPUT: epoch-000.parquet and so on,
     a row a pair, with the columns batch, image_id and caption_id (rows of the data), and image and caption where the
     table has ids. Each epoch has every pair once, in other batches. Triples are pairs, a negative of each, and its
     companion: of these a third of the pairs is drawn. Shows what in-batch negatives are beside those at random.
 
     webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order: read them in it, without
-    shuffling. Pictures and captions come from a dataset folder (--data), or from --image-root and --captions.
+    shuffling. Pictures and captions come from the experiment, a dataset folder (--data), or --image-root and --texts.
     """
     from aoq.pipeline.batches import shards
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
@@ -87,15 +88,18 @@ def batches(
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole
 
-    read = read_table(table)
+    read = read_table(table.folder)
     if read.positives is None:
-        raise ValueError(f"{table} does not say which pairs are true; mine it with --pairs or --per-image.")
+        raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
     seen = None if view is None else read_view(view, read.manifest)
     lists = meeting_lists(read, read.positives, view=seen, ranks=ranks)
     screened = read if seen is None else ScreenedTable(read, seen)
     make = _maker(kind, screened, lists, batch_size, seed, community)
     with made_whole(output) as made:
-        sources = _sources(read, data, split, captions, image_root, made.parent / "pictures") if write_shards else None
+        sources = None
+        if write_shards:
+            given = table.captioned(data, split)
+            sources = _sources(read, given, table.data_folder(data), texts, image_root, made.parent / "pictures")
         made.mkdir()
         epoch_0 = make(0)
         for epoch in range(epochs):
@@ -115,7 +119,7 @@ def batches(
     if as_json:
         echo_json(shown)
     else:
-        echo(f"{output}: {epochs} epoch{'s' if epochs > 1 else ''} of {len(epoch_0):,} batches")
+        echo(f"{output}: {counted(epochs, 'epoch')} of {counted(len(epoch_0), 'batch', 'batches')}")
         _show(met)
 
 
@@ -145,7 +149,12 @@ def _maker(
 
 
 def _sources(
-    table: NegativeTable, data: Path | None, split: str, captions: Path | None, image_root: Path | None, unpacked: Path
+    table: NegativeTable,
+    opened: Split | None,
+    data: Path | None,
+    captions: Path | None,
+    image_root: Path | None,
+    unpacked: Path,
 ) -> tuple[Sequence[str], Sequence[str]]:
     """The file of each picture, and the captions."""
     from aoq.pipeline.produce.photographs import photograph_files
@@ -156,18 +165,18 @@ def _sources(
             "shards have pictures with their captions, and the table is of one set; write no shards of it."
         )
     ids: Sequence[str] | None = table.ids.get("images")
-    texts: Sequence[str]
-    if data is not None:
-        opened = open_split(data, split)
-        ids, texts = opened.ids, opened.captions
-    elif captions is not None and image_root is not None:
-        texts = read_lines(captions)
-    else:
-        raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --captions.")
+    if opened is not None:
+        ids = opened.ids
+    elif captions is None or image_root is None:
+        raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
+    texts = texts_of(captions, opened) or ()
     for what, given, count in (("captions", texts, len(table.t2i)), ("image ids", ids, len(table.i2t))):
         if given is not None and len(given) != count:
             raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; they are of other data.")
-    if image_root is None and data is not None and (files := photograph_files(data, split, len(table.i2t), unpacked)):
+    files = None
+    if image_root is None and data is not None and opened is not None:
+        files = photograph_files(data, opened.name, len(table.i2t), unpacked)
+    if files is not None:
         return files, texts
     if image_root is None:
         raise ValueError(f"{data} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
@@ -185,4 +194,4 @@ def _show(met: Mapping[str, Meetings]) -> None:
         rows.add_row(f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in of))
         rows.add_row("  that meet none", *(f"{one.none_listed:.1%}" for one in of))
     rows.add_row("matches, or suspected ones, in a batch", *(f"{one.may_match:.2f}" for one in met.values()))
-    Console().print(rows)
+    Console().print_table(rows)

@@ -35,7 +35,7 @@ It cannot mine: it compares fragments, and a search index needs one vector an im
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it is there.")
 def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
-    """Turn an official checkpoint into weights.
+    """Convert an official checkpoint.
 
     OUTPUT is a .safetensors file with the model's weights and options.
 

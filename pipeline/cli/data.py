@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.options import as_json
+from aoq.pipeline.cli.output import counted, echo, echo_json
 
 split_option = click.option("--split", default="testall", show_default=True, help="The split with COCO's test images.")
 
 
 @click.group()
 def data() -> None:
-    """Check dataset folders, or add COCO's annotations."""
+    """Check or annotate dataset folders."""
 
 
 @data.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def check(folder: Path) -> None:
-    """Verify every split of FOLDER and say everything that is wrong; exit code 1 if anything is."""
+@as_json
+def check(folder: Path, as_json: bool) -> None:
+    """Check every split of a folder.
+
+    Everything that is wrong with FOLDER is said at once; the exit code is 1 if anything is an error.
+    """
     from aoq.pipeline.data.check import check_folder
 
     flaws = check_folder(folder)
+    errors = sum(flaw.severity == "error" for flaw in flaws)
+    if as_json:
+        echo_json({"folder": str(folder), "flaws": [asdict(flaw) for flaw in flaws]})
+        sys.exit(bool(errors))
     for flaw in flaws:
         echo(flaw)
-    errors = sum(flaw.severity == "error" for flaw in flaws)
     if errors:
-        echo(f"{errors} errors, {len(flaws) - errors} warnings", err=True)
+        echo(f"{counted(errors, 'error')}, {counted(len(flaws) - errors, 'warning')}", err=True)
         sys.exit(1)
-    echo(f"{folder} is sound" + (f", with {len(flaws)} warnings" if flaws else ""))
+    echo(f"{folder} is sound" + (f", with {counted(len(flaws), 'warning')}" if flaws else ""))
 
 
 @data.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @split_option
 def relevance(folder: Path, split: str) -> None:
-    """Write which answers ECCV Caption and CxC call right beside a split of FOLDER; evaluations then measure them.
+    """Add what ECCV Caption and CxC call right.
+
+    It is written beside a split of FOLDER; evaluations then measure by it.
 
     Needs the extra: pip install "aoq[eccv]".
     """
@@ -53,7 +64,9 @@ def relevance(folder: Path, split: str) -> None:
 @click.argument("instances", type=click.Path(path_type=Path))
 @split_option
 def classes(folder: Path, instances: Path, split: str) -> None:
-    """Write what INSTANCES (COCO's instances_val2014.json) show beside a split of FOLDER; evaluations then give PMRP.
+    """Add the objects of COCO's images.
+
+    What INSTANCES (COCO's instances_val2014.json) show is written beside a split of FOLDER; evaluations then give PMRP.
 
     Needs the extra: pip install "aoq[eccv]".
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from aoq.pipeline.cli.options import PATH, cluster_options, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside
@@ -26,7 +27,7 @@ BLOCKS = "blocks"
 def embed(
     folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
 ) -> None:
-    """Embed a prepared folder's photographs and captions.
+    """Embed images and captions.
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
     by an encoder whose two towers share a space, one row an image or caption, in the folder's order. The encoder is
@@ -62,6 +63,8 @@ def embed(
         publish(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoder.images.dims} numbers each, by {encoder.name}")
+    vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
+    echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
 
 
 def _has_blocks(scratch: Path) -> bool:

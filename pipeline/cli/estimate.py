@@ -13,11 +13,13 @@ import numpy as np
 from click.core import ParameterSource
 from rich.table import Table
 
+from aoq.pipeline.cli.naming import EXPERIMENT, to_make, with_override
 from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan as plan_chain
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.remote import fetch_given
 from aoq.pipeline.settings import configured_path, engine
@@ -31,7 +33,9 @@ DEMO_CAPTIONS = 5
 @click.command()
 @click.argument("images", required=False)
 @click.argument("captions", required=False)
-@click.option("--experiment", help="This experiment's mining and training, in place of IMAGES and CAPTIONS.")
+@click.option(
+    "--experiment", type=EXPERIMENT, help="This experiment's mining and training, in place of IMAGES and CAPTIONS."
+)
 @click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
 @roots
 @as_json
@@ -66,6 +70,7 @@ def estimate(
         found, steps = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
         drawing: list[str] = []
     else:
+        experiment, override = with_override(experiment, override)
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         found, steps, drawing = _of_experiment(chain)
     if as_json:
@@ -85,7 +90,9 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        return estimate(open_problem(copies, Path(folder), options, given_ids(options)), options["search"]), {}
+        problem, _ = open_problem(copies, Path(folder), options, given_ids(options))
+        with show_progress("estimating") as report:
+            return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces")), {}
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
@@ -105,7 +112,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
             "searched for it; estimate an experiment with [mining]."
         )
     if data.source is not None and not miner["prepared"].exists():
-        raise ValueError(f"{data.source.path} is not prepared yet; run luigi --module tasks Prepared first.")
+        raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")
     if data.demo is not None:
         images = data.train_images or data.demo.images
         captions = DEMO_CAPTIONS * images
@@ -128,7 +135,9 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
     drawing = list(forecast(chain, (images, captions))) if draws else []
-    return estimate(problem, mining.search, piece), steps, drawing
+    with show_progress("estimating") as report:
+        found = estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
+    return found, steps, drawing
 
 
 def _show(found: Estimate, steps: Mapping[str, int]) -> None:
@@ -151,7 +160,7 @@ def _show(found: Estimate, steps: Mapping[str, int]) -> None:
     rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
     for name, count in steps.items():
         rows.add_row(name, f"{count:,} steps of training")
-    Console().print(rows)
+    Console().print_table(rows)
 
 
 def _duration(seconds: float) -> str:

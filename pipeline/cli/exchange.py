@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -13,12 +14,24 @@ import numpy as np
 from jaxtyping import Integer
 
 from aoq.pipeline.cli.ids import read_ids
-from aoq.pipeline.cli.options import COUNT, PATH, caption_ids, image_ids, normalise, pairing_options, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
+from aoq.pipeline.cli.options import (
+    COUNT,
+    PATH,
+    caption_ids,
+    image_ids,
+    normalise,
+    pairing_options,
+    roots,
+    texts_or_captions,
+    with_default,
+)
+from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.cli.vectors import open_sides, pair_in_order
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.pair_files import Known, read_pairs
@@ -27,7 +40,7 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 
 
 @click.command()
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of the formats above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
@@ -35,7 +48,7 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--scores", is_flag=True, help="With scores, where the format has a place for them.")
 @click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
 @with_default("--split", default="train", help="Which of its splits.")
-@click.option("--captions", type=PATH, help="A text file, one caption a line.")
+@texts_or_captions
 @image_ids
 @caption_ids
 @click.option("--image-root", type=PATH, help="The pictures; an image's file is its id. DATA/thumbs has small ones.")
@@ -44,8 +57,9 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--image-texts", type=PATH, help="A text file, one line in the place of each image.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
+@roots
 def export(
-    table: Path,
+    table: Looked,
     output: Path,
     name: str,
     direction: Direction | None,
@@ -53,7 +67,7 @@ def export(
     scores: bool,
     data: Path | None,
     split: str,
-    captions: Path | None,
+    texts: Path | None,
     image_ids: str | None,
     caption_ids: str | None,
     image_root: Path | None,
@@ -63,28 +77,31 @@ def export(
     vectors: tuple[str, str] | None,
     view: Path | None,
 ) -> None:
-    """Write a table in another trainer's format.
+    """Write a table for another trainer.
 
-    The negative table in the folder TABLE is written to the new folder OUTPUT, with a README.md that loads it, as:
+    TABLE is an experiment or a table's folder. It is written to the new folder OUTPUT, with a README.md that loads it,
+    as:
 
     \b
-    triplet, n-tuple,         Parquet for sentence-transformers, with the columns
-    labeled-pair,               of its mine_hard_negatives; pictures by path
-    labeled-list
-    ids                       the same in ids, with tables of images and captions,
-                                for its util.resolve_ids
-    tevatron, colpali, nemo   Tevatron 2, colpali-engine, NeMo Automodel: ids and a
-                                corpus; queries of the latter two are captions
-    ms-swift, vlm2vec         a line or row a pair; pictures by path
-    negclip                   NegCLIP's TSV, of both directions
-    pylate, flagembedding     texts alone
-    trec                      runs of both directions, with scores
-    aoq                       the 2020 code's lists of both directions
+    triplet, n-tuple,  Parquet for sentence-transformers,
+    labeled-pair,        columns of its mine_hard_negatives;
+    labeled-list         pictures by path
+    ids                the same in ids, with tables of both
+                         sides, for its util.resolve_ids
+    tevatron,          Tevatron 2, colpali-engine, NeMo
+    colpali, nemo        Automodel: ids and a corpus; queries
+                         of the latter two are captions
+    ms-swift, vlm2vec  a line or row a pair; pictures by path
+    negclip            NegCLIP's TSV, of both directions
+    pylate,            texts alone
+    flagembedding
+    trec               runs of both directions, with scores
+    aoq                the 2020 code's lists, both directions
 
     A caption goes by its text, an image as a picture: what `aoq prepare` read for DATA (if packed, with --pack), or
     the file below --image-root that its id names, with an ending or without. Texts may stand in for images
     (--image-texts), and pictures for captions (--caption-root). An id in their place is refused. Captions and ids come
-    from a dataset folder (--data), or from text files (--captions, --image-ids, --caption-ids). The rows of one set go
+    from a dataset folder (--data), or from text files (--texts, --image-ids, --caption-ids). The rows of one set go
     by --image-ids, --image-texts or --image-root.
 
     An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
@@ -101,44 +118,50 @@ def export(
     form = find_format(name)
     if form.directions != "one" and direction is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
-    manifest = read_manifest(table)
+    manifest = read_manifest(table.folder)
     if form.directions == "one" and direction is None and len(directions_of(manifest)) > 1:
         raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
     if scores and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
     if vectors and not (scores or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
-    if data is not None and (captions or image_ids or caption_root):
-        raise click.UsageError("--data has captions and image ids; leave out --captions and --image-ids")
+    if data is not None and (texts or image_ids or caption_root):
+        raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
     if data is not None and len(directions_of(manifest)) == 1:
         raise click.UsageError("--data has images and captions, and the table is of one set; give --image-texts, …")
-    texts, stand_ins = (None if file is None else read_lines(file) for file in (captions, image_texts))
+    opened = table.captioned(data, split)
+    lines, stand_ins = texts_of(texts, opened), None if image_texts is None else read_lines(image_texts)
     ids, other_ids = (None if file is None else read_ids(file) for file in (image_ids, caption_ids))
     pictures: Path | Sequence[str] | None = image_root
-    if data is not None:
-        opened = open_split(data, split)
-        texts, ids = opened.captions, opened.ids
+    ids = opened.ids if opened is not None and ids is None else ids
+    folder = table.data_folder(data)
     with made_whole(output) as made:
-        if data is not None and image_root is None and image_texts is None and form.images in ("path", "lookup"):
+        if opened and folder and image_root is None and image_texts is None and form.images in ("path", "lookup"):
             unpacked = made.parent / "pictures" if pack else None
-            pictures = photograph_files(data, split, opened.image_count, unpacked)
+            pictures = photograph_files(folder, opened.name, opened.image_count, unpacked)
         teacher = manifest.get("teacher")
-        normalised = isinstance(teacher, dict) and bool(teacher.get("normalised"))
-        written = export_table(
-            table,
-            made,
-            name,
-            said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, texts, caption_root), pack),
-            direction=direction,
-            num_negatives=num_negatives,
-            scores=scores,
-            vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
-            view=read_view(view, manifest) if view else None,
-        )
+        said = teacher.get("normalised") if isinstance(teacher, dict) else False
+        normalised = [str(side) for side in said] if isinstance(said, list) else bool(said)
+        with show_progress("exporting") as report:
+            written = export_table(
+                table.folder,
+                made,
+                name,
+                said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, lines, caption_root), pack),
+                direction=direction,
+                num_negatives=num_negatives,
+                scores=scores,
+                vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
+                view=read_view(view, manifest) if view else None,
+                progress=lambda done, total, what: report(done, total, f"anchors, {what}"),
+            )
     for one, about in written.items():
         lacking = "without a positive or with too few negatives"
-        left_out = f"; {about.anchors_left_out} anchors are left out, {lacking}" if about.anchors_left_out else ""
-        echo(f"{one}: {about.rows} rows{left_out}")
+        left_out = (
+            f"; left out: {counted(about.anchors_left_out, 'anchor')} {lacking}" if about.anchors_left_out else ""
+        )
+        echo(f"{one}: {counted(about.rows, 'row')}{left_out}")
+    echo(f"{output}: {output / 'README.md'} has the lines that load it")
 
 
 @click.command("import-table")
@@ -165,7 +188,7 @@ def import_table(
     vectors: tuple[str, str] | None,
     normalise: bool,
 ) -> None:
-    """Make a table of another program's lists.
+    """Make a table of others' lists.
 
     The lists become a negative table, the folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's
     official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in place
@@ -223,6 +246,7 @@ def import_table(
     for direction, found in manifest["directions"].items():
         own, empty = found["own_positives_left_out"], found["anchors_without_negatives"]
         said = f"{found['anchors']} lists of {found['h']}, {SCORES[found['scores']]}"
-        left_out = f"; {own} own positives are left out" if own else ""
-        without = f"; {empty} anchors have no negative" if empty else ""
+        left_out = f"; left out: {counted(own, 'own positive')}" if own else ""
+        without = f"; without a negative: {counted(empty, 'anchor')}" if empty else ""
         echo(f"{direction}: {said}{left_out}{without}")
+    echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]))

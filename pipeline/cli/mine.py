@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -14,7 +15,7 @@ import click
 import numpy as np
 
 from aoq.pipeline.cli.options import PATH, cluster_options, mining_options
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.hub import is_of_hub
@@ -47,7 +48,7 @@ def mine(
     ray_address: str,
     **options: Any,
 ) -> None:
-    """Mine the negative table of vector files.
+    """Mine a table from your vectors.
 
     The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
     alone are one set: each is searched among the others, and pairs count both ways.
@@ -76,6 +77,8 @@ def mine(
         found, what = ("recall", "of the true lists") if "recall" in about else ("certified_share", "certified")
         sure = f"{about['guarantee']}, {about[found]:.2%} {what}"
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {sure}")
+    echo(output)
+    echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
 
 def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str, Any]) -> None:
@@ -118,15 +121,16 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             shutil.rmtree(old, ignore_errors=True)
         write_atomically(seen, job)
     converted.mkdir(exist_ok=True)
-    problem = open_problem(copies, converted, options, ids)
+    problem, normalised = open_problem(copies, converted, options, ids)
     for side, given in files.items():
         check_vectors(getattr(problem, side), given, unit=options["metric"] == "cosine")
     if len(set(hashes.values())) < len(files) and len({given.partition("::")[2] for given in files.values()}) == 1:
         _require_own_rows(problem)
+    said: bool | list[str] = normalised if 0 < len(normalised) < len(files) else bool(normalised)
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
-        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": options["normalise"]},
+        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": said},
         "tool": "aoq",
         "tool_version": version("aoq"),
     }

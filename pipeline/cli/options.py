@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.settings import configured_path
+from aoq.pipeline.cli.naming import EXPERIMENT, with_override
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -23,6 +22,9 @@ normalise = click.option("--normalise", is_flag=True, help="Divide every vector 
 _IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set."
 image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
 caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
+texts = click.option("--texts", type=PATH, help="The captions' texts, one a line.")
+"""--captions was its name in some commands, where it works still; in others that names vectors."""
+texts_or_captions = click.option("--texts", "--captions", "texts", type=PATH, help="The captions' texts, one a line.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )
@@ -37,9 +39,15 @@ def _root(name: str, about: str) -> Decorator:
     return click.option(
         f"--{name.replace('_', '-')}",
         default="",
-        callback=lambda _, __, given: configured_path(name, given),
+        callback=lambda _, __, given: _configured(name, given),
         help=f"{about}; default: [paths] in luigi.cfg.",
     )
+
+
+def _configured(name: str, given: str) -> Path:
+    from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
+
+    return configured_path(name, given)
 
 
 roots = _together(
@@ -50,25 +58,18 @@ roots = _together(
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     """Take EXPERIMENT, --override, --data-root and --artifact-root, and call the command with the chain."""
 
-    @click.argument("experiment")
+    @click.argument("experiment", type=EXPERIMENT)
     @override
     @roots
     @wraps(command)
     def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
+        from aoq.pipeline.planning.planner import plan
+
+        experiment, override = with_override(experiment, override)
         chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         return command(chain, **options)
 
     return with_chain
-
-
-class _Search(click.Option):
-    """Its help names the backends there are, which are imported only when help is asked for."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from aoq.pipeline.search.backends import describe_backends
-
-        self.help = describe_backends()
-        return super().get_help_record(ctx)
 
 
 pairing_options = _together(
@@ -102,9 +103,16 @@ mining_options = _together(
     caption_ids,
     with_default("--h-captions", default=300, type=COUNT, help="Negatives an image; of one set, an item."),
     with_default("--h-images", default=60, type=COUNT, help="Negatives a caption."),
-    with_default("--metric", default="cosine", type=click.Choice(["cosine", "dot"])),
+    with_default(
+        "--metric",
+        default="cosine",
+        type=click.Choice(["cosine", "dot"]),
+        help="cosine divides vectors by their norms, unless all are of norm 1; dot takes them as they are.",
+    ),
     normalise,
-    with_default("--search", cls=_Search, default="auto"),
+    with_default(
+        "--search", default="auto", help="auto takes the fastest exact one; `aoq list searches` describes all."
+    ),
     with_default(
         "--recall-floor",
         default=0.95,

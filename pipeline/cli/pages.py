@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 
 import click
 
-from aoq.pipeline.cli.options import roots, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.looking import table_folder, texts_of
+from aoq.pipeline.cli.naming import EXPERIMENT, typed
+from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, roots, texts, with_default
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
@@ -19,14 +20,14 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, type=EXPERIMENT)
 @with_default("--output", "-o", default="report.html", type=FILE)
 @roots
 def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
-    """Write one HTML page about RUNS.
+    """Write one HTML page about runs.
 
-    Each is an experiment, with an override after @ if need be; nothing is trained for the page.
-    `luigi --module tasks Report --runs "demo; demo@seed=1"` makes all it takes.
+    Each is an experiment, with an override after @ if need be, as in demo@seed=1. Nothing is trained for the page:
+    `aoq evaluate EXPERIMENT` makes what is missing.
     """
     from aoq.pipeline.produce.comparisons import render_report
 
@@ -35,13 +36,13 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
     write_atomically(output, render_report(planned).encode())
     echo(output)
-    if missing := [member.run for member in planned.members if not member.artifact.exists()]:
-        command = f"luigi --module tasks Report --runs {quote(f'{SEPARATOR} '.join(runs))}"
-        echo(f"not evaluated yet: {', '.join(missing)}; {command}", err=True)
+    if missing := [member for member in planned.members if not member.artifact.exists()]:
+        echo(f"not evaluated yet: {', '.join(member.run for member in missing)}", err=True)
+        echo_next(*(typed("aoq", "evaluate", member.asked) for member in missing), then=True)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="EXPERIMENT...")
+@click.argument("runs", nargs=-1, required=True, type=EXPERIMENT, metavar="TABLE...")
 @with_default("--port", default=8765, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0: any free one.")
 @with_default(
     "--matches",
@@ -49,25 +50,47 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     type=FILE,
     help="Where marked pairs are kept: .csv, .parquet or .json, as [screen] positives reads it.",
 )
+@texts
+@image_ids
+@caption_ids
+@click.option("--image-root", type=PATH, help="For a table's folder: the pictures; an image's file is its id.")
 @roots
-def browse(runs: tuple[str, ...], port: int, matches: Path, **folders: Path) -> None:
-    """Look through tables and evaluations.
+def browse(
+    runs: tuple[str, ...],
+    port: int,
+    matches: Path,
+    texts: Path | None,
+    image_ids: str | None,
+    caption_ids: str | None,
+    image_root: Path | None,
+    **folders: Path,
+) -> None:
+    """Browse tables and evaluations.
 
-    Those of EXPERIMENTs are shown in a browser, until Ctrl-C. Each may carry an override after @, as in "demo@seed=1".
-    Search captions, see what an image or a caption is confused with and whose negative it is, compare tables and
-    models, and mark negatives that match after all: `[screen] positives` and `aoq screen --positives` read the file of
-    marks.
+    Each TABLE is an experiment, with an override after @ if need be, as in "demo@seed=1"; or each is a table's folder,
+    all of the same data, with --texts, ids and --image-root for what its rows are. They are shown in a browser, until
+    Ctrl-C. Search captions, see what an image or a caption is confused with and whose negative it is, compare tables
+    and models, and mark negatives that match after all: `[screen] positives` and `aoq screen --positives` read the file
+    of marks.
     """
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
+    from aoq.pipeline.browse.folders import open_folders
     from aoq.pipeline.browse.matches import Matches
     from aoq.pipeline.browse.source import open_source
+    from aoq.pipeline.cli.ids import read_ids
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")
-    members = [split_member(named) for named in runs]
-    chains = [plan(experiment, override=override, **folders) for experiment, override in members]
-    source = open_source(list(zip(runs, chains, strict=True)))
+    if len(tables := [place for named in runs if (place := table_folder(named))]) == len(runs):
+        images, captions = (None if given is None else read_ids(given) for given in (image_ids, caption_ids))
+        source = open_folders(tables, texts_of(texts, None), images, captions, image_root)
+    elif tables or texts or image_ids or caption_ids or image_root:
+        raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
+    else:
+        members = [split_member(named) for named in runs]
+        chains = [plan(experiment, override=override, **folders) for experiment, override in members]
+        source = open_source(list(zip(runs, chains, strict=True)))
     split = source.train.split if source.train else None
     marked = Matches(matches, split.image_count, split.caption_count) if split else None
     server = open_server(source, marked, port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 
 from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, with_default
-from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
@@ -56,7 +57,7 @@ def prepare(
     thumbnails: bool,
     **options: object,
 ) -> None:
-    """Make a dataset folder of images and captions.
+    """Make a dataset of photographs.
 
     SOURCE is what people have: a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or
     several of captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data
@@ -88,6 +89,7 @@ def prepare(
         echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")
     extractor = found.extractor
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
+    echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
 
 
 @contextmanager

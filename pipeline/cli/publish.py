@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from aoq.pipeline.cli.ids import read_ids
-from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, with_default
-from aoq.pipeline.cli.output import echo
-from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.cli.looking import Looked, takes_tables
+from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, roots, with_default
+from aoq.pipeline.cli.output import echo, echo_next
 
 
 @click.command()
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
 @click.option("--data", type=PATH, help="The dataset folder that has the image ids.")
@@ -21,8 +22,9 @@ from aoq.pipeline.data.folder import open_split
 @image_ids
 @caption_ids
 @click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
+@roots
 def publish(
-    table: Path,
+    table: Looked,
     output: Path,
     view: Path | None,
     data: Path | None,
@@ -31,10 +33,10 @@ def publish(
     caption_ids: str | None,
     licence: str | None,
 ) -> None:
-    """Write a table with a data card, for others.
+    """Write a table with a data card.
 
-    The negative table in the folder TABLE is checked and written to the new folder OUTPUT, with flags (--view), ids
-    and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
+    TABLE is an experiment or a table's folder. It is checked and written to the new folder OUTPUT, with flags (--view),
+    ids and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
 
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset
@@ -44,9 +46,11 @@ def publish(
 
     if data is not None and image_ids is not None:
         raise click.UsageError("--data has image ids; leave out --image-ids")
-    ids = open_split(data, split).ids if data is not None else None
+    opened = table.captioned(data, split)
+    ids = opened.ids if opened is not None else None
     ids = read_ids(image_ids) if image_ids is not None else ids
     other = read_ids(caption_ids) if caption_ids is not None else None
     with made_whole(output) as made:
-        files = publish_table(table, made, view=view, image_ids=ids, caption_ids=other, licence=licence)
+        files = publish_table(table.folder, made, view=view, image_ids=ids, caption_ids=other, licence=licence)
     echo(f"{output}: {', '.join(files)}")
+    echo_next(f"hf upload YOU/NAME {quote(str(output))} --repo-type dataset")

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from rich.table import Column, Table
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.cli.options import override, roots
-from aoq.pipeline.cli.output import Console
+from aoq.pipeline.cli.naming import EXPERIMENT, STUDY, to_make, with_override
+from aoq.pipeline.cli.options import as_json, override, roots
+from aoq.pipeline.cli.output import Console, echo_json, echo_next
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
@@ -30,17 +31,18 @@ CO_TAUGHT = {"control": "control", "second_round": "co-taught"}
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
 STUDY_WIDTH = 200
-"""A study's rows are not folded: they are as long as it has columns."""
+"""Where nobody watches, a study's rows are not folded: they are as long as it has columns."""
 MOST_NAMED = 8
 """Trainings that are missing are named up to this many."""
 
 
 @click.command()
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, type=EXPERIMENT)
 @override
-@click.option("--study", default="", help="A study, in place of EXPERIMENT: its arms on its models over its seeds.")
+@click.option("--study", default="", type=STUDY, help="A study, in place of EXPERIMENT.")
 @click.option("--model", "models", multiple=True, help="Show only this model of the study; may be repeated.")
 @click.option("--arm", "arms", multiple=True, help="Show only this arm of the study; may be repeated.")
+@as_json
 @roots
 def results(
     experiment: str | None,
@@ -48,16 +50,17 @@ def results(
     study: str,
     models: tuple[str, ...],
     arms: tuple[str, ...],
+    as_json: bool,
     **folders: Path,
 ) -> None:
-    """Show recalls of EXPERIMENT, or a study.
+    """Show recalls, with a verdict.
 
-    They are of its rounds on the dev split; the control is the same student and steps on the online loss alone. The
-    verdict is what round two gains on the control, with the 95 % interval of a bootstrap over the images and a paired
-    test. After an evaluation on another split (or in folds) its recalls follow, and what else is known of the split:
-    how well the student attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble
-    has the recalls of its members and of their mean similarity, on its evaluation split; a --study its table, or what
-    there is of it.
+    They are those of EXPERIMENT's rounds on the dev split, or those of a study. The control is the same student and
+    steps on the online loss alone. The verdict is what round two gains on the control, with the 95 % interval of a
+    bootstrap over the images and a paired test. After an evaluation on another split (or in folds) its recalls follow,
+    and what else is known of the split: how well the student attends, metrics of many right answers, agreement with
+    people (docs/evaluation.md). An ensemble has the recalls of its members and of their mean similarity, on its
+    evaluation split; a --study its table, or what there is of it.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -66,9 +69,30 @@ def results(
     if not study and (models or arms):
         raise click.UsageError("--model and --arm are for a --study.")
     if study:
-        _show_study(plan_study(study, **folders), models, arms)
+        planned = plan_study(study, **folders)
+        _show_study(planned, models, arms, as_json=as_json)
+        return
+    name, override = with_override(str(experiment), override)
+    chain = plan(name, override=override, **folders)
+    if as_json:
+        echo_json(_metrics(chain))
     else:
-        _show_experiment(plan(str(experiment), override=override, **folders))
+        _show_experiment(chain)
+
+
+def _metrics(chain: Chain) -> dict[str, Any]:
+    """The metrics of each training that is there, and all that the evaluation knows."""
+    found: dict[str, Any] = {"experiment": chain.experiment.name, "rounds": {}}
+    for stage in ("first_round", "control", "second_round"):
+        if (made := chain.found(stage)) is not None and made.exists():
+            found["rounds"][stage] = {"key": made.key, **made.manifest()["metrics"]}
+    evaluation = chain.stages.get("evaluation")
+    if evaluation is not None and evaluation.exists():
+        known = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
+        manifest = evaluation.manifest()
+        about = {name: manifest[name] for name in known if name in manifest}
+        found["evaluation"] = {"split": chain.experiment.evaluation.split, **about}
+    return {**found, "verdict": gain_on_control(chain)}
 
 
 def _show_experiment(chain: Chain) -> None:
@@ -77,13 +101,18 @@ def _show_experiment(chain: Chain) -> None:
     evaluation = made.manifest() if made and made.exists() else {}
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
     console = Console()
-    console.print(_table("", RECALLS.values(), rows, words=("model", "loss")))
+    console.print_table(_table("", RECALLS.values(), rows, words=("model", "loss")))
     if said := gain_on_control(chain):
         console.print(f"\n{said}", soft_wrap=True)
     _show_annotations(console, chain, evaluation)
     last = chain["evaluation" if chain.is_ensemble else "second_round"]
     if last.exists():
         console.print(f"\nartefacts: {last.root}", soft_wrap=True)
+    missing = [stage for stage in ("second_round", "control") if stage in chain.stages and not chain[stage].exists()]
+    if chain.is_ensemble and not last.exists():
+        missing = ["evaluation"]
+    if missing:
+        echo_next(to_make(missing[0]))
 
 
 def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -110,7 +139,7 @@ def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list
 
 def _row(title: str, metrics: Mapping[str, float] | None, model: str, loss: str = "") -> list[str]:
     if metrics is None:
-        return [title, *("" for _ in RECALLS), "", "missing"]
+        return [f"{title} (missing)", *("" for _ in RECALLS), "", ""]
     return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALLS), model, loss]
 
 
@@ -136,7 +165,7 @@ def _show_annotations(console: Console, chain: Chain, evaluation: Mapping[str, A
             for direction, found in by_direction.items()
         )
         console.print()
-        console.print(_table(f"{split}, all that is right", RELEVANCE.values(), rows))
+        console.print_table(_table(f"{split}, all that is right", RELEVANCE.values(), rows))
     if plausible := evaluation.get("plausible"):
         console.print(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
     for name, found in evaluation.get("judgements", {}).items():
@@ -158,7 +187,7 @@ def _table(
     return table
 
 
-def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str]) -> None:
+def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
     """A table for each model, of the models and arms named or of all; then where they are, or how to go on."""
     study = planned.study
     for given, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
@@ -172,10 +201,15 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
         said = _what_is_missing(planned)
     models, arms = models or [*study.models], arms or [*study.arms]
     lines = [line for line in summary if line["model"] in models and line["arm"] in arms]
-    console = Console(width=STUDY_WIDTH)
+    if as_json:
+        echo_json(lines)
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=STUDY_WIDTH)
     for model in dict.fromkeys(line["model"] for line in lines):
         (names, *numbers), *rows = table_of(study, model, lines)
-        console.print(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
+        console.print_table(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
         console.print()
     if not lines:
         console.print("nothing of what was asked is there.\n")
@@ -186,7 +220,7 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     """How much of an unfinished study is there, and the command that makes the rest where it was looked for."""
     missing = [f"{cell.model}/{cell.arm}/{cell.seed}" for cell in planned.cells if not cell.is_there]
     named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
-    count, command = len(planned.cells), ["luigi", "--module", "tasks", "Ablation", "--study", planned.asked]
+    count, command = len(planned.cells), ["aoq", "study", planned.asked]
     for option, folder in (("data_root", planned.cells[0].chain.data_root), ("artifact_root", planned.artifact.root)):
         if folder != configured_path(option):
             command += [f"--{option.replace('_', '-')}", str(folder)]

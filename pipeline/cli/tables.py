@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from rich.table import Table
 
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, with_default
-from aoq.pipeline.cli.output import Console, echo, echo_json, styled
+from aoq.pipeline.cli.looking import Looked, takes_tables, teachers_vectors, texts_of
+from aoq.pipeline.cli.naming import to_make, typed
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, roots, texts, with_default
+from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
 from aoq.pipeline.cli.vectors import open_sides
-from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
+from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
 
 if TYPE_CHECKING:
+    from aoq.pipeline.planning.chain import Chain
     from aoq.pipeline.tables.screens.view import View
     from aoq.pipeline.tables.statistics import Difference
 
@@ -27,40 +29,52 @@ STAGES = click.Choice(["second_round", "control", "first_round"])
 
 
 @click.command()
-@click.argument("table", type=PATH)
-def audit(table: Path) -> None:
-    """Check a table; exit code 1 if it is wrong.
+@takes_tables("table")
+@as_json
+@roots
+def audit(table: Looked, as_json: bool) -> None:
+    """Check that a table is sound.
 
-    TABLE is the folder of a negative table, such as runs/EXPERIMENT/hard_negatives/table. Ids in range, no own
-    positive, no repeats, order, finite scores, padding, lengths, the two directions against each other, certificates,
-    and footer, manifest and content against each other.
+    TABLE is an experiment or a table's folder. The exit code is 1 if anything is wrong. Checked are: ids in range, no
+    own positive, no repeats, order, finite scores, padding, lengths, the two directions against each other,
+    certificates, and footer, manifest and content against each other.
     """
     from aoq.pipeline.tables.audit import audit as find_all
 
-    findings = find_all(table)
+    findings = find_all(table.folder)
+    if as_json:
+        echo_json({"table": str(table.folder), "errors": [str(finding) for finding in findings]})
+        sys.exit(bool(findings))
     for finding in findings:
         echo(f"error: {finding}")
     if findings:
-        echo(f"{len(findings)} checks fail; mine the table again", err=True)
+        echo(f"{counted(len(findings), 'check fails', 'checks fail')}; mine the table again", err=True)
         sys.exit(1)
-    echo(f"{table} is sound")
+    echo(f"{table.folder} is sound")
 
 
 @click.command()
-@click.argument("table", type=PATH)
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; count what its rules found as well.")
+@takes_tables("table")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 @as_json
-def stats(table: Path, view: Path | None, as_json: bool) -> None:
-    """Describe a table: its scores, ranks and hubs.
+@roots
+def stats(table: Looked, view: Path | None, as_json: bool) -> None:
+    """Describe a table's scores and hubs.
 
-    Of the table in the folder TABLE: scores, where the positives would rank, hubs, suspected true matches.
+    TABLE is an experiment or a table's folder. Shown are its scores, where the positives would rank, and hubs; with a
+    view also how many negatives each of its rules suspects. Without one, `aoq screen` makes it.
     """
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.statistics import QUANTILES, describe
     from aoq.pipeline.tables.table import read_table
 
-    read = read_table(table)
-    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
+    with show_progress("describing") as report:
+        report(0, 3, "reading the table")
+        read, view = read_table(table.folder), table.view(view)
+        described = {}
+        for done, direction in enumerate(read.directions, start=1):
+            report(done, 3, direction)
+            described[direction] = describe(read[direction], len(read[OTHER[direction]]))
     seen = None if view is None else read_view(view, read.manifest)
     if as_json:
         found = {direction: asdict(one) for direction, one in described.items()}
@@ -79,7 +93,7 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
             ("lowest positive's rank", one.positive_rank),
         ):
             rows.add_row(name, *([f"{value:.4g}" for value in values or ()] or ["-"]))
-        console.print(rows)
+        console.print_table(rows)
         said = f"{one.never_listed:.2%} of the candidates are in no list"
         if one.above_positive is not None:
             said = f"{one.above_positive:.2%} of the listed score at least as high as a positive; {said}"
@@ -87,22 +101,28 @@ def stats(table: Path, view: Path | None, as_json: bool) -> None:
         console.print(f"{said}\nin most lists: {hubs}\n", soft_wrap=True)
     if seen is not None:
         _show_counts(seen)
+    else:
+        echo_next(typed("aoq", "screen", table.asked, "VIEW", "--mutual-rank", "5"))
 
 
 @click.command()
-@click.argument("table", type=PATH)
-@click.argument("other", type=PATH)
+@takes_tables("table", "other")
 @click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
 @as_json
-def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
-    """Say how much two tables have in common.
+@roots
+def diff(table: Looked, other: Looked, depth: int | None, as_json: bool) -> None:
+    """Compare the lists of two tables.
 
-    The lists of the tables in the folders TABLE and OTHER are compared.
+    TABLE and OTHER are experiments or tables' folders. Both are of the same data: row n of one is row n of the other.
+    A warning is printed where they are not, as far as their ids and their true pairs tell.
     """
-    from aoq.pipeline.tables.statistics import compare
+    from aoq.pipeline.tables.statistics import compare, data_differ
     from aoq.pipeline.tables.table import read_table
 
-    found = compare(read_table(table), read_table(other), depth)
+    tables = read_table(table.folder), read_table(other.folder)
+    found = compare(*tables, depth)
+    if difference := data_differ(*tables):
+        echo(f"warning: {difference}; row n may be another image in each, and then this says nothing.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in found.items()})
         return
@@ -110,7 +130,7 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
     for direction, one in found.items():
         figures = (f"{value:.4f}" for value in (one.overlap, one.rank_biased_overlap, one.same_order))
         rows.add_row(direction, str(one.depth), *figures)
-    Console().print(rows)
+    Console().print_table(rows)
     _show_most_changed(found)
 
 
@@ -122,7 +142,7 @@ def diff(table: Path, other: Path, depth: int | None, as_json: bool) -> None:
 @click.option("--depth", type=int, help="Compare up to this rank; default: all.")
 @as_json
 def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
-    """Compare EXPERIMENT's model with its table.
+    """Compare a model with its table.
 
     Sampled anchors of the training set are searched with a model of EXPERIMENT, and compared with its negative table.
     Little overlap: what the table calls hard is no longer what this model confuses.
@@ -136,13 +156,21 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     name = chain.experiment.name
     for needed in ("hard_negatives", *(() if weights else (stage,))):
         if not chain[needed].exists():
-            task = "".join(part.capitalize() for part in needed.split("_"))
-            raise ValueError(f"{name} has no {needed} yet; run: luigi --module tasks {task} --experiment {name}")
+            raise ValueError(f"{name} has no {needed} yet; run: {to_make(needed)}")
     device = Engine().torch_device()
     owner = chain if weights or stage != "first_round" else chain.owner(stage)
     model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
     table = read_table(chain["hard_negatives"].opened() / "table")
-    found = measure_drift(model, open_pairs(owner, "train"), table, device, anchors=anchors, depth=depth)
+    with show_progress("searching") as report:
+        found = measure_drift(
+            model,
+            open_pairs(owner, "train"),
+            table,
+            device,
+            anchors=anchors,
+            depth=depth,
+            progress=lambda direction, done, total: report(done, total, f"candidates, {direction}"),
+        )
     if as_json:
         echo_json({direction: asdict(one) for direction, one in found.items()})
         return
@@ -153,13 +181,14 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
         shares = ("-" if share is None else f"{share:.2%}" for share in (one.above_positive, one.above_positive_then))
         figures = (f"{between.overlap:.4f}", f"{between.rank_biased_overlap:.4f}", *shares)
         rows.add_row(direction, str(one.anchors), str(between.depth), *figures)
-    Console().print(rows)
+    Console().print_table(rows)
     _show_most_changed({direction: one.lists for direction, one in found.items()})
 
 
 def _show_most_changed(found: Mapping[str, Difference]) -> None:
     for direction, one in found.items():
-        changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed)
+        changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed if overlap < 1)
+        changed = changed or "none, all lists hold the same"
         Console().print(f"{direction}, least in common: {changed}", soft_wrap=True)
 
 
@@ -176,38 +205,59 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @_rule_options
-@click.option("--texts", type=PATH, help="The captions, one a line.")
-@click.option("--images", help="The images' vectors, as for `aoq mine`.")
-@click.option("--captions", help="The captions' vectors.")
+@texts
+@click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
+@click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
 @normalise
+@as_json
+@roots
 def screen(
-    table: Path,
+    table: Looked,
     output: Path,
     texts: Path | None,
     images: str | None,
     captions: str | None,
     normalise: bool,
+    as_json: bool,
     **rules: Any,
 ) -> None:
-    """Judge a table's negatives by rules.
+    """Flag suspected false negatives.
 
-    What the rules say of the table in the folder TABLE is written to the folder OUTPUT. The table stays as it is:
-    OUTPUT is a view of it, with flags and a suspicion for every negative, which `aoq stats`, `aoq inspect` and
-    `aoq export` take as --view. Experiments have a section [screen] instead, with the same rules.
+    TABLE is an experiment or a table's folder. What the rules say of it is written to the folder OUTPUT; give at least
+    one, such as --mutual-rank 5. The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every
+    negative, which `aoq stats`, `aoq inspect` and `aoq export` take as --view. An experiment's texts and teacher's
+    vectors are used where a rule needs them. For its training an experiment has a section [screen], with the same
+    rules.
     """
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole
 
+    if all(given is None or given is False for given in rules.values()):
+        listed = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
+        raise ValueError(f"no rule is given; give at least one of {listed}, such as --mutual-rank 5.")
     with made_whole(output) as made:
         vectors = open_sides(images, captions, made.parent, normalise=normalise)
-        lines = None if texts is None else read_lines(texts)
-        view = read_table(table).screen(texts=lines, **vectors, **rules).view
+        vectors = {**_own_vectors(table, rules), **vectors}
+        view = read_table(table.folder).screen(texts=texts_of(texts, table.split()), **vectors, **rules).view
         write_view(view, made)
+    if as_json:
+        echo_json({"view": str(output), **view.manifest["directions"]})
+        return
     _show_counts(view)
+    echo(output)
+    echo_next(*(typed("aoq", *words, "--view", str(output)) for words in (("stats", table.asked),)))
+
+
+def _own_vectors(table: Looked, rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The vectors of an experiment's teacher, where a rule asks for vectors."""
+    if table.chain is None or not any(rules[rule] for rule in OF_VECTORS):
+        return {}
+    store = teachers_vectors(table.chain)
+    return {} if store is None else {"images": store.images, "captions": store.captions}
 
 
 def _show_counts(view: View) -> None:
@@ -221,4 +271,4 @@ def _show_counts(view: View) -> None:
             rows.add_row(rule, str(counts["meets"][rule]), str(taken), str(left))
         console, judged = Console(), f", {counts['judged']} negatives are judged" if "judged" in counts else ""
         console.print(styled((direction, "bold"), f": {counts['empty']} lists are left with none{judged}"))
-        console.print(rows)
+        console.print_table(rows)

@@ -8,23 +8,24 @@ from pathlib import Path
 import click
 
 from aoq.pipeline.cli.ids import read_ids
-from aoq.pipeline.cli.options import COUNT, PATH, image_ids, with_default
-from aoq.pipeline.cli.output import echo
-from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
+from aoq.pipeline.cli.naming import typed
+from aoq.pipeline.cli.options import COUNT, PATH, image_ids, roots, texts, with_default
+from aoq.pipeline.cli.output import counted, echo, echo_next
 
 
 @click.command("to-judge")
-@click.argument("table", type=PATH)
+@takes_tables("table")
 @click.argument("output", type=PATH)
 @with_default("--top", default=10, type=COUNT, help="Ask about this many of each list.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
 @click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
 @with_default("--split", default="train", help="Which of its splits.")
-@click.option("--texts", type=PATH, help="The captions, one a line.")
+@texts
 @image_ids
+@roots
 def to_judge(
-    table: Path,
+    table: Looked,
     output: Path,
     top: int,
     view: Path | None,
@@ -35,10 +36,11 @@ def to_judge(
 ) -> None:
     """Write pairs for a judge to fill in.
 
-    Pairs of the negative table in the folder TABLE, each once, go to the new file OUTPUT (.csv, .tsv, .jsonl or
-    .parquet): image_id and caption_id, rows of the data, and similarity, the teacher's score; with --data, or --texts
-    and --image-ids, image and caption as well, and without these the ids that are kept beside the table. Both rows of a
-    pair of one set go by --texts, or by ids. Add a column probability, from 0 to 1, that they match, and then:
+    TABLE is an experiment or a table's folder. Its pairs, each once, go to the new file OUTPUT (.csv, .tsv, .jsonl or
+    .parquet): image_id and caption_id, rows of the data, and similarity, the teacher's score; of an experiment, or with
+    --data, or --texts and --image-ids, image and caption as well, and without these the ids that are kept beside the
+    table. Both rows of a pair of one set go by --texts, or by ids. Add a column probability, from 0 to 1, that they
+    match, and then:
 
     \b
     aoq screen TABLE VIEW --judgements OUTPUT
@@ -53,14 +55,13 @@ def to_judge(
     if data is not None and (texts or image_ids):
         raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
     check_format(output)
-    captions: Sequence[str] | None = None if texts is None else read_lines(texts)
-    ids: Sequence[str] | None = None if image_ids is None else read_ids(image_ids)
-    read = read_table(table)
+    read = read_table(table.folder)
     if read.is_one_set and (data is not None or (texts and image_ids)):
         raise click.UsageError("the table is of one set, whose rows go by --texts or by --image-ids; give one of these")
-    if data is not None:
-        opened = open_split(data, split)
-        captions, ids = opened.captions, opened.ids
+    opened = table.captioned(data, split)
+    captions = texts_of(texts, opened)
+    ids: Sequence[str] | None = None if opened is None else opened.ids
+    ids = ids if image_ids is None else read_ids(image_ids)
     for what, given, count in (("captions", captions, len(read.t2i)), ("image ids", ids, len(read.i2t))):
         if given is not None and len(given) != count:
             raise ValueError(f"{len(given)} {what} are given, and the table is of {count}; give one each.")
@@ -72,4 +73,5 @@ def to_judge(
         else:
             images, captions = ids or read.ids.get("images"), captions or read.ids.get("captions")
         write_pairs(made, pairs, images=images, captions=captions)
-    echo(f"{output}: {len(pairs)} pairs")
+    echo(f"{output}: {counted(len(pairs), 'pair')}")
+    echo_next(typed("aoq", "screen", table.asked, "VIEW", "--judgements", str(output)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.vectors import check_vectors, open_vectors
+from aoq.pipeline.search.vectors import check_vectors, open_cosine_vectors, open_vectors
 from aoq.pipeline.tables.pair_files import Known, read_pairs
 from aoq.pipeline.tables.rows import rows_by_id
 
@@ -41,14 +42,21 @@ def given_ids(options: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def open_problem(
     copies: Mapping[str, str], folder: Path, options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]
-) -> Problem:
+) -> tuple[Problem, list[str]]:
     """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`.
 
-    Without captions the images are one set. `ids` are those that --pairs may name rows by.
+    Without captions the images are one set. `ids` are those that --pairs may name rows by. The sides whose vectors were
+    divided by their norms are named.
     """
-    images, *others = (
-        open_vectors(copies[side], folder / f"{side}.npy", normalise=options["normalise"]) for side in copies
-    )
+    opened, normalised = {}, []
+    for name, given in copies.items():
+        copy, was_divided = folder / f"{name}.npy", bool(options["normalise"])
+        if options["metric"] == "cosine" and not was_divided:
+            opened[name], was_divided = open_cosine_vectors(given, copy)
+        else:
+            opened[name] = open_vectors(given, copy, normalise=was_divided)
+        normalised += [name] * was_divided
+    images, *others = opened.values()
     one_set = not others
     captions = images if one_set else others[0]
     sides = [
@@ -63,7 +71,10 @@ def open_problem(
     else:
         pairs = read_pairs(options["pairs"], sides[0], sides[0] if one_set else sides[1], options["min_grade"])
     depths = options["h_captions"], 0 if one_set else options["h_images"]
-    return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set)
+    try:
+        return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set), normalised
+    except ValueError as error:  # which names depths as experiments do
+        raise ValueError(re.sub(r"\bh_(captions|images)\b", r"--h-\1", str(error))) from None
 
 
 def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np.ndarray, " captions"]:
@@ -78,13 +89,17 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
 
 
 def open_sides(
-    images: str | None, captions: str | None, scratch: Path, *, normalise: bool
+    images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str]
 ) -> dict[str, Float32[np.ndarray, "_ D"]]:
-    """The vectors of `images` and of `captions` that are given, all finite and of one dimension."""
+    """The vectors of `images` and of `captions` that are given, all finite and of one dimension.
+
+    `normalise` names sides that are divided by their norms, or says it of both.
+    """
     opened = {}
     for side, given in (("images", images), ("captions", captions)):
         if given is not None:
-            opened[side] = open_vectors(given, scratch / f"{side}.npy", normalise=normalise)
+            divides = normalise if isinstance(normalise, bool) else side in normalise
+            opened[side] = open_vectors(given, scratch / f"{side}.npy", normalise=divides)
             check_vectors(opened[side], given, unit=False)
     sizes = [vectors.shape[1] for vectors in opened.values()]
     if len({*sizes}) > 1:

@@ -13,6 +13,7 @@ import aoq
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.section import NamedSection
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
+from aoq.pipeline.near_names import did_you_mean
 from aoq.pipeline.reading import parse_toml, read_toml
 
 CONFIGS = (Path("configs"), Path(aoq.__file__).parent / "configs")
@@ -57,7 +58,10 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
     if path is None and name.endswith(".toml"):
         raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
     if path is None:
-        raise ValueError(f"unknown {what} {name!r}; known are {names_in(folders)}, or give the path of a .toml file.")
+        known = names_in(folders)
+        if question := did_you_mean(name, known):
+            raise ValueError(f"unknown {what} {name!r}; {question} `aoq list` shows all.")
+        raise ValueError(f"unknown {what} {name!r}; known are {known}, or give the path of a .toml file.")
     return path, read_toml(path)
 
 

@@ -130,7 +130,10 @@ def split_paths(folder: Path, split: str) -> dict[str, Path]:
     paths = present_files(folder, split)
     missing = [f"{split}_{suffix}" for suffix in REQUIRED if suffix not in paths]
     if missing and not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder; is the data root right?")
+        raise FileNotFoundError(
+            f"{folder}: there is no such folder; check its name. An experiment's lies below --data-root "
+            "([paths] data_root in luigi.cfg)."
+        )
     if missing:
         found = sorted(path.name for path in folder.iterdir())
         listed = ", ".join(found[:20]) + (", ..." if len(found) > 20 else "")

@@ -45,10 +45,10 @@ class Picture(NamedTuple):
 
 
 class Thumbnails:
-    """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
+    """Pictures of a split's images: `thumbs/<id>` beside it or in `thumbs`, drawn for the demo world, or none."""
 
-    def __init__(self, folder: Path, split: Split) -> None:
-        self._folder, self._split = folder.absolute(), split
+    def __init__(self, folder: Path, split: Split, thumbs: Path | None = None) -> None:
+        self._thumbs, self._split = (thumbs or folder / "thumbs").absolute(), split
         self._refused: set[str] = set()
         is_generated = labels_path(folder, split.name).exists()
         self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
@@ -60,7 +60,7 @@ class Thumbnails:
 
     def read(self, image: int) -> Picture | None:
         """Read the picture as a file; the first one refused for a reason is named in the log."""
-        thumbs = self._folder / "thumbs"
+        thumbs = self._thumbs
         path = Path(os.path.normpath(thumbs / self._split.ids[image]))
         try:
             if not path.is_relative_to(thumbs) or not path.is_file():  # ids are data, and could be any path

@@ -5,8 +5,9 @@ AOQ assumes that there is none. `refresh` makes outdated lists again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,8 +44,12 @@ def measure_drift(
     anchors: int,
     depth: int | None = None,
     seed: int = 0,
+    progress: Callable[[Direction, int, int], None] = lambda direction, done, total: None,
 ) -> dict[Direction, Drift]:
-    """Search `anchors` of each direction in full with the model, and compare its lists with the table's."""
+    """Search `anchors` of each direction in full with the model, and compare its lists with the table's.
+
+    `progress` is called with the number of a direction's candidates that are scored, and of all.
+    """
     model.eval()
     found = {}
     for direction in DIRECTIONS:
@@ -54,7 +59,8 @@ def measure_drift(
             raise ValueError(f"a depth of {cut} is asked for, and the {direction} lists go to {lists.h}.")
         rows = np.sort(np.random.default_rng(seed).choice(len(lists), min(anchors, len(lists)), replace=False))
         then = lists[rows].head(cut)
-        own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids)
+        scored = partial(progress, direction)
+        own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids, scored)
         between = difference(then.negative_ids, own.negative_ids, rows=rows)
         found[direction] = Drift(len(rows), between, share_above_positive(theirs), share_above_positive(then))
     return found
@@ -68,11 +74,13 @@ def _search(
     direction: Direction,
     anchors: Int64[np.ndarray, " anchors"],
     listed: np.ndarray,
+    progress: Callable[[int, int], None],
 ) -> tuple[NegativeLists, NegativeLists]:
     """Score the anchors' lists with the model: its own best, and those of the table."""
     shape = listed.shape
     ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
     lowest, theirs = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
+    done, total = 0, pairs.split.caption_count if direction == "i2t" else pairs.split.image_count
     for candidates, tile, is_positive in _tiles(model, pairs, device, direction, anchors):
         lowest = np.minimum(lowest, np.where(is_positive, tile, np.inf).min(axis=1))
         place = np.searchsorted(candidates, listed).clip(max=len(candidates) - 1)
@@ -82,6 +90,8 @@ def _search(
         ids = np.concatenate([ids, tile_ids], axis=1)
         scores = np.concatenate([scores, np.where(is_positive, np.float32(-np.inf), tile)], axis=1)
         ids, scores = (column[:, : shape[1]] for column in in_table_order(ids, scores))
+        done += len(candidates)
+        progress(done, total)
     lowest[np.isinf(lowest)] = np.nan
     return NegativeLists(ids, scores, lowest), NegativeLists(listed, theirs, lowest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,7 @@ from aoq.pipeline.search.units import Backend
 from aoq.pipeline.search.vectors import check_vectors
 
 LOOKING, WRITING = "looking the vectors through", "writing the table"
+PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 WARM_UP = 64
 """Rows of either side that are mined before the clock starts, because code is compiled then."""
@@ -43,17 +44,26 @@ class Estimate:
     table_bytes: int
 
 
-def estimate(problem: Problem, search: str, vectors: Vectors | None = None) -> Estimate:
+def estimate(
+    problem: Problem,
+    search: str,
+    vectors: Vectors | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
-    `vectors` replace those of a problem that has none yet (`unknown_vectors`).
+    `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` is called with the number of
+    pieces that are mined, and of all: a small one to warm up, and the one that is timed.
     """
     backend, why = fastest() if search == "auto" else (choose_backend(search), "as asked")
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
     piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest()[0]
+    progress(0, PIECES)
     _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
+    progress(1, PIECES)
     seconds, table_bytes = _mine(piece, timed)
+    progress(PIECES, PIECES)
     seconds = {LOOKING: _reading_seconds(images, captions), **seconds}
     costs, measured = _costs(problem, backend), _costs(piece, backend)
     return Estimate(

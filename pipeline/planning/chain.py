@@ -12,6 +12,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
+from aoq.pipeline.near_names import did_you_mean
 
 LONGEST_NAME = 200
 """Characters in a folder's name; file systems allow 255 bytes."""
@@ -45,12 +46,19 @@ class Chain:
 
     def owner(self, stage: str) -> Chain:
         """Chain that has the stage: this one, or its teacher's if the table comes from a teacher."""
-        if stage in self.stages:
-            return self
-        if self.teacher is None:
-            what = "ensemble" if self.is_ensemble else "experiment"
-            raise ValueError(f"{what} {self.experiment.name!r} has stages {list(self.stages)}, not {stage!r}.")
-        return self.teacher.owner(stage)
+        owner: Chain | None = self
+        while owner is not None and stage not in owner.stages:
+            owner = owner.teacher
+        if owner is None:
+            what, known = "ensemble" if self.is_ensemble else "experiment", list(self._reached())
+            question = did_you_mean(stage, known)
+            said = f"{what} {self.experiment.name!r} has stages {known}, not {stage!r}"
+            raise ValueError(f"{said}; {question}" if question else f"{said}.")
+        return owner
+
+    def _reached(self) -> Mapping[str, Artifact]:
+        """Its stages after those of its teacher that it has not itself."""
+        return self.stages if self.teacher is None else {**self.teacher._reached(), **self.stages}
 
     def found(self, stage: str) -> Artifact | None:
         """Artefact of the stage, of this chain or its teacher's, if there is such a stage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from jaxtyping import Float32
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.problem import BLOCK, blocks
 from aoq.pipeline.search.vector_files import Blocks, Given
+
+logger = logging.getLogger(__name__)
 
 UNIT = 1e-3
 """Largest deviation of a unit vector's norm from 1."""
@@ -31,6 +34,26 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarr
             return mapped
     _write(copy, given, count, dimensions, parts, normalise)
     return open_array(copy, "c")
+
+
+def open_cosine_vectors(given: str, copy: Path) -> tuple[Float32[np.ndarray, "items D"], bool]:
+    """The matrix, divided by the norms unless all are of norm 1 already; and whether it was divided."""
+    found = open_vectors(given, copy, normalise=False)
+    if _are_unit(found):
+        return found, False
+    logger.info("%s: not all vectors are of norm 1; they are divided by their norms", given)
+    return open_vectors(given, copy, normalise=True), True
+
+
+def _are_unit(vectors: Float32[np.ndarray, "items D"]) -> bool:
+    """Whether all are of norm 1, or one is not finite, which `check_vectors` names."""
+    for start, stop in blocks(len(vectors), BLOCK):
+        norms = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
+        if not np.isfinite(norms).all():
+            return True
+        if (np.abs(norms - 1) > UNIT).any():
+            return False
+    return True
 
 
 def check_vectors(vectors: Float32[np.ndarray, "items D"], given: str, *, unit: bool) -> None:

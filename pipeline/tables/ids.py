@@ -22,6 +22,7 @@ from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.tables.files import MANIFEST, REMEDY, count_rows, directions_of, read_manifest
+from aoq.pipeline.tables.readme import write_table_readme
 from aoq.pipeline.tables.rows import rows_by_id
 
 NOUNS = {"images": "image", "captions": "caption"}
@@ -62,6 +63,7 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
     hashes = {side: _sha256(names) for side, names in ids.items()}
     manifest["ids"] = {**manifest.get("ids", {}), **hashes}
     write_atomically(table / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    write_table_readme(table)
 
 
 def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:

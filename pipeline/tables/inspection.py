@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.files import said_of
+from aoq.pipeline.tables.own_rows import Rows
 from aoq.pipeline.tables.screens.rules import bit, rules_of
 from aoq.pipeline.tables.screens.view import Judged, View
 from aoq.pipeline.tables.table import NegativeTable
@@ -30,6 +30,8 @@ class Positive:
     """None if the teacher's embeddings are gone; the table itself keeps only the lowest positive score."""
     rank: int | None
     """1 + the negatives at least as similar; None if it lies beyond the list."""
+    caption_id: str = ""
+    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Negative:
     """Rules of the view that it meets."""
     suspicion: float
     """Suspicion of the view, from 0 to 1."""
+    caption_id: str = ""
+    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Inspection:
     """None if the table has no scores of positives."""
     positives: list[Positive]
     negatives: list[Negative]
+    caption_id: str = ""
+    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,11 @@ class AnchorList:
     judged: Judged | None
     members: Sequence[str]
     """Members of a fused table; bit m of the list's `sources` stands for member m."""
+    named: Sequence[str] = ()
+    """Ids of the captions, if they have some."""
+
+    def caption_id(self, caption: int) -> str:
+        return self.named[caption] if self.named else ""
 
     @property
     def negative_ids(self) -> Int32[np.ndarray, " h"]:
@@ -82,22 +93,23 @@ class AnchorList:
 
 def inspect_anchor(
     table: NegativeTable,
-    split: Split,
+    split: Rows,
     direction: Direction,
     anchor: int,
     top: int,
     store: EmbeddingStore | None,
     view: View | None = None,
     only: str = "",
+    named: Sequence[str] = (),
 ) -> Inspection:
     """Show the first `top` negatives of an image (i2t) or a caption (t2i), judged by the view if there is one.
 
-    `only` is a rule that they must meet, or "left": those without flags.
+    `only` is a rule that they must meet, or "left": those without flags; `named` are the captions' ids.
     """
     row = slice(anchor, anchor + 1)
     judged = None if view is None else view[direction][row]
     members = said_of(table.manifest, direction).get("sources", ())
-    listed = AnchorList(direction, anchor, table[direction][row], judged, members)
+    listed = AnchorList(direction, anchor, table[direction][row], judged, members, named)
     chosen = listed.negative_ids >= 0
     if only and judged is not None:
         chosen &= judged.flags[0] == 0 if only == "left" else judged.flags[0] & bit(only) > 0
@@ -105,7 +117,7 @@ def inspect_anchor(
 
 
 def inspect_list(
-    listed: AnchorList, split: Split, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
+    listed: AnchorList, split: Rows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
 ) -> Inspection:
     """Show the negatives at these places of the list, and the anchor's positives."""
     direction, anchor = listed.direction, listed.anchor
@@ -115,16 +127,21 @@ def inspect_list(
     return Inspection(
         direction,
         anchor,
-        split.ids[image],
+        _image_id(split, image),
         split.captions[anchor] if direction == "t2i" else "",
         listed.lists.h,
         None if np.isnan(positive_score := float(listed.lists.positive_score[0])) else positive_score,
         _positives(positives, listed, split, store),
         [_negative(listed, split, place, ours) for place in places.tolist()],
+        listed.caption_id(anchor) if direction == "t2i" else "",
     )
 
 
-def _negative(listed: AnchorList, split: Split, place: int, ours: Sequence[Sequence[str]]) -> Negative:
+def _image_id(rows: Rows, image: int) -> str:
+    return rows.ids[image] if image >= 0 else ""
+
+
+def _negative(listed: AnchorList, split: Rows, place: int, ours: Sequence[Sequence[str]]) -> Negative:
     lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
     row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
     texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
@@ -132,18 +149,19 @@ def _negative(listed: AnchorList, split: Split, place: int, ours: Sequence[Seque
     return Negative(
         place + 1,
         row,
-        split.ids[split.image_of[row] if is_caption else row],
-        texts[0],
+        _image_id(split, int(split.image_of[row]) if is_caption else row),
+        texts[0] if texts else "",
         score,
         score >= float(lists.positive_score[0]),
         _duplicate([tokenise(text) for text in texts], ours),
         [name for bit, name in enumerate(listed.members) if bits >> bit & 1],
         () if judged is None else rules_of(int(judged.flags[0, place])),
         0.0 if judged is None else round(float(judged.suspicion[0, place]), 4),
+        listed.caption_id(row) if is_caption else "",
     )
 
 
-def _positives(rows: np.ndarray, listed: AnchorList, split: Split, store: EmbeddingStore | None) -> list[Positive]:
+def _positives(rows: np.ndarray, listed: AnchorList, split: Rows, store: EmbeddingStore | None) -> list[Positive]:
     is_image, positives = listed.direction == "i2t", []
     scores: Sequence[float | None] = [None] * len(rows)
     if store is not None:
@@ -153,12 +171,14 @@ def _positives(rows: np.ndarray, listed: AnchorList, split: Split, store: Embedd
     for row, score in zip(rows.tolist(), scores, strict=True):
         before = listed.lists.h if score is None else int((listed.lists.scores >= score).sum())
         text = split.captions[row] if is_image else split.ids[row]
-        positives.append(Positive(row, text, score, before + 1 if before < listed.lists.h else None))
+        rank, named = before + 1 if before < listed.lists.h else None, listed.caption_id(row) if is_image else ""
+        positives.append(Positive(row, text, score, rank, named))
     return positives
 
 
 def _duplicate(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> str:
     """Compare captions: "same text", or "near-duplicate" where 4 of 5 words are in common; else empty."""
+    theirs, ours = ([words for words in side if words] for side in (theirs, ours))  # texts that were given
     if any(words in ours for words in theirs):
         return "same text"
     pairs = [(set(words), set(own)) for words in theirs for own in ours]

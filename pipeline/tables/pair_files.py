@@ -96,7 +96,9 @@ def _judgements(path: Path, *_: bool) -> Columns:
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if len(fields) != 4:
-            raise ValueError(f"{path}:{number}: {len(fields)} fields where judgements have 4: query 0 document grade.")
+            said = f"{path}:{number}: {len(fields)} fields where judgements have 4: query 0 document grade."
+            are_ids = " Ids, one a line, go by --image-ids and --caption-ids; --pairs says who belongs to whom."
+            raise ValueError(said + are_ids * (len(fields) == 1))
         if not _is_number(fields[3]):
             raise ValueError(f"{path}:{number}: the grade {fields[3]!r} is not a number.")
         queries.append(fields[0])

@@ -106,6 +106,21 @@ def compare(
     return differences
 
 
+def data_differ(one: NegativeTable, other: NegativeTable) -> str:
+    """Why two tables seem to be of different data; empty where nothing tells.
+
+    Ids tell where both have some. Else different fingerprints may be two programs' names for the same data, so that the
+    true pairs must differ as well.
+    """
+    for side in one.ids.keys() & other.ids.keys():
+        if list(one.ids[side]) != list(other.ids[side]):
+            return f"the tables have other ids of {side}"
+    if one.manifest.get("dataset") == other.manifest.get("dataset") or one.positives is None or other.positives is None:
+        return ""
+    are_alike = np.array_equal(np.unique(one.positives, axis=0), np.unique(other.positives, axis=0))
+    return "" if are_alike else "the tables have other true pairs and other fingerprints of their data"
+
+
 def difference(
     one: Int32[np.ndarray, "anchors depth"],
     other: Int32[np.ndarray, "anchors depth"],

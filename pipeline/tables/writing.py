@@ -17,6 +17,7 @@ from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
 from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.readme import write_table_readme
 
 GROUP_ROWS = 4096
 
@@ -82,7 +83,10 @@ def write_table(
     *,
     write: Callable[[Path, Mapping[str, Any], Any], dict[str, Any]] = write_lists,
 ) -> dict[str, Any]:
-    """Write the files, the manifest last, and return it; `write` writes a direction's file and returns its figures."""
+    """Write the files, the manifest and a README last, and return the manifest.
+
+    `write` writes a direction's file and returns its figures.
+    """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
     header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
@@ -92,6 +96,7 @@ def write_table(
         figures = write(output / f"{direction}.parquet", {**header, **about}, lists)
         manifest["directions"][direction] = {**about, **figures}
     write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    write_table_readme(output)
     return manifest
 
 

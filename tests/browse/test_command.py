@@ -78,11 +78,9 @@ def test_a_busy_port_is_said(world, places):
 
 def test_what_has_nothing_to_show_names_the_command(world, places):
     name = world / "one.toml"
-    assert f"run: luigi --module tasks HardNegatives --experiment {name} --override seed=2" in refused(
-        f"{name}@seed=2", *places
-    )
+    assert f"run: aoq run {name}@seed=2 --round hard_negatives" in refused(f"{name}@seed=2", *places)
     (world / "both.toml").write_text(f'[ensemble]\nmembers = ["{name}", "{name}@seed=1"]\n')
-    assert "luigi --module tasks Evaluation --experiment" in refused(world / "both.toml", *places)
+    assert f"run: aoq evaluate {world / 'both.toml'}" in refused(world / "both.toml", *places)
 
 
 def test_tables_of_other_data_are_refused(world, places):

@@ -105,7 +105,7 @@ def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
         (("table", "out", "--batch-size", 8, "--ranks", "3"), 2, "'3' is not START:STOP, such as 30:130"),
         (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin behind the table's 12 of i2t"),
         (("table", "table", "--batch-size", 8), 1, "table is there already"),
-        (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --captions"),
+        (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --texts"),
         (("nowhere", "out", "--batch-size", 8), 1, "nowhere"),
     ],
 )

@@ -52,7 +52,7 @@ def mined(tmp_path_factory):
         assert done.exit_code == 0, done.output
         done = aoq("mine", "item.npy", "set", *TWIN, *DEPTHS[:2])
         assert done.exit_code == 0, done.output
-        assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\n"
+        assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\nset\n"
     return folder
 
 
@@ -97,6 +97,7 @@ def test_one_set_equals_its_definition(files):
     table, items = read_table("set"), np.load("item.npy")
     assert audit(Path("set")) == []
     assert sorted(path.name for path in Path("set").iterdir()) == [
+        "README.md",
         "i2t.certificates.parquet",
         "i2t.parquet",
         "items.parquet",
@@ -383,7 +384,7 @@ def test_every_command_takes_the_table(files, table):
             ("query.npy", "document.npy", "out", *CORPUS, "--min-grade", 9),
             "no pair has a grade of at least 9, the highest",
         ),
-        (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower h_captions to at most 37"),
+        (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower --h-captions to at most 37"),
         (
             ("query.npy", "document.npy", "out", *CORPUS, "--caption-ids", "document_ids.parquet"),
             "names no column of ids; those of texts or whole numbers are ['id']: document_ids.parquet::NAME",

@@ -49,7 +49,7 @@ PICTURES = (*NAMES, "--image-root", "pictures")
 def test_a_row_of_both_directions(run, files):
     shown = run("export", "table", "i2t", "--format", "triplet", "--direction", "i2t", *PICTURES)
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout == f"i2t: {IMAGES * EACH * 6} rows\n"
+    assert shown.stdout == f"i2t: {IMAGES * EACH * 6} rows\ni2t: i2t/README.md has the lines that load it\n"
     row = pq.read_table("i2t/train.parquet").to_pylist()[6]
     best = read_table(Path("table")).i2t.negative_ids[0, 0]
     picture = str(files / "pictures" / "0.jpg")
@@ -144,7 +144,10 @@ def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
 
 
 def test_official_lists_there_and_back_are_the_same_table(run, files):
-    assert run("export", "table", "f30k", "--format", "aoq").stdout == "i2t: 15 rows\nt2i: 30 rows\n"
+    assert (
+        run("export", "table", "f30k", "--format", "aoq").stdout
+        == "i2t: 15 rows\nt2i: 30 rows\nf30k: f30k/README.md has the lines that load it\n"
+    )
     lists = ("import-table", "f30k/i2t_f30k.npy")
     assert run(*lists, "back", "--per-image", EACH, *VECTORS, "--normalise").exit_code == 0
     hashes = [
@@ -180,8 +183,8 @@ def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
     (files / "t2i.trec").write_text("5 Q0 0 1 0.5 x\n")
     shown = run("import-table", "i2t.trec", "back", "--per-image", 2)
     assert shown.stdout == (
-        "i2t: 3 lists of 2, the source's scores; 1 own positives are left out; 1 anchors have no negative\n"
-        "t2i: 6 lists of 1, the source's scores; 5 anchors have no negative\n"
+        "i2t: 3 lists of 2, the source's scores; left out: 1 own positive; without a negative: 1 anchor\n"
+        "t2i: 6 lists of 1, the source's scores; without a negative: 5 anchors\n"
     )
     assert read_table(files / "back").i2t.negative_ids.tolist() == [[5, -1], [-1, -1], [1, -1]]
     assert audit(files / "back") == []
@@ -258,7 +261,7 @@ def test_arrays_that_are_no_lists_are_refused(run, array, message):
             ("--format", "n-tuple", "--direction", "t2i", "--num-negatives", 5, *TEXTS),
             "5 negatives are asked for, and the t2i lists of table have 4; ask for at most 4, or mine with --h-images",
         ),
-        (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --captions and --image-ids"),
+        (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --texts and --image-ids"),
     ],
 )
 def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message):

@@ -124,7 +124,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: no rule is set; set at least one of ['range_min'"),
+        ([], "error: no rule is given; give at least one of --range-min, "),
         (["--near-text", 0.5], "the rule near_text needs the captions' texts (--texts)"),
         (["--near-text", 1.5], "near_text: Input should be less than or equal to 1"),
         (["--near-text", 0.5, "--texts", "short.txt"], "2 texts are given, and the table is of 300 captions"),
@@ -138,7 +138,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         (["--judgements", "none.csv"], "none.csv does not exist"),
         (["--judgements", "far.csv"], "far.csv: pair 0 has caption 300, and there are captions 0 to 299"),
         (["--mutual-rank", 3, "--judged-match", 0.5], "['judged_match'] say how `judgements` are read"),
-        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--images)"),
+        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--image-vectors)"),
         (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
         (
             ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],

@@ -65,7 +65,7 @@ def test_drift_of_the_teacher_itself_is_none(aoq, mined):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "has no second_round yet; run: luigi --module tasks SecondRound"),
+        ([], f"has no second_round yet; run: aoq run {TINY} --artifact-root "),
         (["--of", "first_round", "--depth", 9], "a depth of 9 is asked for, and the t2i lists go to 8"),
         (["--weights", "none.safetensors"], "none.safetensors"),
     ],

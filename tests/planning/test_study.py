@@ -165,7 +165,7 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "1 of 4 trainings are there" in result.stdout
     assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1; the rest:" in result.stdout
-    assert f"luigi --module tasks Ablation --study {file} --artifact-root {tmp_path}\n" in result.stdout
+    assert f"aoq study {file} --artifact-root {tmp_path}\n" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
     shutil.rmtree(plan.cells[0].chain["second_round"].path)

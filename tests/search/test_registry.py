@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -92,9 +93,8 @@ def test_an_approximate_one_is_known_as_such(toy, tmp_path, monkeypatch):
 
 
 def test_help_errors_and_estimates_know_it(toy, problem):
-    said = " ".join(CliRunner().invoke(main, ["mine", "--help"]).stdout.split()).replace("- ", "-")
-    for name, backend in BACKENDS.items():
-        assert f"{name}: {backend.about}." in said
+    said = json.loads(CliRunner().invoke(main, ["list", "searches", "--json"]).stdout)["searches"][1:]
+    assert said == [{"search": name, "about": backend.about} for name, backend in BACKENDS.items()]
     with pytest.raises(ValueError, match=r"known are auto, onepass, faiss-flat, .* and everything"):
         choose_backend("best")
     found = estimate(problem, "everything")

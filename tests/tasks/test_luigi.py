@@ -262,7 +262,7 @@ def test_mistakes_end_with_a_clear_line_and_a_code(luigi, arguments, message):
 def test_an_unknown_experiment_and_missing_data(luigi, tmp_path):
     failed = luigi("SecondRound", experiment="demmo")
     assert failed.returncode != 0
-    assert "known are" in failed.stderr
+    assert "unknown experiment 'demmo'; did you mean 'demo'?" in failed.stderr
     failed = luigi("SecondRound", "--data-root", str(tmp_path), experiment="f30k_vsrn")
     assert failed.returncode != 0
     assert "f30k_precomp" in failed.stderr
@@ -273,6 +273,13 @@ def test_parameter_names_do_not_clash_with_luigis():
         names = set(task.get_param_names(include_significant=True))
         core = {name for name, _ in luigi_package.interface.core.get_params()}
         assert not names & {*core, "module", "help", "h", "workers", "lock", "version"}
+
+
+def test_help_describes_each_option_once(luigi):
+    shown = luigi("SecondRound", "--help", experiment="demo").stdout
+    for name in ("experiment", "override", "data-root", "artifact-root"):
+        assert shown.count(f"\n  --{name} ") == 1
+    assert "--SecondRound-" not in shown
 
 
 def test_every_task_has_its_producer():

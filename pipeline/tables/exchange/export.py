@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,13 @@ def export_table(
     scores: bool = False,
     vectors: Matrices | None = None,
     view: View | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> dict[Direction, Written]:
     """Write the lists of one direction, or both if the format has both, and a README to the new folder `output`.
 
     In one set the lists of both directions are equal, and each item's are written once. `vectors`, from which the table
     was mined, give the scores of positives that the table does not keep. Pairs that `view` flags are left out.
+    `progress` is called with the number of a direction's anchors that are read, of all, and the direction.
     """
     form, manifest = find_format(name), read_manifest(table)
     mined = directions_of(manifest)
@@ -90,7 +92,7 @@ def export_table(
         anchors, candidates = SIDES[one]
         outgoing[one] = Outgoing(
             one,
-            _Lists(table, one, manifest, view),
+            _Lists(table, one, manifest, view, progress),
             names[anchors],
             names[candidates],
             positives_of(one, pairs, len(names[anchors].ids)),
@@ -120,13 +122,15 @@ class _Lists:
     direction: Direction
     manifest: Mapping[str, Any]
     view: View | None
+    progress: Callable[[int, int, str], None]
 
     def __iter__(self) -> Iterator[NegativeLists]:
-        start = 0
+        start, (total, _) = 0, count_lists(self.table / f"{self.direction}.parquet")
         for lists in read_chunks(self.table, self.direction, self.manifest, ROWS):
             flagged = None if self.view is None else self.view[self.direction].flags[start : start + len(lists)]
             yield lists if flagged is None else lists.keep(flagged == 0)
             start += len(lists)
+            self.progress(start, total, self.direction)
 
 
 def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None) -> Said:
@@ -148,12 +152,12 @@ def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None
 def require_stand_ins(name: str, form: Format, said: Said, direction: Direction) -> None:
     """Refuse ids that a reader would take for texts, and stand-ins that the format has no place for."""
     images, captions = said.images, said.captions
-    for stand, text, root in ((images, "--image-texts", "--image-root"), (captions, "--captions", "--caption-root")):
+    for stand, text, root in ((images, "--image-texts", "--image-root"), (captions, "--texts", "--caption-root")):
         if stand.pictures is not None and stand.texts is not None:
             what = "an image" if stand is images else "a caption"
             raise ValueError(f"{what} goes as its picture or as a text; give {root} or {text}, not both.")
     if form.has_texts and captions is not images and captions.texts is None and captions.pictures is None:
-        raise ValueError(f"{name} has the captions' texts, and none are given; give --captions FILE or --data FOLDER.")
+        raise ValueError(f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.")
     pictures = [stand for stand in (images, captions) if stand.pictures is not None]
     if pictures and form.images not in ("path", "lookup"):
         why = "has ids alone" if form.images == "id" else "is read as text alone"
@@ -164,7 +168,7 @@ def require_stand_ins(name: str, form: Format, said: Said, direction: Direction)
     if images.texts is not None and (not form.has_texts or form.directions == "joined"):
         raise ValueError(f"{name} has no place for a text of an image; leave out --image-texts.")
     if form.directions == "joined" and captions.pictures is not None:
-        raise ValueError(f"{name} has captions as texts; give --captions FILE in place of --caption-root.")
+        raise ValueError(f"{name} has captions as texts; give --texts FILE in place of --caption-root.")
     if form.has_texts and images.pictures is None and images.texts is None:
         raise ValueError(f"{_would_be_text(name, form)}; give {_remedy(form)}.")
     if said.packed and (form.images != "lookup" or not pictures):

@@ -18,7 +18,6 @@ from string import Template
 from typing import Any
 
 from aoq.pipeline.tables.exchange.outgoing import ROWS
-from aoq.pipeline.tables.exchange.readme import describe_tables
 from aoq.pipeline.tables.files import (
     MANIFEST,
     POSITIVES,
@@ -30,6 +29,7 @@ from aoq.pipeline.tables.files import (
 )
 from aoq.pipeline.tables.ids import id_columns, read_ids, write_ids
 from aoq.pipeline.tables.pairs import TWO_SIDES
+from aoq.pipeline.tables.readme import describe_tables
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.terminal import visible
 
@@ -132,7 +132,7 @@ def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence:
     return CARD.substitute(
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
         pretty=json.dumps(output.name, ensure_ascii=False),
-        tables=describe_tables(output, tables),
+        tables=describe_tables(output, tables, default=directions[0]),
         name=output.name,
         dataset=visible(str(manifest.get("dataset", "unknown"))),
         columns=" | ".join(column.replace("_", " ") for column in COLUMNS),

@@ -7,10 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
-from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.exchange.formats import Format
 from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
+from aoq.pipeline.tables.readme import describe_tables
 
 README = """\
 Hard negatives in the format $name, mined by aoq $version: $rows$pictures.
@@ -50,13 +50,3 @@ def write_readme(
 
 def _front_matter(folder: Path, tables: Mapping[str, str]) -> str:
     return f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
-
-
-def describe_tables(folder: Path, tables: Mapping[str, str]) -> str:
-    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, whatever they hold."""
-    entries = [
-        f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
-        for name, file in tables.items()
-        if (folder / file).is_file()
-    ]
-    return "configs:\n" + "".join(entries)

@@ -36,8 +36,8 @@ class Knowledge:
 
 KNOWN = {
     "texts": "the captions' texts (--texts)",
-    "images": "the images' vectors (--images)",
-    "captions": "the captions' vectors (--captions)",
+    "images": "the images' vectors (--image-vectors)",
+    "captions": "the captions' vectors (--caption-vectors)",
     "matches": "a file of pairs known to match",
     "judgements": "a judge's file of pairs and probabilities",
     "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",

@@ -1,0 +1,151 @@
+"""`aoq run`, `study` and `evaluate`: Luigi's tasks, with its exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aoq.pipeline.cli.naming import EXPERIMENT, ROUND, ROUNDS, STAGES, STUDY, typed, with_override
+from aoq.pipeline.cli.options import COUNT, override, with_default
+from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.settings import configured_path, set_engine
+
+if TYPE_CHECKING:
+    from aoq.tasks.base import MakingTask
+
+
+def _making(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take what all that makes is given: how many tasks at a time, and where and on what they run."""
+    for option in (
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
+        click.option(
+            "--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0 takes all cores."
+        ),
+        with_default("--workers", default=1, type=COUNT, help="Tasks at a time."),
+        click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg."),
+        click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("experiment", type=EXPERIMENT)
+@click.option(
+    "--round",
+    "stage",
+    type=ROUND,
+    metavar="ROUND",
+    help=f"one (the teacher), two (the student), control, or a stage: {', '.join(STAGES)}. "
+    "Default: two, or the last that EXPERIMENT has.",
+)
+@override
+@_making
+def run(
+    experiment: str,
+    stage: str | None,
+    override: str,
+    data_root: str,
+    artifact_root: str,
+    workers: int,
+    **settings: Any,
+) -> None:
+    """Make an experiment, or one stage.
+
+    EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. What it
+    needs and is not there is made first. What is there is kept: a second run has nothing to do.
+
+    Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does, and the exit code is its
+    own: 0 where all is made, 30 where a task failed. An interrupted run goes on where it was.
+    """
+    from aoq.pipeline.planning.planner import plan
+
+    name, override = with_override(experiment, override)
+    roots = {"data_root": data_root, "artifact_root": artifact_root}
+    chain = plan(name, override=override, **{root: configured_path(root, given) for root, given in roots.items()})
+    last = [*chain.stages][-1]
+    asked = ROUNDS.get(stage, stage) if stage else "second_round" if "second_round" in chain.stages else last
+    chain.owner(asked)  # refused here where it has no such stage
+    _make(_task_of(asked)(experiment=name, override=override, **roots), workers, settings)
+    _say_how_to_go_on(experiment, asked, evaluates="evaluation" in chain.stages)
+
+
+@click.command()
+@click.argument("experiment", type=EXPERIMENT)
+@override
+@_making
+def evaluate(experiment: str, override: str, data_root: str, artifact_root: str, workers: int, **settings: Any) -> None:
+    """Evaluate an experiment's student.
+
+    The metrics are those of the split that [evaluation] of EXPERIMENT names, of its second round; of an ensemble,
+    those of its members together. What it needs and is not there is made first, as `aoq run` does.
+    """
+    name, override = with_override(experiment, override)
+    task = _task_of("evaluation")(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root)
+    _make(task, workers, settings)
+    echo_next(typed("aoq", "results", experiment))
+
+
+@click.command()
+@click.argument("study", type=STUDY)
+@_making
+def study(study: str, data_root: str, artifact_root: str, workers: int, **settings: Any) -> None:
+    """Run a study: arms, models, seeds.
+
+    Every arm of STUDY is trained on every model with every seed, and evaluated; then the tables of it all are made.
+    STUDY is a name that `aoq list studies` shows, or a .toml file.
+    """
+    from aoq.tasks import Ablation
+
+    _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), workers, settings)
+    echo_next(typed("aoq", "results", "--study", study))
+
+
+def _task_of(stage: str) -> type[MakingTask]:
+    from aoq.tasks.stages import TASKS
+
+    return TASKS[stage]
+
+
+def _make(task: MakingTask, workers: int, settings: dict[str, Any]) -> None:
+    """Run the task and what it needs; exit with Luigi's code if anything failed."""
+    import luigi
+
+    set_engine(**{name: given for name, given in settings.items() if given is not None})
+    ended = luigi.build([task], workers=workers, detailed_summary=True)
+    if code := _exit_code(ended.status.name):
+        sys.exit(code)
+    task.link()
+    echo(task.artifact.path)
+
+
+def _exit_code(status: str) -> int:
+    """The code of [retcode] in luigi.cfg that `luigi` would end with."""
+    from luigi.retcodes import retcode
+
+    codes: dict[str, int] = {
+        "FAILED": retcode().task_failed,
+        "SCHEDULING_FAILED": retcode().scheduling_error,
+        "FAILED_AND_SCHEDULING_FAILED": max(retcode().task_failed, retcode().scheduling_error),
+        "NOT_RUN": retcode().not_run,
+        "MISSING_EXT": retcode().missing_data,
+    }
+    return codes.get(status, 0)
+
+
+def _say_how_to_go_on(experiment: str, stage: str, *, evaluates: bool) -> None:
+    if stage == "first_round":
+        echo_next(typed("aoq", "run", experiment, "--round", "hard_negatives"))
+    elif stage in ("hard_negatives", "screen"):
+        echo_next(typed("aoq", "inspect", experiment, "--image", "0"))
+    elif stage == "control":
+        echo_next(typed("aoq", "run", experiment))
+    elif stage == "second_round":
+        echo_next(typed("aoq", "run", experiment, "--round", "control"), typed("aoq", "results", experiment))
+    elif stage == "evaluation":
+        echo_next(typed("aoq", "results", experiment))
+    elif evaluates:
+        echo_next(typed("aoq", "run", experiment))

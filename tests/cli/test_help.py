@@ -1,0 +1,102 @@
+"""What `aoq --help` says, how fast, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.cli.commands import GROUPS, NAMES
+from aoq.pipeline.config.load import names_in
+from aoq.pipeline.search.backends import BACKENDS
+
+HEAVY = ("torch", "numba", "faiss", "llvmlite", "scipy", "matplotlib", "flask")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_every_command_stands_in_its_group_uncropped(width):
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=width - 2).stdout  # as click sees a terminal
+    assert max(map(len, shown.splitlines())) <= width
+    for group, listed in GROUPS.items():
+        section = shown.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split(None, 1) for line in section] == [[name, line] for name, line in listed.items()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_line_of_the_list_is_the_commands_own(name):
+    command = main.get_command(click.Context(main), name)
+    assert command.name == name
+    assert command.help.splitlines()[0] == GROUPS[NAMES[name]][name]
+    assert not command.help.splitlines()[1:] or not command.help.splitlines()[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_help_is_wider_than_sixty_columns(name):
+    shown = CliRunner().invoke(main, [name, "--help"], terminal_width=58)
+    assert shown.exit_code == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 60
+
+
+def test_old_names_work_unlisted():
+    plan = main.get_command(click.Context(main), "plan")
+    assert plan.hidden
+    assert CliRunner().invoke(main, ["plan", "--help"]).exit_code == 0
+    assert not main.get_command(click.Context(main), "estimate").hidden
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["statu"], *([name, "--help"] for name in NAMES), ["mine"], ["stats", "--nothing"]]
+)
+def test_help_and_usage_errors_load_nothing_heavy(arguments):
+    code = f"""
+import sys
+from aoq.pipeline.cli import main
+try:
+    main({arguments!r}, prog_name="aoq")
+finally:
+    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode in (0, 2)
+    assert shown.stderr.splitlines()[-1] == "[]"
+    assert shown.stdout.count("Usage: ") + shown.stderr.count("Usage: ") == 1
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("statu", "status"), ("inspct", "inspect"), ("expor", "export")])
+def test_a_misspelt_command_is_guessed(typed, meant):
+    shown = CliRunner().invoke(main, [typed])
+    assert shown.exit_code == 2
+    assert f"there is no command '{typed}'; did you mean '{meant}'" in shown.stderr
+
+
+def test_lists_name_all_there_is(monkeypatch):
+    shown = json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)
+    assert [row["experiment"] for row in shown["experiments"]] == names_in()
+    assert {row["experiment"]: row["table"] for row in shown["experiments"]}["demo"] == "demo_vsepp"
+    assert "demo" in [row["study"] for row in shown["studies"]]
+    assert [row["Luigi's task"] for row in shown["stages"]][-2:] == ["SecondRound", "Evaluation"]
+    searches = json.loads(CliRunner().invoke(main, ["list", "searches", "--json"]).stdout)["searches"]
+    assert {row["search"] for row in searches} == {"auto", *BACKENDS}
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = CliRunner().invoke(main, ["list"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "f30k_vse_infinity_bert f30k_precomp vse_infinity its own" in [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("aoq run demo_v", "demo_vsepp"), ("aoq study dem", "demo"), ("aoq explain demo hard", "hard_negatives")],
+)
+def test_the_shell_completes_names(words, offered, monkeypatch):
+    monkeypatch.setenv("_AOQ_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    shown = CliRunner().invoke(main, prog_name="aoq")
+    assert f"plain,{offered}" in shown.stdout.splitlines()
+    monkeypatch.setenv("COMP_WORDS", words.rpartition(" ")[0] + " ./my")
+    assert CliRunner().invoke(main, prog_name="aoq").stdout.splitlines() == ["file,./my"]

@@ -1,0 +1,136 @@
+"""`aoq run`, `study` and `evaluate`: the tasks and exit codes of Luigi."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aoq.pipeline.cli.naming import STAGES
+from aoq.pipeline.cli.run import _exit_code
+from aoq.pipeline.settings import read_shipped_settings
+from aoq.tasks.stages import TASKS
+
+TINY = Path(__file__).parent.parent / "tiny.toml"
+ROOT = TINY.parent.parent
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def root(mined, tmp_path):
+    return shutil.copytree(mined, tmp_path / "root", symlinks=True)
+
+
+def ended(*arguments, program=("aoq",)):
+    command = [BIN / program[0], *program[1:], *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
+    )
+
+
+def made(root):
+    return {path.parent for path in root.glob("*/*/MANIFEST.json")}
+
+
+def test_every_stage_has_a_task():
+    assert tuple(TASKS) == STAGES
+
+
+def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
+    before = made(root)
+    run = ended("run", TINY, "--threads", 1, "--artifact-root", root)
+    assert run.returncode == 0, run.stderr
+    (student,) = made(root) - before
+    assert student.parent.name == "second_round"
+    assert run.stdout == f"{student}\n"
+    assert f"next: aoq run {TINY} --artifact-root {root} --round control\n" not in run.stderr
+    assert f"next: aoq run {TINY} --round control --artifact-root {root}\n" in run.stderr
+    assert f"  or: aoq results {TINY} --artifact-root {root}\n" in run.stderr
+    assert (root / "runs" / "tiny" / "second_round").resolve() == student
+    assert json.loads((student / "MANIFEST.json").read_text())["metrics"]["rsum"] > 0
+    luigi = ("luigi", "--module", "tasks", "SecondRound", "--experiment", TINY)
+    again = ended("--artifact-root", root, program=luigi)
+    assert again.returncode == 0
+    assert "is there" in again.stderr
+    assert made(root) == before | {student}
+    evaluated = ended("evaluate", f"{TINY}", "--threads", 1, "--artifact-root", root, "--workers", 2)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert Path(evaluated.stdout.strip()).parent.name == "evaluation"
+    assert f"next: aoq results {TINY}" in evaluated.stderr
+
+
+def test_a_stage_that_is_there_is_named(root):
+    for name in ("hard_negatives", "embeddings"):
+        run = ended("run", TINY, "--round", name, "--artifact-root", root)
+        assert run.returncode == 0, run.stderr
+        assert Path(run.stdout.strip()) in made(root)
+        assert Path(run.stdout.strip()).parent.name == name
+
+
+def test_what_follows_the_at_sign_is_an_override(aoq, root):
+    known = aoq("explain", f"{TINY}@mining.h_images=7", "hard_negatives", root=root).stdout
+    assert known == aoq("explain", TINY, "hard_negatives", "--override", "mining.h_images=7", root=root).stdout
+    twice = aoq("explain", f"{TINY}@seed=1", "hard_negatives", "--override", "seed=2")
+    assert twice.exit_code == 2
+    assert "put all into one place" in twice.stderr
+
+
+def test_a_failed_task_ends_as_luigi_does(root):
+    table = next(root.glob("hard_negatives/*/table/i2t.parquet"))
+    table.write_bytes(table.read_bytes()[:-1] + b"x")
+    codes = set()
+    for program, given in ((("aoq",), ("run", TINY)), (("luigi", "--module", "tasks"), ("SecondRound",))):
+        more = () if program == ("aoq",) else ("--experiment", TINY)
+        failed = ended(*given, *more, "--artifact-root", root, program=program)
+        assert "was changed after it was published" in failed.stderr
+        codes.add(failed.returncode)
+    assert codes == {30}
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("SUCCESS", 0),
+        ("SUCCESS_WITH_RETRY", 0),
+        ("FAILED", 30),
+        ("FAILED_AND_SCHEDULING_FAILED", 35),
+        ("SCHEDULING_FAILED", 35),
+        ("NOT_RUN", 25),
+        ("MISSING_EXT", 20),
+    ],
+)
+def test_codes_are_those_of_luigi_cfg(status, code):
+    read_shipped_settings()
+    assert _exit_code(status) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "demmo"], "error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.\n"),
+        (["run", TINY, "--round", "contrl"], "not 'contrl'; did you mean 'control'?\n"),
+        (["evaluate", "demmo"], "did you mean 'demo'?"),
+        (["study", "demmo"], "error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.\n"),
+        (["run", TINY, "--workers", 0], "'--workers': 0 is not in the range"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_runs(aoq, tmp_path, arguments, message):
+    shown = aoq(*arguments, root=tmp_path / "root")
+    assert shown.exit_code in (1, 2)
+    assert message in shown.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_study_is_made_and_shown(tmp_path):
+    study = tmp_path / "small.toml"
+    text = f'baseline = "online"\nseeds = [0]\n[models]\ntiny = "{TINY}@second_round.epochs=2"\n'
+    study.write_text(f'{text}[arms.online]\nchange.second_round.loss.name = "online"\n')
+    run = ended("study", study, "--threads", 1, "--artifact-root", tmp_path / "root")
+    assert run.returncode == 0, run.stderr
+    assert (Path(run.stdout.strip()) / "table.md").is_file()
+    assert f"next: aoq results --study {study}" in run.stderr
