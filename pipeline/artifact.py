@@ -26,7 +26,7 @@ from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, sync_direc
 
 @dataclass(frozen=True)
 class Artifact:
-    """One stage's result for one set of ingredients; `upstream` are the artefacts it is computed from."""
+    """One stage's result for one set of ingredients, computed from the `upstream` artefacts."""
 
     root: Path
     stage: str
@@ -40,7 +40,7 @@ class Artifact:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What the key is the hash of."""
+        """Content that the key is the hash of."""
         return {
             "stage": self.stage,
             "stage_version": self.stage_version,
@@ -67,12 +67,12 @@ class Artifact:
         return read_manifest(self.path)
 
     def opened(self) -> Path:
-        """The folder, to read from: every file in it is as the manifest says.
+        """Return the folder for reading, after checking every file against the manifest.
 
-        Files are hashed once a process, and again where they changed since. A build that is under way has read them.
+        Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
 
         Raises:
-            ValueError: names the file that is not as it was published.
+            ValueError: names the file that differs from what was published.
         """
         take_in(f"{self.stage}/{self.key}", self._whole)
         return self.path
@@ -86,7 +86,7 @@ class Artifact:
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
-        """Yield the build under the artefact's lock, or None if there is nothing to build any more.
+        """Yield the build under the artefact's lock, or None if nothing is left to build.
 
         That is where another process has published it meanwhile, or was killed when the manifest was written: what it
         had finished is published. Leaving the block without an exception publishes; otherwise the work directory stays
@@ -164,7 +164,7 @@ class Artifact:
             os.replace(temporary, alias)
 
     def changed_files(self) -> list[str]:
-        """One sentence for each file that is not what the manifest recorded."""
+        """Describe each file that differs from the manifest in one sentence."""
         return self._damaged_files() + self._stray_files()
 
     def _damaged_files(self) -> list[str]:

@@ -16,10 +16,10 @@ def is_of_hub(given: str) -> bool:
 
 @cache
 def load_splits(given: str) -> dict[str, Any]:
-    """The splits of a data set by name, or the one that is named; downloaded if need be, and kept by `datasets`.
+    """Load the splits of a data set by name, or the named one; `datasets` downloads and caches them.
 
     Raises:
-        ValueError: where it cannot be loaded, or has no such split.
+        ValueError: if it cannot be loaded, or has no such split.
         ImportError: names the extra that brings `datasets`.
     """
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")

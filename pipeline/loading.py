@@ -1,4 +1,4 @@
-"""Loading somebody's weights, from a hub or a folder: what goes wrong is one sentence."""
+"""Load published weights from a hub or a folder; a failure is one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_REASON = 200
 
 @contextmanager
 def loading(name: str, model: str, local: str = "the path of a folder with the weights") -> Iterator[None]:
-    """Whatever fails inside says which encoder could not be loaded, and what to do.
+    """Turn a failure inside into one line: the encoder that could not be loaded, and the remedy.
 
     Raises:
         ValueError: of one line.
