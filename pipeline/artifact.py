@@ -103,7 +103,7 @@ class Artifact:
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file
+                for left in [*self.work.rglob(".*.work")]:  # left by a run that was killed while it wrote a file
                     reclaim(left)
                 if build.is_finished():
                     self._publish()
@@ -116,7 +116,7 @@ class Artifact:
                     build.inputs.check_again()
                     build.write_manifest(self._described())
                 except ChangedInputError:
-                    build.clear()  # it may rest on the other bytes
+                    build.clear()  # it may have been computed from the other bytes
                     self.work.rmdir()
                     raise
                 self._publish()
@@ -153,7 +153,7 @@ class Artifact:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
-            if (left := scratch_of(alias)).exists():  # of a run that was killed once the link was there
+            if (left := scratch_of(alias)).exists():  # left by a run that was killed after making the link
                 reclaim(left)
             return
         with writing_in(alias.parent):

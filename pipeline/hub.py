@@ -27,7 +27,7 @@ def load_splits(given: str) -> dict[str, Any]:
     owner, *rest = name.split("/", 2)
     try:
         found = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
-    except Exception as error:  # of the hub's client, whose errors are of any kind
+    except Exception as error:  # the hub's client raises errors of any kind
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
             f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub is reached, save it with "

@@ -61,7 +61,7 @@ class Inputs:
         for name, check in self._checks.items():
             try:
                 found = check()
-            except ValueError as error:  # an OSError says nothing of the content
+            except ValueError as error:  # an OSError says nothing about the content
                 raise ChangedInputError(f"while it was read: {error}") from None
             if found != self.content[name]:
                 raise ChangedInputError(f"{name} was changed while it was read; run again.")

@@ -20,7 +20,7 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
         yield
     except ImportError:
         raise
-    except Exception as error:  # of libraries and hubs, whose errors are of any kind
+    except Exception as error:  # libraries and hubs raise errors of any kind
         reason = " ".join(str(error).split())[:LONGEST_REASON].rstrip(".") or type(error).__name__
         remedy = (
             "give a folder that its library saved"

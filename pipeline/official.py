@@ -125,7 +125,7 @@ def _load(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
-            if claimed > size:  # torch compresses nothing
+            if claimed > size:  # torch does not compress
                 raise ValueError(f"its parts claim {claimed:,} bytes, and the file has {size:,}")
     if head.lstrip().startswith(b"<"):
         raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")

@@ -16,5 +16,5 @@ def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
         parent = multiprocessing.parent_process()
-        if parent is not None and os.getppid() != parent.pid:  # it went before we asked
+        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the signal was set
             os.kill(os.getpid(), how)

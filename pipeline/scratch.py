@@ -101,7 +101,7 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
         except (FileNotFoundError, FileExistsError):  # the latter of filelock, which makes the folder as well
             if not folder.parent.is_dir():
                 raise
-            continue  # whoever had it ended in this moment, and took it away
+            continue  # its holder ended at this moment, and removed it
         if (folder / LOCK).exists():
             return held
         lock.release()

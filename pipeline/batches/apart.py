@@ -23,7 +23,7 @@ def keep_apart(
     order = order.copy()
     for place in meetings(lists, order, size).tolist():
         if not _would_match(lists, order, place, order[place], size):
-            continue  # the other one has gone
+            continue  # the other one was moved
         for other in rng.integers(len(order), size=TRIES).tolist():
             exchanged = (place, order[other]), (other, order[place])
             if other // size != place // size and not any(

@@ -38,7 +38,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
         pairs, place = as_pairs(member, split), parts / str(len(scores))
-        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two where they were co-taught
+        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
         models = [load_model(path).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, Path(f"{place}.{n}.npy")) for n, model in enumerate(models)]
         scores.append(_mean(scored, None, Path(f"{place}.npy")))

@@ -26,7 +26,7 @@ CALLS = "calls"
 def call(engine: Engine) -> Store:
     """Call the others to a training; return the store of that training."""
     launched = engine.launched
-    assert launched is not None  # else they are not there
+    assert launched is not None  # only torchrun starts such processes
     assert launched.asked is not None  # a stage that trains is one of an experiment
     settings = asdict(replace(engine, launched=None))
     return _give(launched, json.dumps({"asked": asdict(launched.asked), "engine": settings}).encode())
@@ -58,7 +58,7 @@ def serve(launched: Launched, follow: Follow) -> None:
 def _give(launched: Launched, content: bytes) -> Store:
     store = _store(launched)
     number = store.add(CALLS, 1)
-    store.set(_call(number), content)  # type: ignore[arg-type]  # bytes are what it keeps
+    store.set(_call(number), content)  # type: ignore[arg-type]  # the store keeps bytes
     return PrefixStore(_call(number), store)
 
 

@@ -71,7 +71,7 @@ def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> str:
     device = engine.torch_device()
     weights = _weights(chain, stage)
     model = load_model(weights).to(device)
-    assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
+    assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
         write_embeddings(sides_of(model, open_pairs(chain, "train", engine.verify), device), folder, report)
     return known_sha256(weights)

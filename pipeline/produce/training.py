@@ -107,7 +107,7 @@ def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
     """Return the training of a stage, and whether it is on a table."""
     experiment = chain.experiment
     if stage == "first_round":
-        assert experiment.first_round is not None  # else there is nothing to train
+        assert experiment.first_round is not None  # without it this stage does not train
         return experiment.first_round, False
     if stage == "control":
         return control_training(experiment.student), False

@@ -118,7 +118,7 @@ class TableLoss(CachedLossMixin, nn.Module):
 
     def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
         """Return the sum over the pairs of all processes, and their number."""
-        assert labels is not None  # else it was refused
+        assert labels is not None  # `_check` refused None
         columns = [F.normalize(column.float(), dim=1) for column in columns]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             columns = [self._in_order(all_gather_with_grad(column)) for column in columns]
