@@ -1,7 +1,7 @@
 """Input-addressed artefacts: `root/<stage>/<key>/`, immutable once there, published by one rename.
 
 A key is the hash of everything that shapes a stage's result and of its upstream keys, so the whole chain is known
-before anything runs and `exists` is one stat. The work directory `.<key>.work` beside it survives a crash.
+before anything runs and `exists` is one stat. The work directory `.<key>.work` next to it survives a crash.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Artifact:
     def building(self) -> Iterator[Build | None]:
         """Yield the build under the artefact's lock, or None if nothing is left to build.
 
-        That is where another process has published it meanwhile, or was killed when the manifest was written: what it
+        It is None if another process has published it, or was killed after the manifest was written: what it
         had finished is published. Leaving the block without an exception publishes; otherwise the work directory stays
         for the next run.
         """

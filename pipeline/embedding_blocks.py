@@ -66,7 +66,7 @@ def write_embeddings(
     block.
 
     It continues from the blocks' checksums (`finish_embeddings` drops them). `run` does the blocks as units, which
-    leave their vectors in the store, by default in memory, until they stand in `folder`.
+    leave their vectors in the store, by default in memory, until they are written to `folder`.
     """
     whole = {
         name: _whole_blocks(folder / f"{name}.npy", _progress_file(folder, name), sides[name].count) for name in sides

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME`, with `/CONFIG` and `@SPLIT` where there are several."""
+"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME`, with `/CONFIG` and `@SPLIT` if there are several."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ MOST_KEYS = 8
 def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[OfficialModel, ...]:
     """Read the model of a `model_best.pth.tar` of any torch and Python version; for NCR, both models.
 
-    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` says which model
-    it is where several have such weights. Each model has every option that a [model] section knows.
+    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` chooses the model
+    if several have such weights. Each model has every option that a [model] section knows.
     """
     loaded = _load(path)
     try:
