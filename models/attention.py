@@ -1,4 +1,4 @@
-"""Cross attention between words and regions (Lee et al., ECCV 2018), without ever forming an attended vector.
+"""Cross attention between words and regions (Lee et al., ECCV 2018) without forming attended vectors.
 
 With attention weights a over the context's fragments v, and a query q,
 
@@ -34,7 +34,7 @@ CONTEXT = {"t2i": 3, "i2t": 1}
 def attention(
     block: Block, *, direction: Direction, temperature: float, normalisation: Normalisation = "clipped_l2norm"
 ) -> Float[Tensor, "C W I R"]:
-    """The weight of every context fragment for every query: they sum to 1 over the real context.
+    """Compute the weight of every context fragment for every query; weights sum to 1 over the real context.
 
     a = softmax over the context of temperature * x, where x are the products normalised along the queries.
     """
@@ -43,7 +43,7 @@ def attention(
 
 
 def normalise_products(block: Block, *, direction: Direction, normalisation: Normalisation) -> Float[Tensor, "C W I R"]:
-    """SCAN's `raw_feature_norm`: products clipped (LeakyReLU 0.1), or normalised along the queries, or both."""
+    """Apply SCAN's `raw_feature_norm`: clip products (LeakyReLU 0.1), normalise them along the queries, or both."""
     products, query = block.products, QUERY[direction]
     if normalisation == "softmax":
         return masked_softmax(products, block.mask(query), query)
@@ -58,7 +58,7 @@ def normalise_products(block: Block, *, direction: Direction, normalisation: Nor
 def attended_cosine(
     block: Block, weights: Float[Tensor, "C W I R"], *, direction: Direction
 ) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
-    """The cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
+    """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
     context = CONTEXT[direction]
     numerator = (weights * block.products).sum(context)
     norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
@@ -66,7 +66,7 @@ def attended_cosine(
 
 
 def inverse_root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """1 / sqrt(x), and 0 for the squared norm of a zero vector."""
+    """Compute 1 / sqrt(x), and 0 for the squared norm of a zero vector."""
     return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()
 
 
@@ -78,7 +78,7 @@ def aggregate(
     aggregation: Aggregation,
     temperature: float = 1.0,
 ) -> Float[Tensor, "C I"]:
-    """One number for all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
+    """Aggregate all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
     dim, mask = (1, block.word_mask) if direction == "t2i" else (2, block.regions.mask)
     if mask is not None and direction == "t2i":
         mask = mask.unsqueeze(2)
@@ -93,7 +93,7 @@ def aggregate(
 
 
 def masked_softmax(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:
-    """softmax(x) along `dim` over the entries whose mask is True; 0 elsewhere."""
+    """Compute softmax(x) along `dim` over the entries whose mask is True; 0 elsewhere."""
     if mask is None:
         return x.softmax(dim)
     # Not -inf: fragments without any real context would be NaN.

@@ -1,4 +1,4 @@
-"""What every matching model owes: a code per image and per caption, and similarities between codes."""
+"""Interface of matching models: a code per image and per caption, and similarities between codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Images:
         return replace(self._each(lambda part: part[rows]), groups=1)
 
     def to(self, device: torch.device) -> Images:
-        """On a GPU a copy from pinned memory is not waited for."""
+        """Move to a device; a copy from pinned memory to a GPU is not waited for."""
         return self._each(lambda part: part.to(device, non_blocking=device.type == "cuda"))
 
     def pin_memory(self) -> Images:
@@ -72,7 +72,7 @@ class Captions:
 
 @dataclass(frozen=True)
 class Code:
-    """What a model keeps of N images or captions.
+    """Codes of N images or captions.
 
     `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
     `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one vector an item besides.
@@ -97,12 +97,12 @@ class Code:
 
 
 def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
-    """The mask of a code's fragments; all are real where it has none."""
+    """Return the mask of a code's fragments; all are real without one."""
     return code.vectors.new_ones(code.vectors.shape[:2], dtype=torch.bool) if code.mask is None else code.mask
 
 
 def concatenate(codes: Sequence[Code]) -> Code:
-    """One code of all items; shorter fragment axes are padded with masked zeros. The context is dropped."""
+    """Join codes into one; shorter fragment axes are padded with masked zeros. The context is dropped."""
     if codes[0].vectors.ndim == 2:
         return Code(torch.cat([code.vectors for code in codes]))
     longest = max(code.vectors.shape[1] for code in codes)
@@ -114,7 +114,7 @@ def concatenate(codes: Sequence[Code]) -> Code:
 
 @dataclass(frozen=True)
 class FragmentAttention:
-    """Where the fragments of P aligned pairs look, in one direction: a query attends to sum_k weights[k] keys[k].
+    """Attention within P aligned pairs, in one direction: a query attends to sum_k weights[k] keys[k].
 
     Words are the queries of "t2i" and regions those of "i2t". Weights are not negative, 0 at queries and keys that are
     not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient.
@@ -140,7 +140,7 @@ class MatchingModel(nn.Module, ABC):
     takes_masks: bool = True
     """False if every image must have all its regions."""
     attends: bool = False
-    """True if fragments attend to fragments: `fragment_attention` says where."""
+    """True if fragments attend to fragments, as `fragment_attention` returns."""
 
     @abstractmethod
     def encode_images(self, images: Images) -> Code: ...
@@ -157,47 +157,47 @@ class MatchingModel(nn.Module, ABC):
         """Score image b against caption b, for aligned codes."""
 
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
-        """Where image b and caption b of aligned codes look in each other, in each direction the model attends in."""
+        """Attention between image b and caption b of aligned codes, in each direction the model attends in."""
         raise ValueError(
             f"{type(self).__name__} compares whole images and captions and has no attention; choose a model whose "
             "words and regions attend to each other."
         )
 
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
-        """A further loss on matched pairs (VSRN's captioner), a mean over them, already weighted; None for models
+        """Compute a further loss on matched pairs (VSRN's captioner), a mean, already weighted; None for models
         without one."""
         return None
 
     @property
     def towers(self) -> dict[SideName, Tower]:
-        """Encoders that start from somebody's weights, by side."""
+        """Pretrained encoders, by side."""
         return {}
 
     def load_pretrained(self) -> None:
-        """Called once on a fresh model that is to be trained: towers take the weights they were published with."""
+        """Load the towers' published weights; called once on a fresh model before training."""
         for tower in self.towers.values():
             tower.load_pretrained()
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """How photographs are to be seen, where the model reads them; None of one that reads region features."""
+        """Preprocessing of photographs, if the model reads them; None if it reads region features."""
         return getattr(self.towers.get("image"), "preprocessing", None)
 
     def pretrained_parameters(self) -> list[nn.Parameter]:
-        """What is trained at a rate of its own: the networks of the towers."""
+        """Parameters trained at their own rate: the networks of the towers."""
         return [one for tower in self.towers.values() for one in tower.network.parameters()]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Called before the first step of each epoch of a training, counted from 0."""
+        """Begin an epoch, counted from 0; called before its first step."""
         return
 
     @property
     def observes(self) -> bool:
-        """Whether it watches its batches: `observe` does something."""
+        """True if `observe` does something."""
         return type(self).observe is not MatchingModel.observe
 
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
-        """Called once a training step with the anchors and their matrix, for models that watch its distribution."""
+        """Observe the anchors and their matrix; called once per training step, for models that use its distribution."""
         return
 
 

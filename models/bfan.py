@@ -16,7 +16,7 @@ Focal = Literal["equal", "prob"]
 
 
 class BFAN(FragmentModel):
-    """Attention in two steps: irrelevant fragments are found and dropped, the others weighted anew.
+    """Attention in two steps: drop irrelevant fragments, then weight the others anew.
 
     The similarity is the sum of both directions' mean cosines. The paper's BFAN averages the scores of an "equal" and
     a "prob" model.
@@ -33,7 +33,7 @@ class BFAN(FragmentModel):
         return {"t2i": self.focal_weights(block, "t2i"), "i2t": self.focal_weights(block, "i2t")}
 
     def focused(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
-        """One direction's mean cosine."""
+        """Compute one direction's mean cosine."""
         cosines = attended_cosine(block, self.focal_weights(block, direction), direction=direction)
         return aggregate(cosines, block, direction=direction, aggregation="Mean")
 
@@ -45,9 +45,9 @@ class BFAN(FragmentModel):
 def focus(
     weights: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int, focal: Focal
 ) -> Float[Tensor, "*axes"]:
-    """The weights of relevant fragments, which sum to 1 again; 0 for the others. The choice has no gradient.
+    """Renormalise the weights of relevant fragments to sum 1; 0 for the others. The choice has no gradient.
 
-    Relevant is a weight above the mean of all ("equal"), or above their mean weighted by confidence, the square root
+    A weight is relevant above the mean of all ("equal"), or above their mean weighted by confidence, the square root
     of each weight ("prob"). Where all are equal, and so none is above, all are kept (the official code divides 0 by 0).
 
     >>> focus(torch.tensor([0.5, 0.3, 0.2]), None, 0, "equal")

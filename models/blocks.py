@@ -16,9 +16,9 @@ from aoq.models.normalise import safe_norm
 
 @dataclass(frozen=True)
 class Regions:
-    """The image side of blocks: one group of images for all captions (G = 1), or a group a caption (G = C).
+    """Image side of blocks: one group of images for all captions (G = 1), or one group per caption (G = C).
 
-    Masked regions are zero vectors. `pooled` is a model's one vector an image, if it has one.
+    Masked regions are zero vectors. `pooled` is a model's single vector per image, if it has one.
     """
 
     vectors: Float[Tensor, "G I R D"]
@@ -27,7 +27,7 @@ class Regions:
     _memo: dict[Callable[[Tensor], Tensor], Tensor] = field(default_factory=dict)
 
     def once(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """`function(vectors)`, computed once for all blocks with these images."""
+        """Compute `function(vectors)` once for all blocks with these images."""
         if function not in self._memo:
             self._memo[function] = function(self.vectors)
         return self._memo[function]
@@ -45,7 +45,7 @@ class Regions:
 class Block:
     """C captions against I images each, `products[c, w, i, r]` = <word w of caption c, region r of image i>.
 
-    In a matrix all captions face the same images, and have as many words each, so that there is no `word_mask`. In
+    In a matrix all captions face the same images and have equally many words, so there is no `word_mask`. In
     an aligned pair list each caption faces one image of its own (G = C, I = 1).
     """
 
@@ -66,13 +66,13 @@ class Block:
         return torch.bmm(self.words, self.words.transpose(1, 2))
 
     def mask(self, axis: int) -> Bool[Tensor, "#C #W #I #R"] | None:
-        """The mask of words (axis 1) or regions (axis 3), to be broadcast to the products; None if all are real."""
+        """Mask of words (axis 1) or regions (axis 3), broadcastable to the products; None if all are real."""
         if axis == 1:
             return None if self.word_mask is None else self.word_mask[:, :, None, None]
         return None if self.regions.mask is None else self.regions.mask.unsqueeze(1)
 
     def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
-        """|.|^2 of sums of regions (axis 3), weighted for each word, or of words (axis 1), weighted for each region."""
+        """Compute |.|^2 of weighted sums: of regions (axis 3) for each word, or of words (axis 1) for each region."""
         if axis == 1:
             return squared_norm(weights, self.word_gram, "cvw")
         gram, pattern = (self.regions.gram, "cisr") if self.is_aligned else (self.regions.gram[0], "isr")

@@ -12,7 +12,7 @@ from aoq.models.regions import Fragments, Mask, run_over
 
 
 class Captioner(nn.Module):
-    """Describes an image word by word, each step fed the true previous word and attending with the last state."""
+    """Describes an image word by word; each step is fed the true previous word and attends with the last state."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.predict.weight)
 
     def forward(self, regions: Fragments, mask: Mask, captions: Captions) -> Float[Tensor, ""]:
-        """The negative log-likelihood of each image's caption, summed over words, averaged over images."""
+        """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images."""
         labels, counted = caption_labels(captions, self.max_length)
         states = self.decode(regions, mask, labels[:, :-1])
         logits = self.predict(states[counted])
@@ -49,7 +49,7 @@ class Captioner(nn.Module):
     def decode(
         self, regions: Fragments, mask: Mask, words: Int[Tensor, "items steps"]
     ) -> Float[Tensor, "items steps state"]:
-        """The decoder's state after each given word.
+        """Compute the decoder's state after each given word.
 
         e_j = w_2 tanh(W_1 [h_j ; s]), context = softmax(e) h, s <- GRU([word ; context], s). W_1 and the
         GRU's input weights are split, so that regions and words are multiplied once, not at every step.
@@ -82,9 +82,9 @@ class Captioner(nn.Module):
 def caption_labels(
     captions: Captions, max_length: int
 ) -> tuple[Int[Tensor, "captions labels"], Bool[Tensor, "captions labels-1"]]:
-    """The words to feed and to predict, and which predictions count: each word, and one padding after <end>.
+    """Return the words to feed and predict, and a mask of predictions that count: each word, one padding after <end>.
 
-    A caption longer than `max_length` is cut, its last word becoming <end>. Only as many steps as the longest
+    A caption longer than `max_length` is cut, and its last word becomes <end>. Steps are only as many as the longest
     caption needs.
 
     >>> words = torch.tensor([[1, 7, 8, 2], [1, 2, 0, 0]])

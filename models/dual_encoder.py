@@ -125,7 +125,7 @@ class Side(nn.Module):
 
 
 class RegionFeatures(nn.Module):
-    """No tower: the features of an image's regions as they are."""
+    """Image side without a tower: unchanged region features."""
 
     says = "an image without a tower"
     poolings = frozenset[Pooling]({"mean", "gpo"})
@@ -140,7 +140,7 @@ class RegionFeatures(nn.Module):
 
 
 class RecurrentText(nn.Module):
-    """No tower: a GRU over word embeddings, which are trained with it."""
+    """Text side without a tower: a GRU over word embeddings, which are trained with it."""
 
     says = "a caption without a tower"
     poolings = frozenset[Pooling]({"mean", "gpo", "native"})

@@ -25,7 +25,7 @@ TILE_IMAGES, TILE_CAPTIONS = 64, 256
 
 
 class FragmentModel(MatchingModel):
-    """A model that compares every word with every region; it says how in `compare`, for a block of pairs.
+    """A model that compares every word with every region, by `compare` of a block of pairs.
 
     A region is l2(W v + b), a word the l2-normalised state of a GRU, of which two directions are averaged.
     `weight_norm` learns the norm of W apart from its direction. With `image_tower` regions are the patches of a
@@ -35,7 +35,7 @@ class FragmentModel(MatchingModel):
 
     attends = True
     block_words = 128
-    """The most words of a block of the similarity matrix: small enough for the cache."""
+    """Largest number of words in a block of the similarity matrix: small enough for the cache."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class FragmentModel(MatchingModel):
 
     @abstractmethod
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        """The similarity of each caption with each image that it faces."""
+        """Compute the similarity of each caption with each image of its block."""
 
     @abstractmethod
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
-        """The weights by which a query's context is summed, in each direction that the model attends in."""
+        """Compute the weights that sum a query's context, in each direction that the model attends in."""
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
-        """Every image against every caption; without gradients in tiles, so that memory stays small."""
+        """Score every image against every caption; without gradients in tiles, so that memory stays small."""
         order = real_fragments(captions).sum(1).argsort(stable=True)
         captions = captions[order]
         rows, columns = [images], [captions]
@@ -122,14 +122,14 @@ class FragmentModel(MatchingModel):
         return tuple(found)
 
     def pair_block(self, images: Code, captions: Code) -> Block:
-        """Image b with caption b."""
+        """Make the block of image b with caption b."""
         words = zero_masked(captions.vectors, captions.mask)
         regions = _side(images, axis=1)
         products = (words @ regions.vectors.squeeze(1).transpose(1, 2)).unsqueeze(2)
         return Block(words, captions.mask, captions.pooled, regions, products, is_aligned=True)
 
     def _blocks(self, images: Code, captions: Code) -> Iterator[Block]:
-        """Captions sorted by length, cut into those of one; the products of all words and regions are one product."""
+        """Yield blocks of captions of one length; all words and regions are multiplied in one product."""
         is_word = real_fragments(captions)
         words, regions = captions.vectors[is_word], _side(images, axis=0)
         runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
@@ -142,7 +142,7 @@ class FragmentModel(MatchingModel):
 
 
 def _side(images: Code, *, axis: int) -> Regions:
-    """The images as one group (axis 0), or a group each (axis 1)."""
+    """Return the images as one group (axis 0), or one group per image (axis 1)."""
     vectors = zero_masked(images.vectors, images.mask)
     mask = None if images.mask is None else images.mask.unsqueeze(axis)
     return Regions(vectors.unsqueeze(axis), mask, None if images.pooled is None else images.pooled.unsqueeze(axis))
@@ -151,7 +151,7 @@ def _side(images: Code, *, axis: int) -> Regions:
 def equal_length_runs(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Cut captions, sorted by length, into runs of one length and at most `most` words (or one caption).
 
-    Of each run: how many captions, and their length.
+    Returns the number of captions and their length for each run.
 
     >>> equal_length_runs([3, 3, 3, 5], 6)
     [(2, 3), (1, 3), (1, 5)]

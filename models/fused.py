@@ -1,4 +1,4 @@
-"""Functions with backward passes of their own: less to compute, and less to keep, than autograd finds by itself.
+"""Functions with their own backward passes, which compute and store less than autograd.
 
 Each equals the formula in its docstring, with its gradient; none has a second derivative.
 """
@@ -18,7 +18,7 @@ CACHE = 2**18  # numbers at a time: that many hardly leave the cache
 
 
 def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Tensor, "*axes"]:
-    """y / |y| along `dim`, where y = LeakyReLU(x); 0 for a zero vector. A slope of 1 clips nothing.
+    """Compute y / |y| along `dim`, where y = LeakyReLU(x); 0 for a zero vector. A slope of 1 clips nothing.
 
     >>> clipped_unit(torch.tensor([3.0, -4.0]), 0, 1.0)
     tensor([ 0.6000, -0.8000])
@@ -29,7 +29,7 @@ def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Ten
 def squared_norm(
     weights: Float[Tensor, "C W I R"], gram: Float[Tensor, "*axes K K"], pattern: str
 ) -> Float[Tensor, "*rest"]:
-    """a^T G a for weights a along the last axis of `pattern`, the axes of symmetric matrices G as einsum has them.
+    """Compute a^T G a for weights a along the last axis of `pattern`, the einsum axes of symmetric matrices G.
 
     >>> squared_norm(torch.ones(1, 2, 1, 1), torch.tensor([[[3.0, 1.0], [1.0, 2.0]]]), "cvw").item()
     7.0
@@ -44,7 +44,7 @@ def projected_difference(
     weight: Float[Tensor, "S D"],
     bias: Float[Tensor, " S"],
 ) -> Float[Tensor, "N Q S"]:
-    """W (x - y)^2 + b for each query y and the weighted sum x of its context, of which none is kept.
+    """Compute W (x - y)^2 + b for each query y and the weighted sum x of its context, which is not stored.
 
     >>> weights, context = torch.tensor([[[0.5, 0.5]]]), torch.tensor([[[5.0], [7.0]]])
     >>> projected_difference(weights, context, torch.tensor([[[2.0]]]), torch.ones(1, 1), torch.ones(1)).item()
@@ -58,7 +58,7 @@ def projected_difference(
 def gated(
     queries: Float[Tensor, "*#axes D"], gate: Float[Tensor, "*axes D"], update: Float[Tensor, "*axes D"]
 ) -> Float[Tensor, "*axes D"]:
-    """g q + (1 - g) tanh(update) with g = sigmoid(gate).
+    """Compute g q + (1 - g) tanh(update) with g = sigmoid(gate).
 
     >>> gated(torch.tensor([[1.0]]), torch.zeros(1, 1), torch.zeros(1, 1))
     tensor([[0.5000]])
@@ -70,7 +70,7 @@ def gated(
 
 
 def _is_plain_cpu(x: Tensor) -> bool:
-    """Where working through the cache in parts pays, and all is of one dtype."""
+    """Return whether computing in cache-sized parts pays, and all is of one dtype."""
     return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
@@ -173,7 +173,7 @@ class _Gated(torch.autograd.Function):
 
 
 def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """All cut alike, along the longest axis but the last."""
+    """Cut all tensors alike, along the longest axis but the last."""
     shape = tensors[0].shape
     axis = max(range(len(shape) - 1), key=shape.__getitem__)
     step = max(1, CACHE * shape[axis] // shape.numel() // len(tensors))

@@ -11,7 +11,7 @@ from aoq.models.regions import Fragments, Mask, count, zero_masked
 
 TEMPERATURE = 0.1
 WAVELENGTH = 10000.0
-"""Of the slowest position code, over 2 pi."""
+"""Wavelength of the slowest position code, divided by 2 pi."""
 
 
 class GPO(nn.Module):
@@ -34,7 +34,7 @@ class GPO(nn.Module):
         self.score = nn.Linear(hidden_size, 1, bias=False)
 
     def forward(self, fragments: Fragments, mask: Mask) -> Float[Tensor, "items size"]:
-        """One vector an item; where the mask is False may stand anything. Of no fragments the vector is zero."""
+        """Pool each item to one vector, whatever values are masked. Without fragments the vector is zero."""
         if mask is None:
             weights = self.weights(torch.tensor(fragments.shape[1:2])).expand(len(fragments), -1)
             values = fragments.sort(dim=1, descending=True).values
@@ -45,7 +45,7 @@ class GPO(nn.Module):
         return torch.bmm(weights.unsqueeze(1), values).squeeze(1)
 
     def weights(self, lengths: Int[Tensor, " items"]) -> Float[Tensor, "items fragments"]:
-        """theta for each number of fragments, 0 beyond it; computed once for each number that occurs."""
+        """Compute theta for each number of fragments, 0 beyond it; once for each number that occurs."""
         sizes, of_item = lengths.unique(return_inverse=True)
         longest = int(sizes[-1])
         codes = position_codes(longest, self.position_size).to(self.score.weight).expand(len(sizes), -1, -1)
@@ -56,12 +56,12 @@ class GPO(nn.Module):
 
 
 def ranks(longest: int, lengths: Int[Tensor, " items"]) -> Bool[Tensor, "items fragments"]:
-    """True at the first `lengths` of `longest` places."""
+    """Mark the first `lengths` of `longest` places."""
     return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def position_codes(positions: int, size: int) -> Float[Tensor, "positions size"]:
-    """Sines at even places, cosines at odd ones, eq. (4): w_j = 10000^(-2j / size), positions from 0.
+    """Return sines at even places, cosines at odd ones, eq. (4): w_j = 10000^(-2j / size), positions from 0.
 
     >>> position_codes(2, 4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -79,7 +79,7 @@ class SizeAugmentation(nn.Dropout):
     """
 
     def forward(self, input: Bool[Tensor, "items fragments"]) -> Bool[Tensor, "items fragments"]:  # noqa: A002
-        """The mask of the fragments that stay."""
+        """Return the mask of the fragments that stay."""
         if not self.training or self.p == 0:
             return input
         kept = input & (torch.rand(input.shape, device=input.device) >= self.p)

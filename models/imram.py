@@ -22,7 +22,7 @@ DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2
 class IMRAM(FragmentModel):
     """Attention in `steps` rounds, each query refined by what it has seen; the rounds' similarities are added.
 
-    In each round a query's similarity is the cosine of the *original* fragment and what the refined one attends to,
+    In each round a query's similarity is the cosine of the *original* fragment and the refined one's attended vector,
     averaged over the queries. Words are the queries ("text"), regions ("image"), or both in turn ("full").
     """
 
@@ -44,7 +44,7 @@ class IMRAM(FragmentModel):
         return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS[self.mode]]).sum(0)
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
-        """The first round's weights, where the queries are the fragments themselves; later ones are refined."""
+        """Return the first round's weights, whose queries are the fragments themselves; later ones are refined."""
         return {
             direction: attention(block, direction=direction, temperature=self.temperature)
             for direction in DIRECTIONS[self.mode]
@@ -86,7 +86,7 @@ class IMRAM(FragmentModel):
     def _look(
         self, block: Block, products: Float[Tensor, "C W I R"], direction: Direction
     ) -> tuple[Float[Tensor, "C I"], Float[Tensor, "C W I R"]]:
-        """One round: how alike the original fragments are to what queries with these products attend to, and where."""
+        """Do one round: return the original fragments' similarity to the attended vectors, and the weights."""
         real = block.mask(QUERY[direction])
         if real is not None:  # padding is a zero vector only until it is refined, and products are normalised over it
             products = products.masked_fill(~real, 0)

@@ -97,7 +97,7 @@ class NAAF(FragmentModel):
             self.alpha.fill_(self.alpha if best is None else best)
 
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
-        """max_r s of every real word of aligned pairs."""
+        """Compute max_r s of every real word of aligned pairs."""
         block = self.pair_block(images, captions)
         return best_region(block).squeeze(2)[real_fragments(captions)]
 
@@ -121,7 +121,7 @@ class Mismatch(NamedTuple):
         return self.mu - 3 * self.sigma
 
     def boundary(self, alpha: float) -> float | None:
-        """The t that minimises alpha P(mismatched > t) + P(matched < t), not below 0; None if there is none.
+        """Threshold t that minimises alpha P(mismatched > t) + P(matched < t), not below 0; None if there is none.
 
         Where the densities balance, N(t; mu+, sigma+) = alpha N(t; mu-, sigma-): the upper root of A t^2 + B t + C.
         """

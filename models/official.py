@@ -65,14 +65,14 @@ RENAMES: dict[str, list[tuple[str, str]]] = {
     ],
 }
 UNUSED = re.compile(r"mlp\.bns\.1\.")
-"""Official weights that nothing is computed with: VSE∞'s MLP has a BatchNorm too many."""
+"""Official weights without a use: VSE∞'s MLP has a BatchNorm too many."""
 
 
 @dataclass(frozen=True)
 class OfficialModel:
     """An official checkpoint as ours: `build_model(name, **options).load_state_dict(weights)`.
 
-    `evidence` is what it was recognised by; `assumed` are the official options that nobody gave, at their defaults.
+    `evidence` says how it was recognised; `assumed` are the official options that were not given, at their defaults.
     """
 
     name: str
@@ -83,7 +83,7 @@ class OfficialModel:
 
 
 def from_official(parts: Sequence[State], options: Options, name: str | None = None) -> OfficialModel:
-    """Official state dicts as our model: image encoder, text encoder, and a captioner or similarity encoder if any.
+    """Convert official state dicts: image encoder, text encoder, and a captioner or similarity encoder if any.
 
     `options` are the official command-line options. The weights of VSE++, SCAN, BFAN and NAAF may have the same names
     and shapes; there the options decide, or `name`. Raises unless the model takes exactly these weights.
@@ -107,7 +107,7 @@ def from_official(parts: Sequence[State], options: Options, name: str | None = N
 
 
 def our_weights(part: State, kind: str) -> dict[str, Tensor]:
-    """One official state dict (a key of `RENAMES`) under our names.
+    """Rename one official state dict (a key of `RENAMES`) to our names.
 
     1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
     """
@@ -131,7 +131,7 @@ def _our_name(key: str, kind: str) -> str | None:
 
 
 def _check_weights(name: str, options: Mapping[str, object], weights: State, origin: Mapping[str, str]) -> None:
-    """What a strict load would find, all of it at once; `origin` are the official names."""
+    """Report all mismatches of a strict load at once; `origin` are the official names."""
     with torch.device("meta"):  # shapes are enough, and cost nothing
         expected = build_model(name, **options).state_dict()  # type: ignore[arg-type]
     shapes = {key: (tuple(weights[key].shape), tuple(expected[key].shape)) for key in expected if key in weights}

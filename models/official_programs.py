@@ -1,4 +1,4 @@
-"""The official programs: what their weights and options are recognised by, and what the options mean in our models."""
+"""Official programs: how to recognise them by weights and options, and their options as ours."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SIGNS: list[tuple[int, str, str, str]] = [
     (IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
     (IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
 ]
-"""A part, how a weight in it begins, and the models that have it, or why it is none of ours; the first decides."""
+"""A part, a weight's prefix in it, and the models that have it, or why none of ours has; the first match decides."""
 TELLING = {
     "vsepp": ("measure",),
     "scan": ("cross_attn", "agg_func"),
     "bfan": ("focal_type",),
     "naaf": ("thres_safe",),
 }
-"""Options that no other of the programs has whose weights look alike."""
+"""Options that tell apart programs whose weights look alike."""
 
 
 def recognise(parts: Sequence[State], options: Options, name: str | None = None) -> tuple[str, str]:
-    """The model of official state dicts, and what tells; `name` chooses among those that the weights fit."""
+    """Recognise the model of official state dicts; return it with the evidence. `name` chooses among fitting models."""
     fits, evidence = _fitting(parts)
     if name is not None:
         if name not in fits:
@@ -59,7 +59,7 @@ def recognise(parts: Sequence[State], options: Options, name: str | None = None)
 
 
 def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
-    """The models that these weights may be, and why."""
+    """Find the models that these weights fit, and why."""
     if len(parts) not in (2, 3):
         raise ValueError(
             f"An official model has 2 or 3 parts (image, text, captioner or similarity); got {len(parts)}."
@@ -77,7 +77,7 @@ def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
 
 
 def _told_by(fits: Sequence[str], options: Options) -> tuple[str, str]:
-    """Which of the models has such options.
+    """Return the model that has such options.
 
     Programs that hold the options of several models leave values to tell: NAAF has learnt a threshold, and the
     temperature is 20 in BFAN, at most 9 in SCAN.
@@ -101,14 +101,14 @@ def _told_by(fits: Sequence[str], options: Options) -> tuple[str, str]:
 
 
 class Told:
-    """The official command-line options; those that are not there, and stand at the official default, are noted."""
+    """Official command-line options; absent ones take the official default and are noted."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.assumed: dict[str, object] = {}
 
     def __call__(self, key: str, default: Any, supported: Any = None) -> Any:
-        """An option, of the default's kind; `supported` is a Literal of the values that ours takes."""
+        """Return an option of the default's kind; `supported` is a Literal of the values that ours takes."""
         if key not in self.options:
             self.assumed[key] = default
         value = self.options.get(key, default)
@@ -121,7 +121,7 @@ class Told:
         return bool(value) if isinstance(default, bool) else value
 
     def expect(self, **values: object) -> None:
-        """Raise if an option is there with any other value."""
+        """Raise if an option is present with another value."""
         for key, expected in values.items():
             if self.options.get(key, expected) != expected:
                 raise ValueError(f"It was trained with {key} = {self.options[key]!r}; ours supports {expected!r} only.")
@@ -140,7 +140,7 @@ TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
     "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
     "naaf": {"temperature": ("lambda_softmax", 20.0), "alpha": ("alpha", 2.0)},
 }
-"""Our options that an official one tells: its name, its default, and the values that ours takes."""
+"""Our options that follow from an official one: its name, its default, and the values that ours takes."""
 _SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
 SIZES: dict[str, dict[str, tuple[str, int]]] = {
     "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
@@ -151,7 +151,7 @@ SIZES: dict[str, dict[str, tuple[str, int]]] = {
 
 
 def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
-    """What builds the model of these weights (under our names): their sizes, and what the options say."""
+    """Return our options for these weights (under our names), from their sizes and the official options."""
     project = NORMED if NORMED in weights else "project.weight"
     options: dict[str, object] = {
         "feature_size": _size(weights, project, 1),
@@ -199,7 +199,7 @@ def _vsrn(weights: State, told: Told) -> dict[str, object]:
 
 
 def _vse_infinity(weights: State, told: Told) -> dict[str, object]:
-    """The last word of its vocabulary is <mask>."""
+    """Return the options of VSE∞; the last word of its vocabulary is <mask>."""
     told.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
     return {"vocabulary_size": _size(weights, "text.embedding.weight", 0) - 1, "augment_words": "mask"}
 

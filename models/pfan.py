@@ -19,7 +19,7 @@ MOST_BLOCKS = 15
 
 
 class PFAN(SCAN):
-    """SCAN over regions that know where they lie; t2i adds half the aggregate of each word's largest attention.
+    """SCAN over regions with positions; t2i adds half the aggregate of each word's largest attention.
 
     A region's position is a sum of block embeddings, with weights softmax(share * softmax(tanh(<q, e_block>))) over
     the grid's blocks that its box covers. Unused places of that list take part in both softmaxes, as published;
@@ -55,7 +55,7 @@ class PFAN(SCAN):
     def position(
         self, features: Float[Tensor, "images regions features"], images: Images
     ) -> Float[Tensor, "images regions position"]:
-        """The position of every region, from boxes (4 numbers) or from PFAN's own arrays (block indices, shares)."""
+        """Compute the position of every region, from boxes (4 numbers) or PFAN's own arrays (block indices, shares)."""
         if images.boxes is None:
             raise ValueError(
                 "PFAN needs the box of every region, and these images have none; add {split}_boxes.npy "
@@ -87,9 +87,9 @@ class PFAN(SCAN):
 def grid_blocks(
     boxes: Float[Tensor, "*items 4"], *, grid: int = 16, most: int = 15
 ) -> tuple[Int[Tensor, "*items most"], Float[Tensor, "*items most"]]:
-    """The blocks of a grid over the image that each box overlaps most, and the shares of the overlap, largest first.
+    """Find the grid blocks that each box overlaps most, and their fractions of the overlap, largest first.
 
-    `boxes` are x1, y1, x2, y2 as shares of the image. Block (column x, row y) has index x * grid + y; unused places
+    `boxes` are x1, y1, x2, y2 as fractions of the image. Block (column x, row y) has index x * grid + y; unused places
     have index grid * grid and share 0. The rule is recovered from the official sample, whose ties are arbitrary; here
     the lower index wins.
 

@@ -1,4 +1,4 @@
-"""A GRU made for training on a CPU: each weight's gradient is one product over all words, not one a time step."""
+"""A GRU for training on a CPU: each weight's gradient is one product over all words, not one per time step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 class GRU(nn.GRU):
     """torch's GRU, with the same parameters and results.
 
-    A packed batch on the CPU, one layer, starting from zero, goes the way of this file; all else goes torch's own. The
+    A packed batch on the CPU, one layer, starting from zero, is computed by this file; all else by torch. The
     backward direction is a GRU that reads each caption from its last word to its first.
     """
 
@@ -38,7 +38,7 @@ class GRU(nn.GRU):
     def _run(
         self, words: Float[Tensor, "N E"], sizes: Int[Tensor, " W"]
     ) -> tuple[Float[Tensor, "N states"], Float[Tensor, "directions C D"]]:
-        """The states of packed words, of which `sizes` stand at each step, and every caption's last state."""
+        """Compute the states of packed words, `sizes` of them per step, and every caption's last state."""
         mirror, captions = mirrored(sizes), int(sizes[0])
         states = self._direction("l0", words, sizes, None)
         last = states.index_select(0, mirror[:captions])
@@ -53,7 +53,7 @@ class GRU(nn.GRU):
 
 
 def mirrored(sizes: Int[Tensor, " W"]) -> Int[Tensor, " N"]:
-    """Which packed word stands in each one's place when captions are read from their end.
+    """Return the packed word at each place when captions are read from their end.
 
     >>> mirrored(torch.tensor([3, 2, 1]))  # captions of 3, 2 and 1 words
     tensor([5, 4, 2, 3, 1, 0])
@@ -66,7 +66,7 @@ def mirrored(sizes: Int[Tensor, " W"]) -> Int[Tensor, " N"]:
 
 
 class _Recurrence(torch.autograd.Function):
-    """The states h of all packed words, read in their order or in `order`, which is its own inverse.
+    """States h of all packed words, read in their order or in `order`, which is its own inverse.
 
         r = sigmoid(W_ir x + W_hr h + b_r)    n = tanh(W_in x + b_in + r * s)
         z = sigmoid(W_iz x + W_hz h + b_z)    s = W_hn h + b_hn                  h <- n + z * (h - n)

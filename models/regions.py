@@ -1,4 +1,4 @@
-"""What the image encoders share: the projection of region features, and masks over regions."""
+"""Parts that image encoders share: the projection of region features, and masks over regions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Projection(nn.Linear):
 
 
 def zero_masked(fragments: Fragments, mask: Mask) -> Fragments:
-    """The fragments, exactly zero where the mask is False, whatever stood there (NaN included)."""
+    """Set fragments to exactly zero where the mask is False, NaN included."""
     return fragments if mask is None else fragments.masked_fill(~mask.unsqueeze(-1), 0)
 
 
 def masked_mean(regions: Fragments, mask: Mask) -> Float[Tensor, "items size"]:
-    """The mean of each image's real regions.
+    """Average each image's real regions.
 
     >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
     tensor([[2.]])
@@ -42,7 +42,7 @@ def masked_mean(regions: Fragments, mask: Mask) -> Float[Tensor, "items size"]:
 
 
 def group_by_group(function: Callable[..., Tensor], groups: int, *tensors: Tensor | None) -> Tensor:
-    """`function` of each of `groups` equal parts of a batch by itself, where it has statistics of its own.
+    """Apply a `function` with batch statistics to each of `groups` equal parts of a batch by itself.
 
     >>> group_by_group(lambda x: x - x.mean(), 2, torch.tensor([1.0, 3.0, 5.0, 5.0]))
     tensor([-1.,  1.,  0.,  0.])
@@ -54,12 +54,12 @@ def group_by_group(function: Callable[..., Tensor], groups: int, *tensors: Tenso
 
 
 def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
-    """The number of real regions of each image, at least 1."""
+    """Number of real regions of each image, at least 1."""
     return mask.sum(1).clamp_min(1)
 
 
 def run_over(recurrence: nn.GRU, regions: Fragments, mask: Mask) -> tuple[Tensor, Tensor]:
-    """A GRU's state at every region and its last (directions, images, state); an image's real regions come first."""
+    """Run a GRU over regions, real ones first; return its states and the last one (directions, images, state)."""
     if mask is None:
         return recurrence(regions)
     packed, last = recurrence(pack_padded_sequence(regions, count(mask).cpu(), batch_first=True, enforce_sorted=False))
@@ -67,7 +67,7 @@ def run_over(recurrence: nn.GRU, regions: Fragments, mask: Mask) -> tuple[Tensor
 
 
 def compact(images: Images) -> Images:
-    """Real regions first, in their order; masked ones zeroed; columns that no image needs are cut off."""
+    """Move real regions first, in their order; zero masked ones; cut off columns that no image needs."""
     if images.mask is None:
         return images
     order = (~images.mask).to(torch.uint8).argsort(dim=1, stable=True)

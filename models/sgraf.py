@@ -25,11 +25,11 @@ DROPOUT = 0.4
 
 
 class _SGRAF(FragmentModel):
-    """Similarity vectors of a pair, one per word and one global; a subclass makes one vector of them.
+    """Similarity vectors of a pair, one per word and one global; a subclass summarises them in one vector.
 
     s(x, y) = l2(W (x - y)^2 + b), of each word and what it attends to, and of the pooled image and caption.
 
-    BatchNorm takes each region slot for a channel, so the number of regions is fixed, and none may be masked. While
+    BatchNorm treats each region slot as a channel, so the number of regions is fixed, and none may be masked. While
     training, the image's statistics are those of its group.
     """
 
@@ -75,7 +75,7 @@ class _SGRAF(FragmentModel):
         return {"t2i": attention(block, direction="t2i", temperature=TEMPERATURE)}
 
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
-        """The similarity vectors of words, before they are normalised."""
+        """Compute the similarity vectors of words, before normalisation."""
         weights = self.attend(block)["t2i"]
         norm_inverse = inverse_root(block.squared_norm(weights, 3))
         weights = weights * norm_inverse.unsqueeze(3)  # what is attended to has norm 1 now
@@ -88,7 +88,7 @@ class _SGRAF(FragmentModel):
         return local.unflatten(1, weights.shape[1:3])
 
     def whole(self, block: Block) -> Float[Tensor, "I C S"]:
-        """The global similarity vector, before it is normalised."""
+        """Compute the global similarity vector, before normalisation."""
         assert block.pooled is not None
         assert block.regions.pooled is not None
         difference = block.regions.pooled.transpose(0, 1) - block.pooled
@@ -100,7 +100,7 @@ class _SGRAF(FragmentModel):
 
     @abstractmethod
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
-        """One vector a pair; `mask` is True at real nodes."""
+        """Summarise a pair's nodes in one vector; `mask` is True at real nodes."""
 
 
 class SGR(_SGRAF):
@@ -150,7 +150,7 @@ class SAF(_SGRAF):
 
     @torch.no_grad()
     def _update(self, means: Float[Tensor, " C"], variances: Float[Tensor, " C"], count: int) -> None:
-        """The running statistics after one momentum update a caption."""
+        """Update the running statistics, one momentum step per caption."""
         norm, momentum = self.norm, float(self.norm.momentum or 0.0)
         kept = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)
         for name, values in {"running_mean": means, "running_var": variances * (count / (count - 1))}.items():
@@ -161,7 +161,7 @@ class SAF(_SGRAF):
 class Pooling(nn.Module):
     """One vector of all fragments, weighted by softmax(w (tanh(W x) * tanh(W' mean x))).
 
-    For images (`slots` regions) both tanh are of BatchNorms, one with a channel a region slot, by groups of images.
+    For images (`slots` regions) both tanh follow a BatchNorm, one with a channel per region slot, by groups of images.
     """
 
     def __init__(self, size: int, slots: int | None, dropout: float) -> None:
@@ -199,7 +199,7 @@ class Reasoning(nn.Module):
 
 
 def _linear(size: int, out: int) -> nn.Linear:
-    """Xavier-uniform weights, zero bias."""
+    """Make a linear layer with Xavier-uniform weights and zero bias."""
     layer = nn.Linear(size, out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -27,12 +27,12 @@ class TextEncoder(nn.Module):
         self.recurrence = GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
 
     def last(self, captions: Captions) -> Float[Tensor, "captions size"]:
-        """The state at the last word (of the backward direction: at the first)."""
+        """Return the state at the last word (in the backward direction, at the first)."""
         _, states = self.recurrence(self._embed(captions, _packed_places(captions)))
         return states.mean(0) if self.recurrence.bidirectional else states[0]
 
     def states(self, captions: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
-        """The state at every word, zero at padding, and the mask of real words."""
+        """Return the state at every word, zero at padding, and the mask of real words."""
         places = _packed_places(captions)
         states = self.recurrence(self._embed(captions, places))[0].data
         if self.recurrence.bidirectional:
@@ -48,7 +48,7 @@ class TextEncoder(nn.Module):
 
 
 def _packed_places(captions: Captions) -> PackedSequence:
-    """Where each packed word stands in the captions, padded to the longest. Packing places is cheap, vectors is not."""
+    """Place of each packed word in the padded captions. Packing places is cheap, packing vectors is not."""
     lengths = captions.lengths.cpu()
     longest = int(lengths.max())
     grid = torch.arange(len(lengths) * longest, device=captions.words.device).view(-1, longest)

@@ -18,7 +18,7 @@ from aoq.models.towers.tower import SideName, Tower, named_towers
 from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
-"""With `augment_words = "mask"`: the share of the chosen words that become <mask>, and with those that become any."""
+"""Cumulative fractions of chosen words that become <mask>, or any word, with `augment_words = "mask"`."""
 
 
 class VSEInfinity(EmbeddingModel):
@@ -93,7 +93,7 @@ class VSEInfinity(EmbeddingModel):
         return named_towers(self.image, self.text)
 
     def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
-        """W v + MLP(v) of the real regions, and zero elsewhere."""
+        """Compute W v + MLP(v) of the real regions, and zero elsewhere."""
         rows = features.flatten(0, 1) if mask is None else features[mask]
         rows = self.project(rows) + self.transform(rows)
         if mask is None:
@@ -101,7 +101,7 @@ class VSEInfinity(EmbeddingModel):
         return rows.new_zeros(*mask.shape, rows.shape[1]).index_put((mask,), rows)
 
     def _augmented(self, captions: Captions) -> Captions:
-        """The captions without the words that are left out. Lengths are on the CPU, so what is drawn is too."""
+        """Leave words out of the captions, or replace them. Draws are on the CPU, as lengths are."""
         words = captions.words
         real = ranks(words.shape[1], captions.lengths.cpu())
         kept = self.augment(real)

@@ -11,7 +11,7 @@ from aoq.models.text import TextEncoder
 class VSEpp(EmbeddingModel):
     """image = l2(W mean_r v_r + b), caption = l2(last GRU state), similarity = their dot product.
 
-    One global feature an image is the case of one region.
+    One global feature per image is the case of one region.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class RegionReasoning(nn.Module):
         return regions + self._normalised(self._step(affinity, regions), mask)
 
     def _affinity(self, regions: Fragments) -> Float[Tensor, "items fragments fragments"]:
-        """theta(v) phi(v)^T, by one product with all regions in place of two.
+        """Compute theta(v) phi(v)^T with one product over all regions instead of two.
 
         <T x + s, P y + t> = <P^T (T x + s), y> + <T x + s, t>, where theta(x) = T x + s and phi(y) = P y + t.
         """
@@ -52,7 +52,7 @@ class RegionReasoning(nn.Module):
         return torch.baddbmm(same_for_all.unsqueeze(2), queries, regions.transpose(1, 2))
 
     def _step(self, affinity: Float[Tensor, "items fragments fragments"], regions: Fragments) -> Fragments:
-        """W_r (affinity g(v)), likewise.
+        """Compute W_r (affinity g(v)) with one product over all regions.
 
         W (sum over y of a_y (V y + u)) + w = W V (sum of a_y y) + (sum of a_y) W u + w, where g(y) = V y + u, W and w
         are the output layer's, and the a_y are a row of the affinity.
@@ -62,7 +62,7 @@ class RegionReasoning(nn.Module):
         return related + affinity.sum(2, keepdim=True) * (output.weight @ value.bias)
 
     def _normalised(self, step: Fragments, mask: Mask) -> Fragments:
-        """BatchNorm of the real regions, and zero elsewhere."""
+        """Apply BatchNorm to the real regions, and set zero elsewhere."""
         rows = step.flatten(0, 1) if mask is None else step[mask]
         # Laid out channel by channel, where torch's statistics are several times more exact.
         rows = self.norm(rows.T.contiguous().unsqueeze(0))[0].T.contiguous()
@@ -132,13 +132,13 @@ class VSRN(EmbeddingModel):
         return Code(vectors.abs() if self.absolute else vectors)
 
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
-        """`caption_weight` times the loss of describing each image by its own caption."""
+        """Compute `caption_weight` times the loss of describing each image by its own caption."""
         if self.captioner is None or images.context is None:
             return None
         return self.caption_weight * self.captioner(images.context, images.context_mask, captions)
 
     def _regions(self, features: Float[Tensor, "items fragments features"], mask: Mask) -> Fragments:
-        """The regions of one group after the graph layers, of norm 1 along `normalise_axis`; masked ones are zero."""
+        """Reason over one group's regions; their norm is 1 along `normalise_axis`, and masked ones are zero."""
         regions, axis = zero_masked(self.project(features), mask), 1 if self.normalise_axis == "regions" else 2
         if self.variant == "coco":
             regions = l2_normalise(regions, axis)

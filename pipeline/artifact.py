@@ -1,7 +1,7 @@
 """Input-addressed artefacts: `root/<stage>/<key>/`, immutable once there, published by one rename.
 
 A key is the hash of everything that shapes a stage's result and of its upstream keys, so the whole chain is known
-before anything runs and `exists` is one stat. The work directory `.<key>.work` beside it survives a crash.
+before anything runs and `exists` is one stat. The work directory `.<key>.work` next to it survives a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, sync_direc
 
 @dataclass(frozen=True)
 class Artifact:
-    """One stage's result for one set of ingredients; `upstream` are the artefacts it is computed from."""
+    """One stage's result for one set of ingredients, computed from the `upstream` artefacts."""
 
     root: Path
     stage: str
@@ -40,7 +40,7 @@ class Artifact:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What the key is the hash of."""
+        """Content that the key is the hash of."""
         return {
             "stage": self.stage,
             "stage_version": self.stage_version,
@@ -67,12 +67,12 @@ class Artifact:
         return read_manifest(self.path)
 
     def opened(self) -> Path:
-        """The folder, to read from: every file in it is as the manifest says.
+        """Return the folder for reading, after checking every file against the manifest.
 
-        Files are hashed once a process, and again where they changed since. A build that is under way has read them.
+        Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
 
         Raises:
-            ValueError: names the file that is not as it was published.
+            ValueError: names the file that differs from what was published.
         """
         take_in(f"{self.stage}/{self.key}", self._whole)
         return self.path
@@ -86,9 +86,9 @@ class Artifact:
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
-        """Yield the build under the artefact's lock, or None if there is nothing to build any more.
+        """Yield the build under the artefact's lock, or None if nothing is left to build.
 
-        That is where another process has published it meanwhile, or was killed when the manifest was written: what it
+        It is None if another process has published it, or was killed after the manifest was written: what it
         had finished is published. Leaving the block without an exception publishes; otherwise the work directory stays
         for the next run.
         """
@@ -103,7 +103,7 @@ class Artifact:
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file
+                for left in [*self.work.rglob(".*.work")]:  # left by a run that was killed while it wrote a file
                     reclaim(left)
                 if build.is_finished():
                     self._publish()
@@ -116,7 +116,7 @@ class Artifact:
                     build.inputs.check_again()
                     build.write_manifest(self._described())
                 except ChangedInputError:
-                    build.clear()  # it may rest on the other bytes
+                    build.clear()  # it may have been computed from the other bytes
                     self.work.rmdir()
                     raise
                 self._publish()
@@ -153,7 +153,7 @@ class Artifact:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
-            if (left := scratch_of(alias)).exists():  # of a run that was killed once the link was there
+            if (left := scratch_of(alias)).exists():  # left by a run that was killed after making the link
                 reclaim(left)
             return
         with writing_in(alias.parent):
@@ -164,7 +164,7 @@ class Artifact:
             os.replace(temporary, alias)
 
     def changed_files(self) -> list[str]:
-        """One sentence for each file that is not what the manifest recorded."""
+        """Describe each file that differs from the manifest in one sentence."""
         return self._damaged_files() + self._stray_files()
 
     def _damaged_files(self) -> list[str]:

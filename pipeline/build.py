@@ -1,4 +1,4 @@
-"""The work directory of an artefact that is being made, and what its manifest will say."""
+"""Work directory of an artefact in the making, and the content of its manifest."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import sync_directory, write_atomically
 
 INPUTS = ".inputs.json"
-"""In a work directory: the content of what was read so far."""
+"""File in a work directory with the content of the inputs read so far."""
 UNITS = "shards"
-"""In a work directory: finished units of a stage's work, needed until the manifest is written."""
+"""Folder in a work directory with finished units, needed until the manifest is written."""
 PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
 
 
 @dataclass
 class Build:
-    """A work directory being filled, and what the manifest will say besides the files' hashes."""
+    """A work directory being filled, and the manifest's content besides the files' hashes."""
 
     directory: Path
     notes: dict[str, Any] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Build:
     inputs: Inputs = field(init=False)
     _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     _clock: float = field(default_factory=time.monotonic)
-    """The other clock may be set while it runs."""
+    """Measures durations; the wall clock may be set meanwhile."""
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(self._keep_inputs)
 
     def recall_inputs(self) -> None:
-        """What an interrupted run read must be what this one reads."""
+        """Check that this run reads the same inputs as an interrupted one."""
         if (file := self.directory / INPUTS).exists():
             try:
                 self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
@@ -57,7 +57,7 @@ class Build:
         write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
 
     def write_manifest(self, made: Mapping[str, Any]) -> None:
-        """Write what is `made`, what it was computed from, and its files."""
+        """Write the manifest: what is `made`, its upstream artefacts and inputs, and its files."""
         manifest = {
             **made,
             "inputs": self.inputs.content,
@@ -81,7 +81,7 @@ class Build:
         sync_directory(self.directory)
 
     def is_finished(self) -> bool:
-        """Whether the manifest is written, and the files are those that it names."""
+        """Return whether the manifest is written and the files are those it names."""
         try:
             said, files = read_manifest(self.directory)["files"], self._files()
         except (ValueError, OSError):
@@ -89,12 +89,12 @@ class Build:
         return said.keys() == files.keys() and all(known_sha256(files[name]) == said[name]["sha256"] for name in said)
 
     def _files(self) -> dict[str, Path]:
-        """What is published beside the manifest."""
+        """List the files published with the manifest."""
         found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
         return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
 
     def clear(self) -> None:
-        """Forget what an interrupted run left, and last what it read: a kill meanwhile leaves nothing to go on with."""
+        """Delete an interrupted run's files, its inputs last: a kill meanwhile leaves nothing to continue from."""
         self.inputs.begun_on.clear()
         for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -109,7 +109,7 @@ def _versions() -> dict[str, str]:
 
 
 def code_versions() -> dict[str, str]:
-    """What computes: the versions of packages, and the content of our own source files."""
+    """Versions of the packages that compute, and the content of our own source files."""
     root, content = Path(__file__).parents[1], sha256()
     for folder in ("models", "pipeline"):
         for path in sorted((root / folder).rglob("*.py")):
@@ -118,7 +118,7 @@ def code_versions() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the source tree, with `+` where the tree differs from it; None outside a checkout."""
+    """Commit of the source tree, with `+` if the tree differs from it; None outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError):

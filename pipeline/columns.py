@@ -115,7 +115,7 @@ def parse_csv(
     columns = _without_lacking(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns, nullable)
-    return table.select(columns.names).cast(columns)  # a CSV without rows has no types
+    return table.select(columns.names).cast(columns)  # a CSV file without rows has no column types
 
 
 def parse_json_lines(path: Path) -> pa.Table:

@@ -21,12 +21,12 @@ def canonical_json(content: Any) -> str:
 
 
 def digest(content: Any) -> str:
-    """Sixteen hex digits that name a JSON value whatever the order of its keys."""
+    """Return sixteen hex digits that name a JSON value, whatever the order of its keys."""
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
 
 
 def file_sha256(path: Path) -> str:
-    """The hash of a file's bytes; devices and pipes, which may never end, are refused."""
+    """Hash a file's bytes; refuse devices and pipes, which may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is no regular file, and none other is read; copy its content to one.")
     with path.open("rb") as file:
@@ -37,7 +37,7 @@ def file_sha256(path: Path) -> str:
 
 
 def known_sha256(path: Path) -> str:
-    """The file's hash, taken once a process, and again where the file is another or was written since."""
+    """Hash a file once per process, and again if it was replaced or written since."""
     before = _stamp(path)
     stamp, sha256 = _known.get(path, (None, ""))
     if stamp != before:

@@ -1,4 +1,4 @@
-"""Encoding a split, scoring it tile by tile, and the embeddings on disk."""
+"""Encode a split, score it tile by tile, and keep embeddings on disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE_IMAGES, TILE_CAPTIONS = 128, 512
 def encode_images(
     model: MatchingModel, pairs: PairData, device: torch.device, rows: Integer[np.ndarray, " some"] | None = None
 ) -> Code:
-    """The codes of these images of the split, or of all, in order."""
+    """Encode these images of the split, or all, in order."""
     rows = np.arange(pairs.split.image_count) if rows is None else rows
     blocks = [model.encode_images(pairs.images(block).to(device)) for block in parts_of(rows, BATCH)]
     return concatenate(blocks)
@@ -31,7 +31,7 @@ def encode_images(
 def encode_captions(
     model: MatchingModel, pairs: PairData, device: torch.device, rows: Integer[np.ndarray, " some"] | None = None
 ) -> Iterator[tuple[Integer[np.ndarray, " tile"], Code]]:
-    """Tiles of these captions, or of all, of like lengths, with their rows: little padding, and none of it matters."""
+    """Yield tiles of these captions, or of all, with their rows; similar lengths keep padding small."""
     rows = np.arange(pairs.split.caption_count) if rows is None else rows
     by_length = rows[np.argsort(pairs.tokens.lengths[rows], kind="stable")]
     for tile in parts_of(by_length, TILE_CAPTIONS):
@@ -46,10 +46,9 @@ def similarity_matrix(
     file: Path | None = None,
     rows: Integer[np.ndarray, " images"] | None = None,
 ) -> Float32[np.ndarray, "images captions"]:
-    """Every image of an evaluation split, or these `rows`, against every caption, in eval mode; working memory is one
-    tile.
+    """Score every image of an evaluation split, or these `rows`, against every caption, in eval mode.
 
-    With `file`, an .npy to be written, the matrix is that file's, mapped.
+    Working memory is one tile. With `file`, the matrix is written to this .npy file and returned memory-mapped.
     """
     model.eval()
     images = encode_images(model, pairs, device, rows)
@@ -63,7 +62,7 @@ def similarity_matrix(
 
 
 def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.memmap, "rows columns"]:
-    """A new .npy, mapped to be filled. Its blocks are taken first: a full disk is an error, not a killed process."""
+    """Map a new .npy to be filled. Disk blocks are reserved first: a full disk is an error, not a killed process."""
     mapped = open_memmap(path, "w+", np.float32, shape)
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -74,7 +73,7 @@ def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.memmap, "row
 class EmbeddingStore:
     """`images.npy` (I, D) and `captions.npy` (C, D), float32, memory-mapped, rows in the split's order.
 
-    Mapped copy-on-write, so that torch takes them as they are; the files stay as they are.
+    They are mapped copy-on-write, so that torch takes them without a copy; the files stay unchanged.
     """
 
     images: Float32[np.ndarray, "images D"]
@@ -86,6 +85,6 @@ class EmbeddingStore:
 
 
 def parts_of(rows: Integer[np.ndarray, " rows"], size: int) -> Iterator[Integer[np.ndarray, " some"]]:
-    """Up to `size` rows at a time."""
+    """Iterate over blocks of up to `size` rows."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

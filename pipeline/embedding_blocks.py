@@ -1,4 +1,4 @@
-"""Embeddings written to disk a block at a time: a killed run goes on, and any process can do a block."""
+"""Embeddings written to disk block by block: a killed run continues, and any process can do a block."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 STORE_ROWS = 1024
 SIDES = ("images", "captions")
 HEADER_BYTES = 128
-"""The size of the header of an .npy file of two dimensions."""
+"""Size of the header of a two-dimensional .npy file."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Images or captions: how many, and the vectors of some rows."""
+    """Images or captions: their number, and the vectors of some rows."""
 
     count: int
     vectors: Callable[[Integer[np.ndarray, " some"]], Float[torch.Tensor, "some D"]]
 
 
 def sides_of(model: EmbeddingModel, pairs: PairData, device: torch.device) -> dict[str, Side]:
-    """The split as the model sees it, in eval mode."""
+    """Return both sides of the split as the model encodes them, in eval mode."""
     model.eval()
     return {
         "images": Side(
@@ -62,11 +62,11 @@ def write_embeddings(
     run: Runner[Mapping[str, Side]] = run_in_process,
     store: Store | None = None,
 ) -> None:
-    """Encode `images` and `captions` into `folder`, a block at a time; an interrupted run goes on after its last whole
+    """Encode `images` and `captions` into `folder` block by block; an interrupted run continues after its last whole
     block.
 
-    What it goes on from (`finish_embeddings` drops it) are the blocks' checksums. `run` does the blocks as units, which
-    leave their vectors in the store, by default in memory, until they stand in `folder`.
+    It continues from the blocks' checksums (`finish_embeddings` drops them). `run` does the blocks as units, which
+    leave their vectors in the store, by default in memory, until they are written to `folder`.
     """
     whole = {
         name: _whole_blocks(folder / f"{name}.npy", _progress_file(folder, name), sides[name].count) for name in sides
@@ -95,7 +95,7 @@ def write_embeddings(
 
 @torch.inference_mode()
 def encode_block(name: str, start: int, stop: int, sides: Mapping[str, Side], store: Store) -> list[pa.Table]:
-    """The vectors of a side's rows from `start` to before `stop`, a list each."""
+    """Encode a side's rows from `start` to before `stop`, one list per row."""
     parts = [sides[name].vectors(rows) for rows in parts_of(np.arange(start, stop), BATCH)]
     block = torch.cat(parts).float().cpu().numpy()
     if not np.isfinite(block).all():
@@ -108,7 +108,7 @@ def _vectors_of(table: pa.Table) -> Float32[np.ndarray, "rows D"]:
 
 
 def finish_embeddings(folder: Path) -> None:
-    """Drop what only a resumed run needs."""
+    """Delete the files that only a resumed run needs."""
     for side in SIDES:
         _progress_file(folder, side).unlink(missing_ok=True)
 
@@ -118,7 +118,7 @@ def _progress_file(folder: Path, side: str) -> Path:
 
 
 def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
-    """The checksums of the blocks from the first on that are as they were written."""
+    """Checksums of the leading blocks that are still as they were written."""
     if not state.is_file():
         return []
     try:
@@ -136,7 +136,7 @@ def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
 
 
 def _checksum(path: Path, block: Float32[np.ndarray, "rows D"]) -> str:
-    """The hash of a block and of the file's header."""
+    """Hash a block and the file's header."""
     with path.open("rb") as file:
         found = sha256(file.read(HEADER_BYTES))
     found.update(np.ascontiguousarray(block).data)

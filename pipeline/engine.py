@@ -1,4 +1,4 @@
-"""Where and how stages run: device, threads, who mines, how often to save. None of it is in a key."""
+"""Settings of where and how stages run: device, threads, backend, processes. None of them is in a key."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from aoq.pipeline.inputs import Verify
 from aoq.pipeline.launcher import Launched
 
 THREADS_PER_CORE = 64
-"""More than anybody gains by; with some ten thousand, OpenMP ends the process."""
+"""An upper limit that nobody gains by exceeding; with about ten thousand, OpenMP ends the process."""
 
 
 @dataclass(frozen=True)
 class Engine:
     device: str = "auto"
     threads: int = 0
-    """0: as many as this process may use; of a unit on Ray, one."""
+    """Number of threads; 0: as many as this process may use, and one in a unit on Ray."""
     checkpoint_steps: int = 500
     workers: int = 1
-    """Threads that draw and read batches ahead of a training; 0: its own does it."""
+    """Threads that draw and read batches ahead of a training; 0: its own thread does."""
     tensorboard: bool = False
     verify: Verify = "sampled"
-    """How arrays of the data folder beyond 1 GiB are compared with what was read first: by blocks, or wholly."""
+    """Check of data arrays over 1 GiB against what was read first: by blocks, or in full."""
     mining_memory_mb: int = 1500
-    """MB that mining may use beyond the embeddings, about; on Ray, each unit."""
+    """Approximate MB that mining may use beyond the embeddings; on Ray, per unit."""
     backend: str = "inprocess"
-    """Who mines, extracts and encodes: this process, or Ray."""
+    """Backend that mines, extracts and encodes: this process, or Ray."""
     processes: int = 1
-    """That train a model together on this machine; each with a GPU of its own, or with `threads` threads."""
+    """Processes that train a model together on this machine, each with its own GPU or `threads` threads."""
     launched: Launched | None = None
-    """Where torchrun has started the processes: all of these are then `processes`."""
+    """Set if torchrun started the processes; `processes` then counts all of them."""
     ray_address: str = ""
-    """The cluster's address: HOST:PORT, "auto" for the one this machine is a node of, "" to start one here."""
+    """Address of the cluster: HOST:PORT, "auto" for the one this machine belongs to, "" to start one here."""
 
     def __post_init__(self) -> None:
         if self.backend not in ("inprocess", "ray"):
@@ -55,7 +55,7 @@ class Engine:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 
     def torch_device(self, place: int | None = None) -> torch.device:
-        """The device, with the process's threads set on the way; with a place, of one of those on this machine."""
+        """Return the device and set the process's threads; `place` chooses one of this machine's GPUs."""
         sharing = 1 if place is None else self.launched.places if self.launched else self.processes
         torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
         automatic = "cuda" if torch.cuda.is_available() else "cpu"

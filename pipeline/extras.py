@@ -1,4 +1,4 @@
-"""Packages that only an extra installs are imported where they are used."""
+"""Import packages that only an extra installs, where they are used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """The module, or an ImportError that says who needs it and how to install it.
+    """Import the module, or raise an ImportError that says who needs it and how to install it.
 
     >>> import_extra("colorsys", "report", "a report").__name__
     'colorsys'

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME`, with `/CONFIG` and `@SPLIT` where there are several."""
+"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME`, with `/CONFIG` and `@SPLIT` if there are several."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def is_of_hub(given: str) -> bool:
 
 @cache
 def load_splits(given: str) -> dict[str, Any]:
-    """The splits of a data set by name, or the one that is named; downloaded if need be, and kept by `datasets`.
+    """Load the splits of a data set by name, or the named one; `datasets` downloads and caches them.
 
     Raises:
-        ValueError: where it cannot be loaded, or has no such split.
+        ValueError: if it cannot be loaded, or has no such split.
         ImportError: names the extra that brings `datasets`.
     """
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
@@ -27,7 +27,7 @@ def load_splits(given: str) -> dict[str, Any]:
     owner, *rest = name.split("/", 2)
     try:
         found = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
-    except Exception as error:  # of the hub's client, whose errors are of any kind
+    except Exception as error:  # the hub's client raises errors of any kind
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
             f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub is reached, save it with "

@@ -1,4 +1,4 @@
-"""What a build reads: checked when it is opened, and again before the result is published."""
+"""Inputs of a build: checked when opened, and again before the result is published."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from typing_extensions import TypedDict
 from aoq.pipeline.digests import known_sha256
 
 Check = Callable[[], str]
-"""Names an input's content as it is now; raises a ValueError where that is not what was recorded of it."""
+"""Returns the current content of an input; raises a ValueError if it differs from what was recorded."""
 
 
 Verify = Literal["sampled", "full"]
-"""How large arrays of the data folder are compared with what was read first."""
+"""Check of large arrays of the data folder against what was read first."""
 SAMPLED = "sampled:"
-"""Before the content of an array of which only blocks were compared."""
+"""Prefix of the content of an array of which only blocks were compared."""
 
 
 class ChangedInputError(ValueError):
-    """The work was begun on other bytes than those that are there."""
+    """Raised if unfinished work was begun on other bytes than those present."""
 
 
 class BegunOn(TypedDict):
-    """The file in which unfinished work remembers what it read."""
+    """File in which unfinished work records its inputs."""
 
     inputs: dict[str, str]
 
 
 @dataclass
 class Inputs:
-    """The inputs of one build by name, with the content that each had.
+    """Inputs of one build by name, with the content of each.
 
-    `begun_on` are those of all runs on the unfinished work; `keep` remembers them with it.
+    `begun_on` are the inputs of all runs on the unfinished work; `keep` records them with it.
     """
 
     keep: Callable[[Mapping[str, str]], None]
@@ -47,7 +47,7 @@ class Inputs:
     _checks: dict[str, Check] = field(default_factory=dict)
 
     def add(self, name: str, content: str, check: Check) -> None:
-        """The same content may be compared wholly one time and by blocks another; the stricter check stays."""
+        """Record an input; of a full check and one by blocks the stricter is kept."""
         if name not in self.begun_on:
             self.begun_on[name] = content
             self.keep(self.begun_on)
@@ -57,11 +57,11 @@ class Inputs:
             self.content[name], self._checks[name] = content, check
 
     def check_again(self) -> None:
-        """Raise ChangedInputError if anything is not as it was when it was opened."""
+        """Raise ChangedInputError if an input changed since it was opened."""
         for name, check in self._checks.items():
             try:
                 found = check()
-            except ValueError as error:  # an OSError says nothing of the content
+            except ValueError as error:  # an OSError says nothing about the content
                 raise ChangedInputError(f"while it was read: {error}") from None
             if found != self.content[name]:
                 raise ChangedInputError(f"{name} was changed while it was read; run again.")
@@ -72,7 +72,7 @@ _current: ContextVar[Inputs | None] = ContextVar("inputs of the build under way"
 
 @contextmanager
 def collected(inputs: Inputs) -> Iterator[None]:
-    """Add to `inputs` whatever is opened meanwhile."""
+    """Add everything opened meanwhile to `inputs`."""
     token = _current.set(inputs)
     try:
         yield
@@ -81,14 +81,14 @@ def collected(inputs: Inputs) -> Iterator[None]:
 
 
 def take_in(name: str, check: Check) -> None:
-    """Check what is about to be read, for the build that is under way, if one is."""
+    """Check an input before it is read, and record it with the build in progress, if any."""
     content, inputs = check(), _current.get()
     if inputs is not None:
         inputs.add(name, content, check)
 
 
 def planned_file(folder: Path, name: str, sha256: str) -> Path:
-    """A user's file that a key was made of; refuse it if it changed since."""
+    """Return a user's file that a key depends on; refuse it if it changed since."""
     take_in(f"data/{name}", partial(_as_planned, folder / name, sha256))
     return folder / name
 

@@ -1,4 +1,4 @@
-"""What torchrun tells the processes that it starts; nothing here loads torch."""
+"""Settings that torchrun passes to the processes it starts; nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Asked:
-    """A stage, as whoever is to take part in it plans it."""
+    """A stage, as each process that takes part in it plans it."""
 
     stage: str
     experiment: str
@@ -26,15 +26,15 @@ class Launched:
     place: int
     places: int
     attempt: int
-    """Which start of all this is: torchrun may start them again, and its store keeps what was said before."""
+    """Number of this start: torchrun may restart the processes, and its store keeps earlier messages."""
     address: str
     port: int
     asked: Asked | None = None
-    """What the first one makes."""
+    """The stage that the first process makes."""
 
     @classmethod
     def here(cls) -> Launched | None:
-        """This process, if torchrun started it."""
+        """Return this process's place, if torchrun started it."""
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return None
         rank, count, place, places, attempt, port = (
@@ -51,5 +51,5 @@ class Launched:
         return cls(rank, count, place, places, attempt, os.environ["MASTER_ADDR"], port)
 
     def settings(self, asked: Asked | None) -> dict[str, object]:
-        """What an engine is told where the first process makes a stage."""
+        """Engine settings for a stage that the first process makes."""
         return {"launched": replace(self, asked=asked), "processes": self.count}

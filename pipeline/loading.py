@@ -1,4 +1,4 @@
-"""Loading somebody's weights, from a hub or a folder: what goes wrong is one sentence."""
+"""Load published weights from a hub or a folder; a failure is one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_REASON = 200
 
 @contextmanager
 def loading(name: str, model: str, local: str = "the path of a folder with the weights") -> Iterator[None]:
-    """Whatever fails inside says which encoder could not be loaded, and what to do.
+    """Turn a failure inside into one line: the encoder that could not be loaded, and the remedy.
 
     Raises:
         ValueError: of one line.
@@ -20,7 +20,7 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
         yield
     except ImportError:
         raise
-    except Exception as error:  # of libraries and hubs, whose errors are of any kind
+    except Exception as error:  # libraries and hubs raise errors of any kind
         reason = " ".join(str(error).split())[:LONGEST_REASON].rstrip(".") or type(error).__name__
         remedy = (
             "give a folder that its library saved"

@@ -1,4 +1,4 @@
-"""What an artefact says of itself: its recipe, its files' hashes, what it was computed from."""
+"""Manifest of an artefact: its recipe, its files' hashes, its upstream artefacts and inputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Manifest(TypedDict):
     finished: str
     seconds: float
     inputs: NotRequired[dict[str, str]]
-    """The content of everything that was read; manifests from before have none, nor a seal."""
+    """Content of every input; older manifests lack it, and the seal."""
     seal: NotRequired[str]
     metrics: NotRequired[dict[str, float]]
     member_metrics: NotRequired[list[dict[str, float]]]
@@ -48,7 +48,7 @@ class Manifest(TypedDict):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the artefact in a folder, or work directory; refuse one that is damaged, or another's."""
+    """Read the manifest of an artefact's folder or work directory; refuse a damaged or foreign one."""
     path = folder / MANIFEST
     with reading(path, "an artefact's manifest", f"delete {folder} and run again to remake it"):
         manifest: Mapping[str, Any] = parse_json(path.read_bytes(), Manifest)
@@ -67,10 +67,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """The digest of all else that the manifest says."""
+    """Digest of everything else in the manifest."""
     return digest({name: value for name, value in manifest.items() if name != "seal"})
 
 
 def content_of(manifest: Mapping[str, Any]) -> str:
-    """The digest of the artefact's files, whenever and wherever they were made."""
+    """Digest of the artefact's files, independent of when and where they were made."""
     return digest({name: entry["sha256"] for name, entry in manifest["files"].items()})

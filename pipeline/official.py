@@ -1,4 +1,4 @@
-"""Read a checkpoint of the official implementations without running anything it says."""
+"""Read a checkpoint of the official implementations without executing its content."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from aoq.pipeline.config.models import Model, ModelSection
 from aoq.pipeline.reading import reading
 
 NETWORKS = (("model",), ("model_A", "model_B"))
-"""What holds the state dicts; NCR trains two networks."""
+"""Keys of the state dicts; NCR trains two networks."""
 FROM_DATA = ("feature_size", "vocabulary_size", "regions")
 """Options that an experiment takes from its data."""
 MOST_KEYS = 8
 
 
 def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[OfficialModel, ...]:
-    """The model in a `model_best.pth.tar` of any torch and Python version; the two of NCR.
+    """Read the model of a `model_best.pth.tar` of any torch and Python version; for NCR, both models.
 
-    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` says which model
-    it is where several have such weights. Each model has every option that a [model] section knows.
+    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` chooses the model
+    if several have such weights. Each model has every option that a [model] section knows.
     """
     loaded = _load(path)
     try:
@@ -42,7 +42,7 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
 
 
 def model_section(model: OfficialModel) -> ModelSection:
-    """The [model] section of an experiment with this model."""
+    """Make the [model] section of an experiment with this model."""
     options = {key: value for key, value in model.options.items() if key not in FROM_DATA}
     try:
         return TypeAdapter(Model).validate_python({"name": model.name, **options})
@@ -61,7 +61,7 @@ def _complete(model: OfficialModel) -> OfficialModel:
 
 
 def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, Tensor]]]:
-    """The state dicts of each network."""
+    """Return the state dicts of each network."""
     for names in NETWORKS:
         if all(_is_state_dicts(content.get(name)) for name in names):
             return [list(content[name]) for name in names]
@@ -80,12 +80,12 @@ def _is_state_dicts(value: object) -> bool:
 
 
 def _state(part: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """Own tensors under text names: the official GRU parameters are views of one storage."""
+    """Copy tensors, under text names: the official GRU parameters are views of one storage."""
     return {_text(key): value.detach().clone() for key, value in part.items()}
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, object]:
-    """The official command-line options; none where there are none."""
+    """Return the official command-line options; empty if the file has none."""
     options: Any = content.get("opt", {})
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     if not isinstance(options, Mapping):
@@ -94,7 +94,7 @@ def _options(content: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """A value as an option may be; of any other no more than its kind, which no option takes."""
+    """Return a plain value; for any other its kind alone, which no option takes."""
     if isinstance(value, bytes):
         return _text(value)
     is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
@@ -102,7 +102,7 @@ def _plain(value: object) -> object:
 
 
 def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) -> None:
-    """Raise where tensors are no plain numbers in memory, or more than the file has: views that repeat a few."""
+    """Raise if tensors are not plain numbers, or claim more bytes than the file has, by views that repeat a few."""
     total = 0
     for tensor in (tensor for parts in networks for part in parts for tensor in part.values()):
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
@@ -114,7 +114,7 @@ def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) 
 
 
 def _text(value: object) -> str:
-    """What Python 2 wrote may be bytes."""
+    """Decode text, which Python 2 wrote as bytes."""
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
@@ -125,7 +125,7 @@ def _load(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
-            if claimed > size:  # torch compresses nothing
+            if claimed > size:  # torch does not compress
                 raise ValueError(f"its parts claim {claimed:,} bytes, and the file has {size:,}")
     if head.lstrip().startswith(b"<"):
         raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")

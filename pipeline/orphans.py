@@ -1,4 +1,4 @@
-"""No orphans: a process dies with the one that started it, however that one ends."""
+"""Prevent orphans: a process dies with its parent, however that one ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Get this signal when the parent ends (Linux)."""
+    """Receive this signal when the parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
         parent = multiprocessing.parent_process()
-        if parent is not None and os.getppid() != parent.pid:  # it went before we asked
+        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the signal was set
             os.kill(os.getpid(), how)

@@ -1,4 +1,4 @@
-"""Scratch: what is being made lies in `.OUTPUT.work` beside the output until it is whole.
+"""Scratch folders: an output is made in `.OUTPUT.work` next to it until it is complete.
 
 The folder has one name, holds its own lock, and is gone when the command ends. What a killed command leaves, the next
 run of the same output takes over; `aoq gc --unfinished` lists it.
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 LOCK = "aoq.lock"
 REPLACED = ".replaced"
-"""Behind the output's name: what stood there, for the moment until the new one does."""
+"""Suffix of the old output while the new one takes its place."""
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -26,11 +26,11 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 def scratch_beside(
     output: Path, *, wait: bool = False, keep: Callable[[Path], bool] = lambda _: False
 ) -> Iterator[Path]:
-    """A folder that no other process has, empty but for what `keep` says is worth going on with.
+    """Yield a folder locked for this process, empty except for what `keep` accepts to continue from.
 
     Raises:
-        ValueError: where another process makes `output`, unless asked to `wait` for it.
-        PermissionError: where nothing may be written beside `output`.
+        ValueError: if another process makes `output`, unless asked to `wait` for it.
+        PermissionError: if nothing may be written next to `output`.
     """
     folder = scratch_of(output)
     with writing_in(folder.parent):
@@ -58,7 +58,7 @@ def scratch_of(output: Path) -> Path:
 
 
 def publish(made: Path, output: Path) -> None:
-    """Let what was made in scratch be the output; what was there before gives way. A kill between loses neither."""
+    """Replace the output with what was made in scratch. A kill between loses neither."""
     if output.exists():
         os.replace(output, made.with_name(f"{output.name}{REPLACED}"))
     os.replace(made, output)
@@ -66,7 +66,7 @@ def publish(made: Path, output: Path) -> None:
 
 @contextmanager
 def writing_in(folder: Path) -> Iterator[None]:
-    """Where the file system forbids it, say so."""
+    """Explain a file system's refusal to write in one sentence."""
     try:
         yield
     except OSError as error:
@@ -76,12 +76,12 @@ def writing_in(folder: Path) -> Iterator[None]:
 
 
 def scratch_in(*folders: Path) -> list[Path]:
-    """Scratch of commands that are at work or were killed."""
+    """List scratch of commands that are running or were killed."""
     return sorted({lock.parent for folder in folders for lock in folder.glob(f".*.work/{LOCK}")})
 
 
 def reclaim(folder: Path) -> bool:
-    """Delete scratch, unless a command is at work in it."""
+    """Delete scratch, unless a command is using it."""
     try:
         held = _take(folder, wait=False)
     except Timeout:
@@ -101,7 +101,7 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
         except (FileNotFoundError, FileExistsError):  # the latter of filelock, which makes the folder as well
             if not folder.parent.is_dir():
                 raise
-            continue  # whoever had it ended in this moment, and took it away
+            continue  # its holder ended at this moment, and removed it
         if (folder / LOCK).exists():
             return held
         lock.release()
@@ -122,7 +122,7 @@ def _make(folder: Path) -> None:
 
 
 def _restore(folder: Path) -> None:
-    """Put back what a run that was killed while it published had moved away, and remove what it had replaced."""
+    """Restore the output that a run killed while publishing had moved away, or remove it if it was replaced."""
     name = folder.name.removeprefix(".").removesuffix(".work")
     output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{REPLACED}"
     if replaced.exists() and made.exists() and not output.exists():
@@ -139,7 +139,7 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The lock goes last: whoever finds it missing begins anew, perhaps before the folder has gone too."""
+    """Remove scratch, the lock last: who finds no lock begins anew, perhaps before the folder is gone."""
     _empty(folder)
     (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):
@@ -147,7 +147,7 @@ def _remove(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The whole content or the old file, whatever happens meanwhile."""
+    """Write a file by one rename: a crash leaves the old content or the whole new one."""
     with scratch_beside(path, wait=True) as folder:
         temporary = folder / path.name
         with temporary.open("wb") as file:

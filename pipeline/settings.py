@@ -1,4 +1,4 @@
-"""Our sections of luigi.cfg: the user's own in the current directory, over the one that aoq brings."""
+"""Sections of luigi.cfg for aoq: the user's in the current directory override the one that aoq brings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class engine(luigi.Config):  # noqa: N801
 
 
 def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
-    """What luigi.cfg says in one of these sections."""
+    """Return luigi.cfg's settings in one of these sections."""
     try:
         return dict(section().param_kwargs)
     except ValueError as error:
@@ -61,17 +61,17 @@ def set_engine(**options: object) -> None:
 
 
 def configured_path(option: str, chosen: str = "") -> Path:
-    """The folder chosen on the command line, else the one [paths] names."""
+    """Return the folder chosen on the command line, or else the one in [paths]."""
     return Path(chosen or settings_of(paths)[option]).expanduser().absolute()
 
 
 def runs_root(artifact_root: str = "") -> Path:
-    """Where the readable links go: into an artifact root chosen on the command line, else where [paths] says."""
+    """Folder of the readable links: in the artifact root chosen on the command line, or else the one in [paths]."""
     return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
 
 
 def read_shipped_settings() -> None:
-    """Take from the luigi.cfg that aoq brings what no other luigi.cfg has set.
+    """Read settings that no other luigi.cfg has set from the one that aoq brings.
 
     Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that is not
     there, fork after torch has computed (a deadlock), and exit 0 when a task failed.
@@ -89,7 +89,7 @@ def read_shipped_settings() -> None:
 
 
 def log_to_console() -> None:
-    """Our lines and Luigi's warnings on stderr; errors as one line, their traceback in the work directory."""
+    """Log our lines and Luigi's warnings to stderr; errors as one line, their traceback in the work directory."""
     escape_what_the_terminal_lacks()
     root = logging.getLogger()
     if root.handlers:
@@ -104,7 +104,7 @@ def log_to_console() -> None:
 
 
 def _of_failures(record: logging.LogRecord) -> bool:
-    """Let through Luigi's warnings, and of its summary which tasks failed, where any did."""
+    """Pass Luigi's warnings, and the failed tasks of its summary, if any."""
     if record.levelno >= logging.WARNING:
         return True
     failed = FAILED.search(record.getMessage())
@@ -114,7 +114,7 @@ def _of_failures(record: logging.LogRecord) -> bool:
 
 
 class _Stderr(logging.Handler):
-    """What sys.stderr is now: a progress bar stands in for it, so that lines go above the bar."""
+    """The current sys.stderr, which a progress bar replaces so that lines go above the bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

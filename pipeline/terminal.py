@@ -1,4 +1,4 @@
-"""Text of unknown origin, for a terminal and for pages."""
+"""Make text of unknown origin safe for a terminal and for pages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import unicodedata
 from typing import Any
 
 OBEYED = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
-"""Categories of characters that are not seen: controls, directions, private and half characters, line separators."""
+"""Categories of invisible characters: controls, directions, private and half characters, line separators."""
 KEPT = frozenset("\n\t\u200c\u200d")
 """Line ends and tabs, and the joiners that Persian, Hindi and emoji are written with."""
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that a terminal would obey, rather than show, written as an escape.
+    r"""Escape every character that a terminal would obey rather than show.
 
     >>> print(visible("a\x1b[31m caption \u202eof\x00 ours"))
     a\x1b[31m caption \u202eof\x00 ours
@@ -23,18 +23,18 @@ def visible(text: str) -> str:
 
 
 def visible_value(value: Any) -> Any:
-    """What a template puts into a page for a value: nothing hidden; markup stays markup."""
+    """Convert a value for a page: hidden characters are escaped, markup stays markup."""
     shown = visible(str(value))
     return type(value)(shown) if hasattr(value, "__html__") else shown
 
 
 def is_hidden(character: str) -> bool:
-    """Whether a terminal obeys the character rather than showing it."""
+    """Return whether a terminal obeys the character rather than showing it."""
     return character not in KEPT and unicodedata.category(character) in OBEYED
 
 
 def escape_what_the_terminal_lacks() -> None:
-    """Have stdout show characters that its encoding lacks as escapes, as stderr does."""
+    """Make stdout escape characters that its encoding lacks, as stderr does."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

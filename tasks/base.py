@@ -1,4 +1,4 @@
-"""The base tasks: an artefact is made under its lock, in its work directory, and published by one rename."""
+"""Base tasks: an artefact is made under its lock, in its work directory, and published by one rename."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MakingTask(luigi.Task):
     @property
     @abstractmethod
     def source(self) -> Chain | PlannedReport | PlannedStudy:
-        """What the stage's function makes its artefact of."""
+        """Plan that the stage's producer is given."""
 
     @property
     @abstractmethod
@@ -54,25 +54,25 @@ class MakingTask(luigi.Task):
     @property
     @abstractmethod
     def alias(self) -> str:
-        """The folder below `runs/` with the link to the artefact."""
+        """Folder below `runs/` with the link to the artefact."""
 
     @property
     def asked(self) -> Asked | None:
-        """The stage, where other processes may take part in making it."""
+        """The stage, if other processes may take part in making it."""
         return None
 
     @property
     def subject(self) -> str:
-        """Whose stage it is, as the log names it."""
+        """Owner of the stage, as the log names it."""
         return self.alias
 
     def of(self, task: type[MakingTask], experiment: str = "") -> luigi.Task:
-        """Another task with the same parameters; of another experiment where one is named, override and all."""
+        """Make another task with the same parameters, or with those of a named experiment and its override."""
         name, override = split_member(experiment)
         return self.clone(task, **{"experiment": name, "override": override} if experiment else {})  # type: ignore[no-untyped-call]
 
     def process_resources(self) -> dict[str, int]:
-        """One worker at a time makes an artefact: others that need the same do something else meanwhile."""
+        """Let one worker at a time make an artefact; others that need it do something else meanwhile."""
         return {**self.resources, self.artifact.key: 1}
 
     @property
@@ -83,7 +83,7 @@ class MakingTask(luigi.Task):
         return luigi.LocalTarget(str(self.artifact.manifest_path))
 
     def complete(self) -> bool:
-        """Is it there? If not, what makes it is imported here: once, for all the processes that are forked."""
+        """Return whether the artefact exists. If not, import its producers here, once for all forked processes."""
         there = bool(super().complete())  # type: ignore[no-untyped-call]
         if not there:
             for module in ("aoq.pipeline.produce", "torch._dynamo"):  # an optimiser's first step imports the second
@@ -96,7 +96,7 @@ class MakingTask(luigi.Task):
         self.link()
 
     def link(self) -> None:
-        """Let the run's name lead to it: it may have been made under another, or the name have meant another since."""
+        """Link the run's name to the artefact: another run may have made it, or the name may be reused."""
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:

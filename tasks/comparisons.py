@@ -1,4 +1,4 @@
-"""Report and Ablation: a page about runs and the tables of a study, with all they take."""
+"""Report and Ablation: a page about runs, and the tables of a study, with everything they need."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Report(MakingTask):
 
 
 class Ablation(MakingTask):
-    """Every arm of a study on every model with every seed, and the tables of it all."""
+    """Every arm of a study on every model with every seed, and their tables."""
 
     stage = "study"
 
@@ -74,7 +74,7 @@ class Ablation(MakingTask):
 
 
 def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
-    """The second round, which an ensemble has not, and the evaluation of each."""
+    """Return each run's evaluation and, except for ensembles, its second round."""
     for member in reversed(members):  # Luigi looks at the last one first
         for needed in (SecondRound, Evaluation):
             if needed.stage in member.chain.stages:

@@ -1,4 +1,4 @@
-"""No orphans: a task's process dies with the one that started it, however that one ends."""
+"""Prevent orphans: a task's process dies with its parent, however that one ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepared, Dataset, FirstRound, Embeddings, HardNegatives, Screen, SecondRound, Evaluation: what each needs."""
+"""Stages and their dependencies: Prepared, Dataset, FirstRound, Embeddings, HardNegatives, Screen and so on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aoq.pipeline.planning.chain import Chain
 from aoq.tasks.base import ArtifactTask
 
 TRAINING: Final = {"training": 1}
-"""[resources] in luigi.cfg says how many at a time."""
+"""Resource that limits trainings at a time; its number is in [resources] of luigi.cfg."""
 
 
 class DemoWorld(ArtifactTask):
@@ -60,7 +60,7 @@ class Embeddings(ArtifactTask):
 
 
 class HardNegatives(ArtifactTask):
-    """The negative table: the top-h of every training image and caption; mined, made of others, or made anew."""
+    """The negative table: the top-h of every training image and caption; mined, fused or refreshed."""
 
     stage = "hard_negatives"
 
@@ -83,14 +83,14 @@ class Screen(ArtifactTask):
 
 @requires(Dataset)
 class Control(ArtifactTask):
-    """The second round's student and schedule without offline negatives: what round two must beat."""
+    """The second round's student and schedule without offline negatives: the baseline of round two."""
 
     stage = "control"
     resources = TRAINING
 
 
 class SecondRound(ArtifactTask):
-    """The student, trained from scratch on the table, its own teacher's or another experiment's."""
+    """The student, trained on the table of its own teacher or of another experiment."""
 
     stage = "second_round"
     resources = TRAINING
@@ -111,7 +111,7 @@ class SecondRound(ArtifactTask):
 
 
 class Evaluation(ArtifactTask):
-    """Metrics on the evaluation split: of the second round, or of the second rounds of an ensemble together."""
+    """Metrics on the evaluation split: of the second round, or of an ensemble of second rounds."""
 
     stage = "evaluation"
 
@@ -138,7 +138,7 @@ TASKS: Final[dict[str, type[ArtifactTask]]] = {
 
 
 def _own_dataset(task: ArtifactTask) -> luigi.Task:
-    """The dataset of the experiment whose stage it is, which may have another vocabulary."""
+    """Return the dataset of the stage's own experiment, which may have another vocabulary."""
     asked, chain = "", task.chain
     while task.stage not in chain.stages and chain.teacher is not None:
         asked, chain = chain.experiment.teacher or "", chain.teacher

@@ -1,1 +1,1 @@
-"""Pretrained encoders inside models. Their library is an extra, and imported where one is built."""
+"""Pretrained encoders inside models. Their library is an extra, imported when an encoder is built."""

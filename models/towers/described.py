@@ -1,4 +1,4 @@
-"""What encoders see of an image, as their libraries describe it."""
+"""Preprocessing of images, as the encoders' libraries describe it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from aoq.models.towers.preprocessing import Interpolation, Preprocessing
 
 RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers."""
+"""Interpolation by Pillow's numbers."""
 CONVNEXT_SQUASHES = 384
-"""From this side on ConvNeXt's images are resized without being cut."""
+"""Smallest side from which ConvNeXt resizes images without a cut."""
 
 
 def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
-    """What `preprocessor_config.json` says."""
+    """Read the preprocessing from `preprocessor_config.json`."""
     given = config.get("size")
     size = {"shortest_edge": given} if isinstance(given, int) else dict(given or {})
     if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
@@ -45,7 +45,7 @@ def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
 
 
 def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
-    """What a data configuration of timm says."""
+    """Read the preprocessing from a data configuration of timm."""
     _, height, width = config["input_size"]
     scaled = math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"])
     if config["crop_mode"] == "border" or (config["crop_mode"] == "center" and height != width):

@@ -1,4 +1,4 @@
-"""What towers that read photographs share: pixels as they come from the data, and their patches."""
+"""Base of towers that read photographs: 8-bit pixels of the data, and patches."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Pixels = UInt8[Tensor, "images height width 3"]
 
 
 class ImageTower(Tower):
-    """An encoder of photographs, seen as its `preprocessing` says: 8-bit pixels, normalised here."""
+    """An encoder of photographs that normalises their 8-bit pixels by its `preprocessing`."""
 
     preprocessing: Preprocessing
     has_class: bool
-    """Whether the first of all states is a class token's."""
+    """True if the first state is a class token's."""
 
     @abstractmethod
     def tokens(self, pixels: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images tokens size"]:
-        """Every state of the last layer, class token and registers included."""
+        """Return every state of the last layer, class token and registers included."""
 
     @abstractmethod
     def vectors(self, pixels: Float[Tensor, "images 3 height width"]) -> Float[Tensor, "images native_size"]:
-        """The vectors that the encoder itself makes."""
+        """Return the encoder's own vectors."""
 
     @property
     @abstractmethod
     def prefix(self) -> int:
-        """States that stand before those of the patches."""
+        """Number of states before those of the patches."""
 
     def states(self, items: Images) -> tuple[Float[Tensor, "images patches size"], None]:
-        """The state of every patch."""
+        """Return the state of every patch."""
         return self._each_group(self.tokens, items)[:, self.prefix :], None
 
     def first(self, items: Images) -> Float[Tensor, "images size"]:
@@ -48,12 +48,12 @@ class ImageTower(Tower):
         return self._each_group(self.vectors, items)
 
     def regions(self, images: Images) -> Images:
-        """The patches in the place of region features."""
+        """Return the patches as region features."""
         return Images(self.states(images)[0], groups=images.groups)
 
     @torch.no_grad()
     def count_patches(self) -> int:
-        """How many patches an image has."""
+        """Return the number of patches of an image."""
         was_training = self.training
         self.eval()
         patches = self.states(Images(self.preprocessing.blank()))[0].shape[1]

@@ -1,4 +1,4 @@
-"""Towers by name, LIBRARY:NAME_OR_PATH."""
+"""Open towers by name, LIBRARY:NAME_OR_PATH."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT_TOWERS: dict[str, type[TransformerText]] = {"transformers": TransformerText
 
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
-    """An encoder of photographs with random weights; `native` ones have the layers that make their own vector.
+    """Open an encoder of photographs with random weights; `native` adds the layers that make its own vector.
 
     Raises:
         ValueError: for an unknown name, or a configuration that cannot be loaded.
@@ -31,7 +31,7 @@ def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
 def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
 ) -> TransformerText:
-    """An encoder of captions, as `open_image_tower`; its states go through a linear layer to `embedding_size`."""
+    """Open an encoder of captions like `open_image_tower`; a linear layer maps its states to `embedding_size`."""
     kind = _library("text", name, TEXT_TOWERS)
     return kind(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)
 

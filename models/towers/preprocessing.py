@@ -1,4 +1,4 @@
-"""What an encoder sees of an image: resized, perhaps cut, and with which numbers as pixels."""
+"""Preprocessing of images: resizing, cutting, and normalising pixels."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 class Seen(ABC):
-    """What of an image an encoder sees, as 8-bit pixels and as numbers."""
+    """An encoder's view of images, as 8-bit pixels and as normalised numbers."""
 
     @abstractmethod
     def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
-        """What the encoder sees of an RGB image."""
+        """Return the encoder's view of an RGB image."""
 
     @abstractmethod
     def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Tensor:
-        """Batches of `pixels` as the encoder takes them, on the device where they are."""
+        """Normalise batches of `pixels` for the encoder, on their device."""
 
     @abstractmethod
     def seen(
         self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
     ) -> Float64[np.ndarray, "images 4"]:
-        """What of each image is seen: x1, y1, x2, y2 as shares of its width and height."""
+        """Visible box of each image: x1, y1, x2, y2 as fractions of its width and height."""
 
     @abstractmethod
     def blank(self) -> UInt8[Tensor, "1 height width 3"]:
-        """A black image."""
+        """Return a black image."""
 
     @property
     @abstractmethod
     def least(self) -> int:
-        """JPEGs may be decoded at a fraction of their size down to this shorter side: it is not seen."""
+        """Shorter side down to which JPEGs may be decoded at a fraction of their size without a visible effect."""
 
     @property
     def most_at_once(self) -> int:
-        """Images in a batch that is read ahead."""
+        """Largest number of images in a batch that is read ahead."""
         return 1024
 
 
@@ -58,9 +58,9 @@ class Preprocessing(Seen):
 
     height: int
     width: int
-    """What the encoder takes."""
+    """Height and width of the encoder's input."""
     resize: int | tuple[int, int]
-    """The shorter side, or height and width whatever the image's own shape."""
+    """The shorter side, or height and width regardless of the image's shape."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: Interpolation = "bicubic"
@@ -74,7 +74,7 @@ class Preprocessing(Seen):
             )
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height after resizing, before the cut."""
+        """Return width and height after resizing, before the cut."""
         if not isinstance(self.resize, int):
             return self.resize[1], self.resize[0]
         shorter = min(width, height)
@@ -128,7 +128,7 @@ class Preprocessing(Seen):
 
 @dataclass(frozen=True)
 class Whole(Seen):
-    """The whole image, for a module that resizes and normalises it itself; larger ones are shrunk to these sides."""
+    """The whole image, for a module that resizes and normalises it; larger ones are shrunk to these sides."""
 
     shorter: int
     longer: int
@@ -170,5 +170,5 @@ class Whole(Seen):
 
 
 def stacked(pixels: Iterable[UInt8[np.ndarray, "_ _ 3"]]) -> list[UInt8[Tensor, "some _ _ 3"]]:
-    """Images in order, those of one size that follow each other as one tensor."""
+    """Stack consecutive images of one size into one tensor, in order."""
     return [torch.from_numpy(np.stack(list(run))) for _, run in groupby(pixels, np.shape)]

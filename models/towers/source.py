@@ -1,4 +1,4 @@
-"""Where towers of transformers come from: an encoder, or the half of a pretrained pair such as a CLIP."""
+"""Sources of towers from transformers: an encoder, or half of a pretrained pair such as a CLIP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = Literal["text", "vision"]
 
 
 class Half(NamedTuple):
-    """How transformers calls half of a pair: with the layers that make its vector, and without."""
+    """Names in transformers of half of a pair: with the layers that make its vector, and without."""
 
     native: str
     bare: str
@@ -32,11 +32,11 @@ PAIRS: dict[str, dict[Kind, Half]] = {
         "vision": Half("SiglipVisionModel", "SiglipVisionModel"),
     },
 }
-"""By the `model_type` of both halves together."""
+"""Halves by the `model_type` of the pair."""
 
 
 class Source(NamedTuple):
-    """An encoder on the hub, or in a folder: its configuration, and the class that it is loaded by."""
+    """An encoder on the hub or in a folder: its configuration, and the class that loads it."""
 
     name: str
     path: str
@@ -46,10 +46,10 @@ class Source(NamedTuple):
 
     @classmethod
     def open(cls, name: str, kind: Kind, *, native: bool) -> Source:
-        """`transformers:NAME_OR_PATH`; its weights are not read.
+        """Open `transformers:NAME_OR_PATH` without reading its weights.
 
         Raises:
-            ValueError: for what cannot be loaded, and for pairs of another kind.
+            ValueError: for an encoder that cannot be loaded, and for pairs of another kind.
         """
         library, path = import_extra("transformers", "transformers", name), name.partition(":")[2]
         with loading(name, path):
@@ -65,13 +65,13 @@ class Source(NamedTuple):
         return cls(name, path, part, getattr(library, half.native if native else half.bare), True)
 
     def build(self) -> nn.Module:
-        """The network with random weights."""
+        """Build the network with random weights."""
         with loading(self.name, self.path):
             made = self.architecture._from_config if self.is_half else self.architecture.from_config
             return without_pooler(made(self.config, dtype=torch.float32), keep=self.is_half)
 
     def load_into(self, network: nn.Module) -> None:
-        """Copy the published weights into what `build` gave."""
+        """Copy the published weights into a network of `build`."""
         with loading(self.name, self.path):
             with _quiet():
                 found, about = self.architecture.from_pretrained(
@@ -85,7 +85,7 @@ class Source(NamedTuple):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's own report of what is missing, poolers among it: that is looked at here."""
+    """Silence the library's report of missing weights, such as poolers: they are checked here."""
     logs = import_extra("transformers.utils.logging", "transformers", "a tower")
     level = logs.get_verbosity()
     logs.set_verbosity_error()
@@ -96,14 +96,14 @@ def _quiet() -> Iterator[None]:
 
 
 def without_pooler(network: Any, *, keep: bool = False) -> Any:
-    """BERT's further layer on the first state has no part in the states."""
+    """Remove BERT's further layer on the first state, which does not affect the states."""
     if not keep and getattr(network, "pooler", None) is not None:
         network.pooler = None
     return network
 
 
 def checkpoint_gradients(network: Any) -> None:
-    """Compute activations again in the backward pass; a ValueError where the network does not know how."""
+    """Compute activations again in the backward pass; raise a ValueError if the network cannot."""
     # Transformers 5.23 renamed it.
     enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
     enable({"use_reentrant": False})

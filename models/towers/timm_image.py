@@ -16,7 +16,7 @@ from aoq.pipeline.loading import loading
 
 
 class TimmImage(ImageTower):
-    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is what its head would get."""
+    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is its head's input."""
 
     network: Any
 

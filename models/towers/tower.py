@@ -1,4 +1,4 @@
-"""What all towers are: somebody's encoder of images or captions, pooled as it is asked for, and its layers."""
+"""Base of towers: a pretrained encoder of images or captions, its poolings and its layers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Tower(nn.Module, ABC):
     the configuration is at hand."""
 
     network: nn.Module
-    """What is pretrained."""
+    """The pretrained network."""
     size: int
-    """The length of a state."""
+    """Length of a state."""
     native_size: int | None = None
-    """The length of the vector that the encoder itself makes of an item, where it makes one."""
+    """Length of the encoder's own vector of an item, if it makes one."""
     poolings: frozenset[Pooling]
-    """Ways to one vector that the encoder allows."""
+    """Poolings that the encoder allows."""
     is_frozen = False
 
     @abstractmethod
@@ -36,36 +36,36 @@ class Tower(nn.Module, ABC):
 
     @abstractmethod
     def states(self, items: Any) -> tuple[Float[Tensor, "items parts size"], Bool[Tensor, "items parts"] | None]:
-        """The state at every part, a patch or a word piece, and the mask of real ones (None: all are)."""
+        """Return the state at every part, a patch or a word piece, and the mask of real ones (None: all are)."""
 
     def first(self, items: Any) -> Float[Tensor, "items size"]:
-        """The state of the class token, where `poolings` has "cls"."""
+        """Return the state of the class token, if `poolings` has "cls"."""
         raise NotImplementedError
 
     def native(self, items: Any) -> Float[Tensor, "items native_size"]:
-        """The vector that the encoder itself makes, where `poolings` has "native"."""
+        """Return the encoder's own vector, if `poolings` has "native"."""
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> Tower:
-        """What is frozen stays in eval mode."""
+        """Set the mode; frozen parts stay in eval mode."""
         super().train(mode)
         if self.is_frozen:
             self.network.eval()
         return self
 
     def freeze(self) -> None:
-        """Keep the pretrained weights and statistics as they are."""
+        """Freeze the pretrained weights and statistics."""
         self.network.requires_grad_(False).eval()
         self.is_frozen = True
 
     @abstractmethod
     def checkpoint_gradients(self) -> None:
-        """Compute activations again in the backward pass, in place of keeping them."""
+        """Compute activations again in the backward pass instead of keeping them."""
 
     def layers(self) -> list[list[nn.Parameter]]:
         """Group the parameters of the network by depth: the embeddings, every block, and what follows the last.
 
-        What lies between two blocks, as where a stage ends, belongs to the lower one.
+        Parameters between two blocks, such as at the end of a stage, belong to the lower one.
         """
         blocks = [[*block.parameters()] for block in _blocks(self.network)]
         depth_of = {id(one): depth for depth, block in enumerate(blocks, start=1) for one in block}
@@ -79,13 +79,13 @@ class Tower(nn.Module, ABC):
 
 
 def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideName, Tower]:
-    """Those of a model's two encoders that are towers."""
+    """Return those of a model's two encoders that are towers."""
     sides: dict[SideName, nn.Module | None] = {"image": image, "text": text}
     return {name: side for name, side in sides.items() if isinstance(side, Tower)}
 
 
 def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
-    """The poolings of an encoder that has a class token, or makes a vector itself."""
+    """Return the poolings of an encoder, given whether it has a class token or makes a vector itself."""
     found: list[Pooling] = ["mean", "gpo"]
     if first:
         found.append("cls")
@@ -95,7 +95,7 @@ def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
 
 
 def _blocks(network: nn.Module) -> list[nn.Module]:
-    """Find the blocks that are stacked, in one stack or stage by stage: the kind of which there are most."""
+    """Find the stacked blocks, in one stack or stage by stage: those of the most frequent kind."""
     kinds: dict[type, list[nn.Module]] = {}
     for module in network.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len({type(block) for block in module}) == 1:

@@ -16,7 +16,7 @@ CLASS_TOKENS = ("cls_token", "class_embedding")
 
 
 class TransformerImage(ImageTower):
-    """The last hidden states of `transformers:NAME_OR_PATH`; of the half of a pair its vector, too."""
+    """The last hidden states of `transformers:NAME_OR_PATH`; half of a pair also has its own vector."""
 
     def __init__(self, name: str, *, native: bool = False) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from aoq.models.towers.tower import Tower, offered
 
 
 class TransformerText(Tower):
-    """The last hidden states of `transformers:NAME_OR_PATH`, if `embedding_size` is given through one linear layer.
+    """The last hidden states of `transformers:NAME_OR_PATH`, mapped by a linear layer to `embedding_size` if given.
 
     Captions are ids of that model's own tokeniser. The vector that a CLIP itself makes is that of the last id, through
     its projection; SigLIP's is that of the last place, after padding, which it sees as any other id.
@@ -55,7 +55,7 @@ class TransformerText(Tower):
         checkpoint_gradients(self.network)
 
     def states(self, items: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
-        """The state at every id, zero at padding, and the mask of real ids."""
+        """Return the state at every id, zero at padding, and the mask of real ids."""
         found, mask = self._run(items)
         return zero_masked(self.project(found.last_hidden_state[:, : mask.shape[1]]), mask), mask
 
@@ -68,7 +68,7 @@ class TransformerText(Tower):
         return found.pooler_output if vectors is None else vectors
 
     def _run(self, captions: Captions) -> tuple[Any, Bool[Tensor, "captions words"]]:
-        """What the network gives, and which ids are real."""
+        """Run the network; return its output and the mask of real ids."""
         longest = int(captions.lengths.max())
         if self.longest is not None and longest > self.longest:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Batches made of a table: pairs that are each other's hard negatives stand in one batch."""
+"""Mined batches: pairs that are each other's hard negatives share a batch."""

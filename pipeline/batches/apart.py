@@ -1,4 +1,4 @@
-"""Pairs that match, or may, are not left in one batch."""
+"""Separate pairs that match, or may match, into different batches."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from jaxtyping import Bool, Int64, Integer
 from aoq.pipeline.batches.lists import MeetingLists
 
 CELLS = 1 << 20
-"""Images x captions that are looked up at once."""
+"""Images x captions looked up at once."""
 TRIES = 50
-"""Other places that are tried for a pair."""
+"""Places tried for a pair."""
 
 
 def keep_apart(
     lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int, rng: np.random.Generator
 ) -> Integer[np.ndarray, " pairs"]:
-    """Exchange pairs that match another of their batch with pairs of other batches, where neither then matches any.
+    """Exchange pairs that match another of their batch with pairs of other batches, so that neither matches any.
 
-    Where no exchange is found, as in a batch as large as the data, pairs stay.
+    A pair without such an exchange stays, as in a batch as large as the data.
     """
     order = order.copy()
     for place in meetings(lists, order, size).tolist():
         if not _would_match(lists, order, place, order[place], size):
-            continue  # the other one has gone
+            continue  # the other one was moved
         for other in rng.integers(len(order), size=TRIES).tolist():
             exchanged = (place, order[other]), (other, order[place])
             if other // size != place // size and not any(
@@ -35,7 +35,7 @@ def keep_apart(
 
 
 def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int) -> Int64[np.ndarray, " places"]:
-    """The places of pairs whose image, or caption, matches another pair's of its batch; the later of the two."""
+    """Find places of pairs whose image or caption matches another pair's in the batch; the later of the two."""
     found, whole = [], len(order) // size * size
     step = size * max(1, CELLS // size**2)
     for start, stop in [*((start, min(start + step, whole)) for start in range(0, whole, step)), (whole, len(order))]:
@@ -46,7 +46,7 @@ def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: in
 
 
 def cells_that_match(lists: MeetingLists, batches: Integer[np.ndarray, "n size 2"]) -> Bool[np.ndarray, "n size size"]:
-    """Which image of a pair matches which caption of another pair of its batch."""
+    """Mark where the image of a pair matches the caption of another pair in its batch."""
     images, captions = np.moveaxis(batches, 2, 0)
     cells = lists.match(images[:, :, None], captions[:, None, :])
     own = np.arange(batches.shape[1])
@@ -57,7 +57,7 @@ def cells_that_match(lists: MeetingLists, batches: Integer[np.ndarray, "n size 2
 def _would_match(
     lists: MeetingLists, order: Integer[np.ndarray, " pairs"], place: int, pair: np.int64, size: int
 ) -> bool:
-    """Whether a pair at this place would match another of the batch."""
+    """Return whether a pair at this place would match another of the batch."""
     start = place // size * size
     others = np.delete(order[start : start + size], place - start)
     own, (images, captions) = lists.pairs[[pair]], lists.pairs[others].T

@@ -17,12 +17,12 @@ Communities = Int32[np.ndarray, " nodes"]
 def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communities:
     """Grow communities of at most `size` nodes, each from a free node at random.
 
-    A community takes the free node n whose edges lead into it most, beside those that lead to other free nodes:
+    A community takes the free node n with the most edges into it, relative to its edges to other free nodes:
 
         argmax over n of  w(n, community) / (1 + w(n, free))
 
-    So a node that no other community could take is not left behind. METIS, which minimises what is cut over all parts
-    at once, keeps no more of a small community's edges, and takes several times as long (benchmarks/batches.py).
+    So a node that no other community could take is not left behind. METIS, which minimises the edges cut over all parts
+    at once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
     """
     return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph)), size)
 

@@ -1,14 +1,14 @@
 """Batches as files: `epoch-000.parquet` and so on, and `manifest.json`.
 
-An epoch has a row a pair, in the order of training:
+An epoch has one row per pair, in the order of training:
 
     batch       int32    from 0; the last may be short
     image_id    int32    row of the images
     caption_id  int32    row of the captions
-    image       string   what these rows are called, where the table has ids
+    image       string   ids of these rows, if the table has ids
     caption     string
 
-The manifest says how they were made, of which lists (`table_sha256`), and what meets in a batch.
+The manifest says how they were made, from which lists (`table_sha256`), and how hard the batches are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT_VERSION = 1
 def write_epoch(
     folder: Path, epoch: int, batches: Sequence[Int[np.ndarray, "_ 2"]], ids: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write the batches of an epoch, pairs (image, caption), into a folder that is there."""
+    """Write the batches of an epoch, pairs (image, caption), into an existing folder."""
     pairs = np.concatenate(batches)
     columns: dict[str, Any] = {
         "batch": np.repeat(np.arange(len(batches), dtype=np.int32), [len(batch) for batch in batches]),

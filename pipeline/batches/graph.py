@@ -1,4 +1,4 @@
-"""Which pairs of a pass are each other's hard negatives, as a sparse graph."""
+"""Sparse graph of the pairs of a pass that are each other's hard negatives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = Int64[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours of node n are `neighbours[offsets[n]:offsets[n + 1]]`; every edge stands at both of its ends."""
+    """Undirected graph; the neighbours of node n are `neighbours[offsets[n]:offsets[n + 1]]`."""
 
     offsets: Int64[np.ndarray, " nodes_and_one"]
     neighbours: Int32[np.ndarray, " ends"]
@@ -28,7 +28,7 @@ class Graph:
 
 
 def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[Rows]:
-    """Split pairs so that no image stands twice in a part: the first of each image, the second, and so on, at random.
+    """Split pairs so that each image occurs at most once in a part, its pairs in random order.
 
     >>> [len(rows) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
     [2, 1]
@@ -41,9 +41,9 @@ def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> lis
 
 
 def pass_graph(lists: MeetingLists, rows: Rows, *, most: int, rng: np.random.Generator) -> Graph:
-    """Join pairs (i, c) and (j, d) of a pass by how many of these are listed: d of i, j of c, c of j, i of d.
+    """Weigh the edge of pairs (i, c) and (j, d) by the count of listed negatives: d of i, j of c, c of j, i of d.
 
-    Of each list `most` that stand in the pass are taken, at random.
+    Each list gives at most `most` negatives of the pass, drawn at random.
     """
     images, captions = lists.pairs[rows].T
     of_caption, of_image = _node_of(captions, lists.captions), _node_of(images, lists.images)
@@ -73,7 +73,7 @@ def _node_of(rows: Int32[np.ndarray, " nodes"], count: int) -> Int64[np.ndarray,
 def _edges(
     listed: Listed, anchors: Int32[np.ndarray, " nodes"], node_of: Rows, most: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, "2 edges"]:
-    """From each node to `most` nodes that its anchor lists."""
+    """Draw edges from each node to `most` nodes that its anchor lists."""
     found = []
     for start, stop in blocks(len(anchors), BLOCK):
         ids = listed[anchors[start:stop]]

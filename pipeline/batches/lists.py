@@ -1,4 +1,4 @@
-"""What a table says of which pairs should meet in a batch, and which never."""
+"""Lists from a table: pairs that should meet in a batch, and pairs that must not."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from aoq.pipeline.tables.screens.view import EXCLUDED, Judged, View
 from aoq.pipeline.tables.table import NegativeTable
 
 Listed = Int32[np.ndarray, "anchors h"]
-"""Rows of hard negatives, hardest first; -1 where nothing is, or nothing that should meet the anchor."""
+"""Rows of hard negatives, hardest first; -1 for padding and for negatives that should not meet the anchor."""
 
 
 @dataclass(frozen=True)
 class MeetingLists:
-    """The pairs of an epoch, each anchor's hard negatives, and which images and captions must not meet."""
+    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not meet."""
 
     pairs: Pairs
     i2t: Int32[np.ndarray, "images h"]
     t2i: Int32[np.ndarray, "captions g"]
     kept_apart: Int64[np.ndarray, " keys"]
-    """Rising `pair_keys` of images and captions that match, or may."""
+    """Ascending `pair_keys` of images and captions that match, or may match."""
 
     @property
     def images(self) -> int:
@@ -36,7 +36,7 @@ class MeetingLists:
         return len(self.t2i)
 
     def match(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*pairs"]:
-        """Which of these must not meet."""
+        """Mark those that must not meet."""
         return is_among(pair_keys(images, captions, self.captions), self.kept_apart)
 
 
@@ -48,11 +48,11 @@ def meeting_lists(
     view: View | None = None,
     ranks: tuple[int, int] | None = None,
 ) -> MeetingLists:
-    """Take from a table who should meet: an anchor and its negatives of these ranks, as a screen has judged them.
+    """Take the pairs that should meet from a table: each anchor and its negatives of these ranks, after the screen.
 
-    `ranks` are [start, stop) of captions, from 0; of images as many fewer as there are fewer of them, but at least one.
-    By default all are taken. What the screen leaves out does not bring pairs together, and what it suspects is kept
-    apart, as true pairs are: `pairs`, and all of `true`, where copies of a photograph make more of them.
+    `ranks` are [start, stop) of captions, from 0; those of images are scaled down by images / captions, at least one.
+    By default all are taken. Negatives that the screen drops do not bring pairs together; suspected ones are kept
+    apart, as true pairs are: `pairs`, and all of `true`, which copies of a photograph add to.
     """
     true = pairs if true is None else true
     if table.is_one_set:
@@ -73,7 +73,7 @@ def meeting_lists(
 
 
 def _suspected(direction: Direction, ids: Listed, judged: Judged, captions: int) -> Int64[np.ndarray, " keys"]:
-    """The listed pairs that may match; what was left out by rank or score alone is not suspected."""
+    """Keys of listed pairs that may match; those left out by rank or score alone are not suspected."""
     anchors, places = np.nonzero((ids >= 0) & (judged.flags & ~np.uint32(EXCLUDED) != 0))
     return listed_keys(direction, anchors, ids[anchors, places], captions)
 

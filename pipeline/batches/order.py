@@ -1,9 +1,9 @@
-"""The order of an epoch's pairs in which consecutive batches hold each other's hard negatives.
+"""Order of an epoch's pairs: those of a batch are each other's hard negatives.
 
 After B3 (Thirukovalluru et al., NeurIPS 2025): a teacher's ranks make a sparse graph, which is split into communities,
 and a batch is whole communities. Here both directions of a table are in the graph. An epoch is split into passes in
-which each image stands once, so that its captions do not meet. Which of a list's negatives are edges is drawn anew in
-each epoch, so batches differ. What matches, or is suspected to, is moved to other batches.
+which each image occurs once, so that its captions do not meet. A list's negatives that become edges are drawn anew in
+each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aoq.pipeline.batches.graph import pass_graph, passes
 from aoq.pipeline.batches.lists import MeetingLists
 
 MOST_EDGES = 10
-"""Of each list, in a pass."""
+"""Edges per list in a pass."""
 COMMUNITY = 32
 Order = Int32[np.ndarray, " pairs"]
 """Rows of pairs, batch after batch."""
@@ -29,7 +29,7 @@ Order = Int32[np.ndarray, " pairs"]
 
 @dataclass(frozen=True)
 class MinedBatches:
-    """Orders of the pairs, a function of (seed, epoch) alone, of which each `batch_size` are a batch.
+    """Orders of the pairs, a function of (seed, epoch) alone; each `batch_size` of them are a batch.
 
     A batch is communities of about `community` pairs, each other's hard negatives.
     """
@@ -40,7 +40,7 @@ class MinedBatches:
     community: int = COMMUNITY
 
     def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
-        """Every pair once, batch after batch; the last may be short."""
+        """Order every pair once, batch after batch; the last may be short."""
         rng, size = np.random.default_rng([self.seed, epoch]), self.batch_size
         wanted = size // max(1, round(size / self.community))
         full, rest = [], []
@@ -58,9 +58,9 @@ class MinedBatches:
 
 
 def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " nodes"]:
-    """Put nodes into batches of `size`, as many communities of the `wanted` size in each as it holds, at random.
+    """Pack nodes into batches of `size`, each with as many communities of the `wanted` size as fit, at random.
 
-    Communities that stayed smaller follow, the largest first; what a batch has room for beside whole ones is filled
+    Smaller communities follow, the largest first; the room that whole communities leave in a batch is filled
     with the last of these.
     """
     sizes = np.bincount(numbers)
@@ -75,7 +75,7 @@ def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator)
 
 
 class KeptOrder:
-    """The order of an epoch, made once, whichever threads ask for it; that of the last epoch is kept."""
+    """Cache of the last epoch's order, made once whichever threads ask for it."""
 
     def __init__(self, make: Callable[[int], Order]) -> None:
         self._make, self._lock = make, Lock()

@@ -1,6 +1,6 @@
 """Mined batches as webdataset's shards: read in order, every `batch_size` samples are a batch.
 
-webdataset has no random access, so an order is an order of the archives. A sample is a picture as its file is, the
+webdataset has no random access, so an order is an order of the archives. A sample is an image file unchanged, the
 caption in `.txt`, and in `.json` the rows: image_id, caption_id and batch.
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Integer
 
 SAMPLES = 10_000
-"""In a shard, about: whole batches."""
+"""Approximate number of samples in a shard, which holds whole batches."""
 
 
 def write_shards(
     folder: Path, batches: Sequence[Integer[np.ndarray, "_ 2"]], pictures: Sequence[str], captions: Sequence[str]
 ) -> int:
-    """Write the batches of an epoch to the new folder, `000000.tar` and so on; returns how many there are."""
+    """Write the batches of an epoch to the new folder as `000000.tar` and so on; return the number of shards."""
     folder.mkdir()
     each = max(1, SAMPLES // len(batches[0]))
     for first in range(0, len(batches), each):

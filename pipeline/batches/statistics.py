@@ -1,4 +1,4 @@
-"""How hard the negatives within batches are, and how often pairs that may match meet."""
+"""Hardness of the negatives within batches, and the frequency of pairs that may match."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.table import NegativeTable
 
 BATCHES = 200
-"""How many batches are looked at, at most."""
+"""Largest number of batches measured."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """What anchors of one direction meet in their batches."""
+    """In-batch negatives of the anchors of one direction."""
 
     hardest_rank: float
-    """The median rank of the hardest negative, from 1; the depth plus 1 where none is listed."""
+    """Median rank of the hardest negative, from 1; the depth plus 1 if none is listed."""
     listed: float
-    """How many of an anchor's listed negatives are there, on average."""
+    """Mean number of an anchor's listed negatives in its batch."""
     none_listed: float
-    """The share of anchors that meet none."""
+    """Fraction of anchors without a listed negative in their batch."""
 
 
 @dataclass(frozen=True)
 class Meetings:
     batches: int
-    """How many were looked at."""
+    """Number of batches measured."""
     directions: dict[Direction, Met]
     may_match: float
-    """How many images and captions of different pairs match, or may, in a batch, on average."""
+    """Mean number per batch of images and captions of different pairs that match, or may match."""
 
 
 def meetings_of(
@@ -44,7 +44,7 @@ def meetings_of(
     batches: Sequence[Integer[np.ndarray, "_ 2"]],
     rng: np.random.Generator,
 ) -> Meetings:
-    """Look at batches of pairs (image, caption), 200 of them at random where there are more."""
+    """Measure batches of pairs (image, caption), at most 200 of them, chosen at random."""
     batches = [batches[number] for number in rng.permutation(len(batches))[:BATCHES]]
     met = {}
     for direction in table.directions:
@@ -60,7 +60,7 @@ def meetings_of(
 def ranks_met(
     table: NegativeTable, direction: Direction, batch: Integer[np.ndarray, "size 2"]
 ) -> Int64[np.ndarray, "size size"]:
-    """The rank of each candidate of a batch in each anchor's list, from 0; the depth where it is not listed."""
+    """Rank of each candidate of a batch in each anchor's list, from 0; the depth if it is not listed."""
     anchors, candidates = batch.T if direction == "i2t" else batch.T[::-1]
     listed: Int32[np.ndarray, "size h"] = table[direction].negative_ids[anchors]
     there, which = np.unique(candidates, return_inverse=True)

@@ -1,4 +1,4 @@
-"""One function a stage: read the upstream artefacts, call what computes, fill the work directory."""
+"""Producers, one function per stage: read the upstream artefacts, compute, and fill the work directory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,4 +25,4 @@ PRODUCERS: dict[str, Callable[[Any, Build, Engine], None]] = {
     "report": produce_report,
     "study": produce_study,
 }
-"""By stage; each takes the chain, a report the planned report and a study the planned study."""
+"""Producers by stage; each takes the chain, a report the planned report and a study the planned study."""

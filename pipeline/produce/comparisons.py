@@ -1,4 +1,4 @@
-"""The page of a report, and the tables of a study whose every cell is there."""
+"""Produce the page of a report, and the tables of a study whose every cell is complete."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RANKS = pa.schema(
 
 
 def produce_report(planned: PlannedReport, build: Build, engine: Engine) -> None:
-    """`report.html`."""
+    """Write `report.html`."""
     build.clear()
     engine.torch_device()
     (build.directory / "report.html").write_text(render_report(planned), encoding="utf-8")
 
 
 def render_report(planned: PlannedReport) -> str:
-    """The page, of what is there; runs that are not evaluated yet have gaps."""
+    """Render the page from complete results; runs not evaluated yet have gaps."""
     from aoq.pipeline.report.page import render  # needs jinja2 and matplotlib, which no other stage does
 
     named = [(member.run, member.chain) for member in planned.members]
@@ -48,7 +48,7 @@ def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:
 
 
 def produce_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
-    """`results.parquet` (a row a training), `ranks.parquet` (a row a query), `summary.parquet` and `table.md`."""
+    """Write `results.parquet` (a row per training), `ranks.parquet` (per query), `summary.parquet` and `table.md`."""
     build.clear()
     study, rows = planned.study, [read_cell(cell) for cell in planned.cells]
     _write(build.directory / "results.parquet", rows)
@@ -83,7 +83,7 @@ def _write_ranks(path: Path, cells: Sequence[Cell], ranks: Sequence[Ranks]) -> N
 def _add_intervals(
     baseline: str, model: str, cells: Sequence[Cell], ranks: Sequence[Ranks], summary: Sequence[Row]
 ) -> None:
-    """Intervals of the rsum's gains over the baseline, to the model's lines."""
+    """Add intervals of the rsum's gains over the baseline to the model's lines."""
     of_arm: dict[str, list[Ranks]] = {}
     for cell, of_cell in zip(cells, ranks, strict=True):
         if cell.model == model:
@@ -97,7 +97,7 @@ def _add_intervals(
 
 
 def _write(path: Path, rows: Sequence[Row]) -> None:
-    """Rows with all columns that any of them has; a column without any value is one of numbers."""
+    """Write rows with the columns of all of them; a column without any value is numeric."""
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     arrays = {
         name: pa.array(values, pa.float64() if values.count(None) == len(values) else None)

@@ -1,4 +1,4 @@
-"""The world and the dataset, and what other stages read of them: splits with their tokens, and sizes."""
+"""Produce the demo world and the dataset, and open their splits, tokens and sizes for other stages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from aoq.pipeline.progress import show_progress
 
 MOST_PROBLEMS = 5
 VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
-"""What the dataset stage keeps of the words: a file, or a folder of a tokeniser."""
+"""The dataset stage's vocabulary file, or its folder of a tokeniser."""
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
 
@@ -55,7 +55,7 @@ def produce_world(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_prepared(chain: Chain, build: Build, engine: Engine) -> None:
-    """A dataset folder of photographs and captions; a killed run goes on after its last block of images."""
+    """Prepare a dataset folder from photographs and captions; a killed run continues after its last block of images."""
     section = chain.experiment.dataset.source
     assert section is not None  # only experiments on a source have this stage
     request = Request.of_section(section, chain.data_root)
@@ -72,7 +72,7 @@ def _as_listed(request: Request, content: str) -> str:
 
 
 def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
-    """The vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
+    """Write the vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
     used = sorted({config.train, config.dev, *config.vocabulary_splits})
@@ -108,7 +108,7 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces:
-    """The tokeniser or file that is named, or the words of the splits that are; `known` ones are open."""
+    """Open the named tokeniser or file, or collect the words of the named splits; `known` splits are open already."""
     config = chain.experiment.dataset
     if config.tokeniser is not None:
         check_pretrained(chain)
@@ -120,25 +120,25 @@ def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces
 
 
 def _planned(chain: Chain, file: str, ingredient: str) -> Path:
-    """A file that the dataset's key was made of."""
+    """Return a file that the dataset's key depends on."""
     return planned_file(chain.data_root, file, chain["dataset"].ingredients[ingredient]["sha256"])
 
 
 def open_true_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
-    """The images of the training split that the experiment trains on, with their true captions."""
+    """Open the images of the training split that the experiment trains on, with their true captions."""
     dataset = chain.experiment.dataset
     split = open_checked(chain, dataset.train, verify)
     return split if dataset.train_images is None else first_images(split, dataset.train_images)
 
 
 def open_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
-    """The training split as training sees it: with the pairing that [dataset.noise] made of it, if there is any."""
+    """Open the training split as training sees it: with the pairing of [dataset.noise], if any."""
     split, noise = open_true_train_split(chain, verify), chain["dataset"].opened() / NOISE
     return replace(split, image_of=read_pairs(noise, split.caption_count)) if noise.is_file() else split
 
 
 def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
-    """The train or dev split with the captions that the dataset stage tokenised."""
+    """Open the train or dev split with the captions that the dataset stage tokenised."""
     config = chain.experiment.dataset
     split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)
     tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
@@ -146,22 +146,22 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
 
 
 def open_named_pairs(chain: Chain, name: str, verify: Verify = "sampled") -> PairData:
-    """Any split of the folder, tokenised with the chain's own vocabulary."""
+    """Open any split of the folder, tokenised with the chain's own vocabulary."""
     return as_pairs(chain, open_checked(chain, name, verify))
 
 
 def as_pairs(chain: Chain, split: Split) -> PairData:
-    """The split as the chain's models read it."""
+    """Return the split as the chain's models read it."""
     config = chain.experiment.dataset
     words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else PIECES))
     return PairData(split, tokenised(split.captions, words), config.max_regions, _pixels(chain, split))
 
 
 def _pixels(chain: Chain, split: Split) -> Pixels | None:
-    """The split's photographs, where the model reads them.
+    """Open the split's photographs, if the model reads them.
 
     Raises:
-        ValueError: for photographs that are not those that keys were made of.
+        ValueError: for photographs other than those that keys depend on.
     """
     tower = getattr(chain.experiment.model, "image_tower", None)
     if tower is None:
@@ -183,7 +183,7 @@ def _as_photographed(folder: Path, split: str, expected: str) -> str:
 
 
 def check_pretrained(chain: Chain) -> None:
-    """Raise if the tokeniser, which is the text tower's too, or the image tower is no longer what keys were made of."""
+    """Raise if the tokeniser, also the text tower's, or the image tower changed since keys were made."""
     words, tower = chain.experiment.dataset.tokeniser, getattr(chain.experiment.model, "image_tower", None)
     planned = [(words, chain["dataset"].ingredients["vocabulary"])]
     planned += [(tower, stage.ingredients["model"]["image_tower"]) for stage in _trainings(chain)[:1]]
@@ -193,7 +193,7 @@ def check_pretrained(chain: Chain) -> None:
 
 
 def _trainings(chain: Chain) -> list[Artifact]:
-    """The artefacts whose keys are made of the model."""
+    """Return the artefacts whose keys depend on the model."""
     return [made for made in chain.stages.values() if "image_tower" in made.ingredients.get("model", {})]
 
 
@@ -202,7 +202,7 @@ def fingerprint(chain: Chain) -> str:
 
 
 def model_options(chain: Chain) -> dict[str, Any]:
-    """What builds the experiment's model: its section, and the sizes that follow from the data."""
+    """Options of the experiment's model: its section, and the sizes that follow from the data."""
     dataset, section = chain["dataset"].manifest(), chain.experiment.model
     sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
     if not MODELS[section.name].takes_masks:

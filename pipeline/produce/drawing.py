@@ -1,4 +1,4 @@
-"""What a round on a table draws: which ranks, how hard they are, and how many of them may be true matches."""
+"""Forecast the draws of a round on a table: ranks, their hardness, and the count that may be true matches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.drawn_ranks import FEWEST, HARDER, WHAT, DrawnRanks, drawn_ranks, expected_rank
 
 Sizes = tuple[int, int]
-"""Images and captions."""
+"""Counts of images and captions."""
 
 
 def open_table(chain: Chain) -> tuple[NegativeTable, View | None]:
-    """The table that the student trains on, and the screen's view of it, if there is a screen."""
+    """Open the table that the student trains on, and the screen's view of it, if there is a screen."""
     table = read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain))
     view = read_view(chain["screen"].opened() / "view", table.manifest) if chain.experiment.screen else None
     return table, view
 
 
 def ranks_of(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
-    """The ranks that the student draws from lists of `depth`, as a screen has judged them."""
+    """Ranks that the student draws from lists of `depth`, after the screen."""
     screen, (images, captions) = chain.experiment.screen, sizes
     left = None if screen is None or judged is None else judged.weights(screen.suspected) > 0
     return drawn_ranks(
@@ -40,7 +40,7 @@ def ranks_of(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judge
 
 
 def cautions(experiment: Experiment) -> Iterator[str]:
-    """What was measured to gain nothing, said before a round on a table is trained."""
+    """Warn before training of choices that gained nothing when measured."""
     loss = experiment.student.loss
     if isinstance(loss, LogitLoss):
         if experiment.sampling.hardness is not None:
@@ -56,9 +56,9 @@ def cautions(experiment: Experiment) -> Iterator[str]:
 
 
 def forecast(chain: Chain, sizes: Sizes) -> Iterator[str]:
-    """A sentence for each direction, before the round begins: how hard its offline negatives will be; then cautions.
+    """Describe the offline negatives' hardness, one sentence per direction, before the round begins; then cautions.
 
-    Where the table is made, it says how many of them the screen suspects; without a screen, how many score above the
+    Once the table is made, it counts those that the screen suspects; without a screen, those that score above the
     anchor's own positive.
     """
     yield from _by_direction(chain, sizes)

@@ -1,4 +1,4 @@
-"""Vectors of a prepared split's photographs and captions by an encoder, made by this process or on Ray."""
+"""Encode a prepared split's photographs and captions, in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CAPTIONS = "captions.json"
 
 @dataclass(frozen=True)
 class Encoding:
-    """The first photographs of a split with their captions, and the encoder of that name."""
+    """The first photographs of a split with their captions, and an encoder by its name."""
 
     name: str
     encoder: Encoder
@@ -43,7 +43,7 @@ class Encoding:
 
     @property
     def key(self) -> str:
-        """The identity of the vectors."""
+        """Identity of the vectors."""
         return digest([encoding_of(self.folder, self.split, self.encoder), self.count, self.captions_sha256])
 
     @property
@@ -55,7 +55,7 @@ class Encoding:
 
 
 def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Report) -> None:
-    """Write the vectors into the folder `vectors`; on Ray the nodes leave blocks of them in `work`."""
+    """Write the vectors into the folder `vectors`; on Ray the nodes write blocks of them to `work`."""
     device = engine.torch_device()
     run = choose_runner(engine, partial(ship_encoding, encoding=encoding, device=device))
     work.mkdir(parents=True, exist_ok=True)
@@ -66,13 +66,13 @@ def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine,
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingJob(ImagesJob[Mapping[str, Side]]):
-    """An encoder by its name, and the prepared folder; the captions stand in the work folder."""
+    """An encoder by its name, and the prepared folder; the captions are in the work folder."""
 
     name: str
     folder: Path
     split: str
     listed: int
-    """Photographs of the split, of which the first `count` are encoded."""
+    """Number of photographs of the split; the first `count` are encoded."""
     count: int
     captions_sha256: str
     encoding: str
@@ -91,7 +91,7 @@ class EncodingJob(ImagesJob[Mapping[str, Side]]):
 
 
 def ship_encoding(sides: Mapping[str, Side], store: Folder, *, encoding: Encoding, device: torch.device) -> EncodingJob:
-    """Name the encoder and the folder, and write the captions into the work folder; with a GPU, each unit has one."""
+    """Make the job of an encoding and write its captions into the work folder; with a GPU, each unit has one."""
     photographs, images = encoding.photographs, encoding.encoder.images
     job = EncodingJob(
         store=store,

@@ -1,4 +1,4 @@
-"""Metrics on the evaluation split."""
+"""Produce the metrics on the evaluation split."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from aoq.pipeline.training.checkpoint import load_model
 
 
 def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
-    """Metrics on the evaluation split, of the second round or of an ensemble's second rounds, with each member's.
+    """Write metrics on the evaluation split: of the second round, or of an ensemble and each of its members.
 
-    Where more is known of the split than its pairs, that too, and how well a model attends, where it is known what the
-    phrases speak of (`attention`).
+    Annotations of the split beyond its pairs add metrics; annotated phrases add the accuracy of a model's
+    attention (`attention`).
     """
     build.clear()
     device, options, parts = engine.torch_device(), chain.experiment.evaluation, build.directory / "parts"
@@ -38,7 +38,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
         pairs, place = as_pairs(member, split), parts / str(len(scores))
-        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two where they were co-taught
+        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
         models = [load_model(path).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, Path(f"{place}.{n}.npy")) for n, model in enumerate(models)]
         scores.append(_mean(scored, None, Path(f"{place}.npy")))
@@ -47,7 +47,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=options.folds)
     build.notes |= measure_annotations(similarity, split, chain.folder, folds=options.folds)
     build.notes["member_metrics"] = metrics if chain.members else []
-    # What is known of phrases is of words and regions, not of word pieces and patches.
+    # Phrases are annotated in words and regions, not in word pieces and patches.
     if not chain.members and len(models) == 1 and models[0].attends and not models[0].towers:
         phrases = find_phrases(chain.folder, split)
         curve = measure_attention(models[0], pairs, phrases, device) if phrases is not None else None
@@ -57,7 +57,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _open(chain: Chain, build: Build, engine: Engine) -> Split:
-    """The evaluation split, with all that is known of it; what no dataset stage has hashed is hashed here."""
+    """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
     name, made, folder = chain.experiment.evaluation.split, chain["evaluation"].ingredients, chain.folder
     below = chain.experiment.dataset.folder
     if made.get("content") is not None:
@@ -70,7 +70,7 @@ def _open(chain: Chain, build: Build, engine: Engine) -> Split:
 
 
 def _mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, file: Path) -> np.ndarray:
-    """The mean of matrices that lie on disk, there too."""
+    """Average matrices on disk into another on disk."""
     if len(scores) == 1:
         return scores[0]
     return ensemble(scores, weights, reserved_file(file, (len(scores[0]), scores[0].shape[1])))

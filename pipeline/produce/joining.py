@@ -1,4 +1,4 @@
-"""One process among those that train a model: how it meets the others, and how it says why it failed."""
+"""One of several processes that train a model: join the others, and report failures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.training.processes import Processes
 
 TIMEOUT = timedelta(minutes=15)
-"""The longest that one waits for another: what the leader does alone, such as writing a checkpoint, takes less."""
+"""Longest wait for another process: the leader's own work, such as writing a checkpoint, takes less."""
 Follow = Callable[..., None]
-"""What all but the leader do, given the processes, the engine, and whatever else they need."""
+"""Work of all but the leader, given the processes, the engine, and further arguments."""
 
 
 @contextmanager
 def joined(store: Store, rank: int, engine: Engine, place: int) -> Iterator[Processes]:
-    """Meet the others; `place` is that of this process on its machine."""
+    """Join the others; `place` is this process's place on its machine."""
     device = engine.torch_device(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -36,7 +36,7 @@ def joined(store: Store, rank: int, engine: Engine, place: int) -> Iterator[Proc
 
 
 def follow_along(store: Store, rank: int, engine: Engine, place: int, follow: Follow, given: Sequence[Any]) -> None:
-    """What all but the leader do; what fails here is left in the store."""
+    """Do the work of all but the leader; a failure is written to the store."""
     try:
         with joined(store, rank, engine, place) as processes:
             follow(processes, engine, *given)
@@ -49,7 +49,7 @@ def follow_along(store: Store, rank: int, engine: Engine, place: int, follow: Fo
 
 
 def failure(store: Store, count: int) -> str:
-    """What one of them left in the store; nothing where none failed by itself."""
+    """Return the failure that a process wrote to the store; empty if none did."""
     for rank in range(1, count):
         if store.check([_failure(rank)]):
             return f"process {rank} of this training failed: {store.get(_failure(rank)).decode()}"

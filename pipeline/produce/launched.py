@@ -1,6 +1,6 @@
-"""Processes that torchrun has started: the first one runs the stages, and calls the others for each training.
+"""Processes started by torchrun: the first one runs the stages, and calls the others for each training.
 
-It tells them as JSON what to train, and with which settings; each plans that itself.
+It sends them the training and its settings as JSON; each plans it itself.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from aoq.pipeline.produce.joining import Follow, follow_along
 from aoq.pipeline.training.processes import Processes
 
 FOREVER = timedelta(days=365)
-"""What comes between two trainings may take days."""
+"""Longest wait between two trainings; the stages between may take days."""
 CALLS = "calls"
 
 
 def call(engine: Engine) -> Store:
-    """Let the others follow in a training; the store is that training's."""
+    """Call the others to a training; return the store of that training."""
     launched = engine.launched
-    assert launched is not None  # else they are not there
+    assert launched is not None  # only torchrun starts such processes
     assert launched.asked is not None  # a stage that trains is one of an experiment
     settings = asdict(replace(engine, launched=None))
     return _give(launched, json.dumps({"asked": asdict(launched.asked), "engine": settings}).encode())
 
 
 def dismiss(launched: Launched) -> None:
-    """There is nothing more to train."""
+    """Tell the others that no training is left."""
     _give(launched, b"")
 
 
 def serve(launched: Launched, follow: Follow) -> None:
-    """Follow in every training, until there is no more: `follow` is told the stage and the chain it is of."""
+    """Follow in every training until none is left; `follow` is given the stage and its chain."""
     store, number = _store(launched), 1
     while True:
         store.wait([_call(number)], FOREVER)
@@ -58,12 +58,12 @@ def serve(launched: Launched, follow: Follow) -> None:
 def _give(launched: Launched, content: bytes) -> Store:
     store = _store(launched)
     number = store.add(CALLS, 1)
-    store.set(_call(number), content)  # type: ignore[arg-type]  # bytes are what it keeps
+    store.set(_call(number), content)  # type: ignore[arg-type]  # the store keeps bytes
     return PrefixStore(_call(number), store)
 
 
 def _store(launched: Launched) -> Store:
-    """The one that torchrun keeps."""
+    """Return the store that torchrun keeps."""
     kept = TCPStore(launched.address, launched.port, launched.count, is_master=False, timeout=FOREVER)
     return PrefixStore(f"attempt {launched.attempt}", kept)
 

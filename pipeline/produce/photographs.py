@@ -1,4 +1,4 @@
-"""The photographs of a prepared folder, and the vectors that an encoder gives them and their captions."""
+"""Photographs of a prepared folder, and an encoder's vectors of them and their captions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.prepare.sources.listing import Files
 
 AT_ONCE = 32
-"""Images, or captions."""
+"""Images or captions encoded at once."""
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
-    """The file of each photograph, where a prepared folder names them.
+    """Return the file of each photograph, if the prepared folder names them.
 
-    With `unpacked`, a folder to make, packed ones are written there, and others are compared with what was prepared;
-    without, they go by their paths alone and are not read.
+    With `unpacked`, a folder to make, packed ones are written there, and others are checked against the prepared ones;
+    without it, files are not read.
     """
     if not (folder / f"{split}_images.parquet").is_file():
         return None
@@ -48,13 +48,13 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
 
 
 def encoding_of(folder: Path, split: str, encoder: Encoder) -> str:
-    """The identity of an encoder's vectors of a split: its weights, the photographs and the captions."""
+    """Identify an encoder's vectors of a split by its weights, the photographs and the captions."""
     read = (folder / f"{split}_{name}" for name in ("images.parquet", "caps.txt"))
     return digest([encoder.images.fingerprint, *map(file_sha256, read)])
 
 
 def _written(path: Path, content: bytes) -> Path:
-    """The photograph as a file with the ending of its format."""
+    """Write the photograph to a file with the suffix of its format."""
     with import_extra("PIL.Image", "prepare", "reading images").open(io.BytesIO(content), formats=FORMATS) as opened:
         path = path.with_suffix(f".{opened.format.lower()}")
     path.write_bytes(content)
@@ -64,7 +64,7 @@ def _written(path: Path, content: bytes) -> Path:
 def encoded_sides(
     photographs: Photographs, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
 ) -> dict[str, Side]:
-    """Unit vectors of the photographs and the captions, in order; photographs are read ahead in threads."""
+    """Encode photographs and captions as unit vectors, in order; threads read photographs ahead."""
     seen, pool = encoder.images.preprocessing, ThreadPoolExecutor()
     encoder.images.to(device)
 

@@ -1,4 +1,4 @@
-"""Embeddings, the negative table (mined, reranked, fused or refreshed) and its screen."""
+"""Produce embeddings, the negative table (mined, reranked, fused or refreshed) and its screen."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
-    """The vectors, with the hash of the weights that made them: a first round's, or a pretrained encoder's."""
+    """Write the vectors, with the hash of the weights that made them: a first round's, or a pretrained encoder's."""
     if chain.experiment.teacher_encoder is None:
         build.notes["weights_sha256"] = _embed(chain, "first_round", build.directory, engine)
     else:
@@ -55,7 +55,7 @@ def produce_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _encode(chain: Chain, encoder_name: str, folder: Path, engine: Engine) -> str:
-    """Write an encoder's vectors of the training split's photographs and captions; the sha256 of its weights."""
+    """Write an encoder's vectors of the training split's photographs and captions; return its weights' sha256."""
     name, split = chain.experiment.dataset.train, open_true_train_split(chain, engine.verify)
     encoder = open_encoder(encoder_name)
     photographs = open_photographs(chain.folder, name, open_checked(chain, name, engine.verify).image_count)
@@ -67,18 +67,18 @@ def _encode(chain: Chain, encoder_name: str, folder: Path, engine: Engine) -> st
 
 
 def _embed(chain: Chain, stage: str, folder: Path, engine: Engine) -> str:
-    """Write the vectors that the stage's model makes of the training split; the sha256 of its weights."""
+    """Write the vectors of the training split by the stage's model; return its weights' sha256."""
     device = engine.torch_device()
     weights = _weights(chain, stage)
     model = load_model(weights).to(device)
-    assert isinstance(model, EmbeddingModel)  # the configuration lets no other search
+    assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
         write_embeddings(sides_of(model, open_pairs(chain, "train", engine.verify), device), folder, report)
     return known_sha256(weights)
 
 
 def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
-    """The table: mined from embeddings, or made of other experiments' tables, or by the student itself."""
+    """Write the table: mined from embeddings, fused from other experiments' tables, or refreshed by the student."""
     if isinstance(chain.table, Rerank):
         _rerank(chain, chain.table, build, engine)
     elif isinstance(chain.table, Fusion):
@@ -114,7 +114,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
 
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
-    """Search the student's own vectors; they do not stay."""
+    """Search the student's own vectors, which are not kept."""
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     vectors.mkdir(exist_ok=True)
     weights_sha256 = _embed(student, "second_round", vectors, engine)
@@ -180,7 +180,7 @@ def _weights(chain: Chain, stage: str) -> Path:
 
 
 def _teacher(chain: Chain, weights: str) -> dict[str, Any]:
-    """Whose scores a table has; `weights` is the sha256 of those that were loaded."""
+    """Describe the teacher whose scores the table has; `weights` is the sha256 of the loaded ones."""
     return {"experiment": chain.experiment.name, "model": chain.experiment.model.name, "weights_sha256": weights}
 
 
@@ -190,7 +190,7 @@ def _provenance(chain: Chain, build: Build, teacher: dict[str, Any], **more: Any
 
 
 def produce_screen(chain: Chain, build: Build, engine: Engine) -> None:
-    """The table as the experiment's screen sees it."""
+    """Write the table as the experiment's screen sees it."""
     engine.torch_device()
     build.clear()
     screen = chain.experiment.screen

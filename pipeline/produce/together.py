@@ -1,4 +1,4 @@
-"""Several processes train one model: this one leads. It starts the others, or torchrun has."""
+"""Lead several processes that train one model, started from here or by torchrun."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from aoq.pipeline.training.processes import ALONE, Processes
 
 HERE = "127.0.0.1"
 ENDING = 10.0
-"""Seconds that the others have to end after the leader."""
+"""Seconds within which the others must end after the leader."""
 
 
 @contextmanager
 def together(engine: Engine, follow: Follow, *given: Any) -> Iterator[Processes]:
-    """Let the others `follow`, with what is given.
+    """Let the others `follow` with the given arguments.
 
     Raises:
-        ChildProcessError: where one of them ended before its time; it says which, and why.
+        ChildProcessError: if one of them ended early; it says which, and why.
     """
     if engine.processes == 1:
         yield ALONE
@@ -50,7 +50,7 @@ def together(engine: Engine, follow: Follow, *given: Any) -> Iterator[Processes]
 
 @contextmanager
 def _started(engine: Engine, port: int, follow: Follow, given: Sequence[Any]) -> Iterator[list[BaseProcess]]:
-    """The others, on this machine; none is left behind."""
+    """Start the others on this machine; none outlives the block."""
     context = multiprocessing.get_context("spawn")
     others: list[BaseProcess] = [
         context.Process(target=_other, args=(rank, port, engine, follow, given), daemon=True)
@@ -70,7 +70,7 @@ def _started(engine: Engine, port: int, follow: Follow, given: Sequence[Any]) ->
 
 
 def _other(rank: int, port: int, engine: Engine, follow: Follow, given: Sequence[Any]) -> None:
-    """What a started process does: it says nothing, but to the leader why it failed."""
+    """Run a started process: it logs errors alone, and reports a failure to the leader."""
     die_with_parent()
     logging.getLogger().setLevel(logging.ERROR)
     store = TCPStore(HERE, port, engine.processes, is_master=False, timeout=TIMEOUT)
@@ -86,7 +86,7 @@ def _own(store: Store) -> Store:
 
 @contextmanager
 def _told(store: Store, count: int, others: Sequence[BaseProcess]) -> Iterator[None]:
-    """Where the others are lost, say why: one was killed, or failed by itself, and the rest ended for want of it."""
+    """If the others are lost, say why: one was killed, or failed by itself, and the rest ended without it."""
     try:
         yield
     except RuntimeError as error:

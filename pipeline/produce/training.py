@@ -1,4 +1,4 @@
-"""Both rounds and the control: models trained, two networks co-taught, or imported weights in their place."""
+"""Produce both rounds and the control: trained models, two co-taught networks, or imported weights."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
-    """The teacher: trained, or imported weights that fit the data, with their dev recalls."""
+    """Train the teacher, or import weights that fit the data, with their dev recalls."""
     experiment = chain.experiment
     if experiment.first_round is not None:
         _train(chain, "first_round", build, engine)
@@ -68,7 +68,7 @@ def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
-    """The student, trained on the table; in its place imported weights, or two networks that are co-taught."""
+    """Train the student on the table; instead import weights, or co-teach two networks."""
     experiment = chain.experiment
     if experiment.weights is not None:
         _import(chain, "second_round", experiment.weights, build, engine)
@@ -79,7 +79,7 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -> None:
-    """Weights of `aoq import-checkpoint`, if they fit the experiment's model and data, with their dev recalls."""
+    """Take weights of `aoq import-checkpoint` that fit the experiment's model and data, with their dev recalls."""
     experiment = chain.experiment
     path = planned_file(chain.data_root, file, chain[stage].ingredients["weights_sha256"])
     description, weights = read_weights(path)
@@ -104,10 +104,10 @@ def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -
 
 
 def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
-    """How a stage trains, and whether on a table."""
+    """Return the training of a stage, and whether it is on a table."""
     experiment = chain.experiment
     if stage == "first_round":
-        assert experiment.first_round is not None  # else there is nothing to train
+        assert experiment.first_round is not None  # without it this stage does not train
         return experiment.first_round, False
     if stage == "control":
         return control_training(experiment.student), False
@@ -115,13 +115,13 @@ def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
 
 
 def _train(chain: Chain, stage: str, build: Build, engine: Engine) -> None:
-    """One model, fresh, or on the table from the weights of the chain's `start`, if there is one."""
+    """Train one model, fresh, or on the table from the weights of the chain's `start`, if any."""
     with together(engine, follow_stage, stage, chain) as processes:
         build.notes |= _train_one(chain, stage, build, engine, processes)
 
 
 def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain) -> None:
-    """Train beside the leader, with a folder of its own for what it reads."""
+    """Train with the leader, recording inputs in a temporary folder."""
     with TemporaryDirectory() as folder:
         build = Build(Path(folder))
         with collected(build.inputs):
@@ -129,7 +129,7 @@ def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain)
 
 
 def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
-    """What this process has to do of a training; what the manifest says, from the leader."""
+    """Do this process's part of a training; the leader returns the manifest's notes."""
     training, on_table = _training(chain, stage)
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         sampler, orders = None, None
@@ -155,7 +155,7 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
 
 
 def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
-    """Two networks with the pairs they select as clean; where the wrong pairs are known, how many were found."""
+    """Co-teach two networks; if the wrong pairs are known, note the fraction of them that was suspected."""
     if engine.processes > 1:
         raise ValueError(
             f"[engine] processes is {engine.processes}, and two networks that are co-taught train in one; give 1."
@@ -181,7 +181,7 @@ def _model(given: Mapping[str, Any]) -> MatchingModel:
 def _prepared(
     chain: Chain, build: Build, engine: Engine, what: str, processes: Processes
 ) -> Iterator[tuple[Callable[[Sequence[MatchingModel]], Any], dict[str, Any]]]:
-    """What all trainings share: validation on dev (by the models' mean), and what a trainer is given by name."""
+    """Yield what all trainings share: validation on dev (by the models' mean), and a trainer's keyword arguments."""
     device = processes.device if processes.are_several else engine.torch_device()
     name = chain.experiment.model.name
     check_pretrained(chain)
@@ -210,13 +210,13 @@ def _say_nothing(done: int, total: int, text: str) -> None:
 
 
 def _guide(chain: Chain) -> Guide | None:
-    """The teacher, if [sampling] asks it about the batches."""
+    """Make the guide from the teacher's vectors, if [sampling] has a margin for it."""
     margin = chain.experiment.sampling.guide_margin
     return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
 
 
 def _orders(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> KeptOrder | None:
-    """The mined batches of each epoch, if [sampling] asks for them."""
+    """Make the mined batches of each epoch, if [sampling] asks for them."""
     sampling = chain.experiment.sampling
     if sampling.batches is None:
         return None
@@ -228,7 +228,7 @@ def _orders(chain: Chain, split: Split, table: NegativeTable, view: View | None)
 
 
 def _sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
-    """Draws from the table as [sampling] narrows it and [screen] sees it."""
+    """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
     for caution in cautions(chain.experiment):
         logger.info("%s", caution)
     screen, sampling = chain.experiment.screen, chain.experiment.sampling

@@ -1,4 +1,4 @@
-"""Batches made ahead of the steps that take them, by threads."""
+"""Make batches in threads, ahead of the steps that take them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def made_ahead(make: Callable[[int], T], steps: Iterable[int], workers: int) -> Generator[T]:
-    """What `make` makes of each step, in their order; 0 workers make it when it is asked for.
+    """Yield what `make` returns for each step, in order; with 0 workers it is made when it is taken.
 
-    There are `workers` + 1 in memory beside the one that is taken. `make` is a pure function of the step, so nothing
+    Memory holds `workers` + 1 besides the one that is taken. `make` is a pure function of the step, so nothing
     depends on the number of workers; what it raises is raised here when its step's turn comes. Close it to be rid of
     the threads: it waits for the steps that are being made, and drops the others.
 

@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, which is evaluated and published in their place."""
+"""Exponential moving average of a model's weights, evaluated and published in their place."""
 
 from __future__ import annotations
 

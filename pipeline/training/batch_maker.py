@@ -1,4 +1,4 @@
-"""What each step of a round sees, drawn and read: by anybody, in any order."""
+"""Draw and read the batch of each step of a round, in any order and process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aoq.pipeline.training.step import Batch, draw_batch, make_objective, read_b
 
 
 def epoch_loss(training: Training, epoch: int) -> Loss:
-    """The warm-up loss of the first epochs, then the round's own.
+    """Return the warm-up loss of the first epochs, then the round's own.
 
     A warm-up keeps the online margin and the treatment of positives of the loss it stands in for.
     """
@@ -31,14 +31,14 @@ def epoch_loss(training: Training, epoch: int) -> Loss:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch with what is known of it before the step."""
+    """A batch with the state and masks that its step needs."""
 
     batch: Batch
     rng: np.random.Generator
-    """Where drawing has left it: what else is random in the step goes on from there."""
+    """State after drawing; the step's further random numbers continue from it."""
     figures: dict[str, float]
     guided: Bool[Tensor, "batch batch"] | None = None
-    """The pairs that are no negatives to the guide."""
+    """Pairs that the guide does not accept as negatives."""
 
     def to(self, device: torch.device) -> Drawn:
         guided = None if self.guided is None else self.guided.to(device, non_blocking=device.type == "cuda")
@@ -62,10 +62,10 @@ class BatchMaker:
     training: Training
     seed: int
     cut: Cut = WHOLE
-    """Of a batch that several processes share, one reads its own part."""
+    """Division of a batch among processes, each of which reads its own part."""
     is_pinned: bool = False
     orders: KeptOrder | None = None
-    """The order of the captions in an epoch that draws, counted from the first of these; by default a random one."""
+    """Order of the captions in an epoch that draws, counted from the first of these; random by default."""
 
     def __call__(self, epoch: int, step: int) -> Drawn:
         size = self.training.batch_size
@@ -89,7 +89,7 @@ class BatchMaker:
 
 
 def off_diagonal_share(chosen: Bool[Tensor, "batch batch"]) -> float:
-    """Of a matrix whose diagonal is chosen, the share of all other places.
+    """Return the fraction chosen off the diagonal, in a matrix whose diagonal is chosen.
 
     >>> off_diagonal_share(torch.tensor([[True, True], [False, True]]))
     0.5

@@ -22,7 +22,7 @@ from aoq.pipeline.training.drawable import Drawable, drawable
 from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
 
 OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
-"""What each way of `companions` draws."""
+"""Draws for each value of `companions`."""
 
 
 class BatchSampler:
@@ -155,11 +155,11 @@ class BatchSampler:
 
     @property
     def pairs(self) -> Pairs:
-        """The pairs that are anchors, rows (image, caption)."""
+        """Pairs that are anchors, rows (image, caption)."""
         return self._sampler.pairs
 
     def draw_each(self, pairs: Int[np.ndarray, " some"], epoch: int) -> Int64[np.ndarray, "groups some 2"]:
-        """Draw for some of the pairs, for each by (seed, epoch, pair) alone, whatever stands beside it.
+        """Draw for some of the pairs, each by (seed, epoch, pair) alone, independent of its batch.
 
         The groups are anchors, offline negatives and, unless companions are omitted, companions.
         """
@@ -172,11 +172,11 @@ class BatchSampler:
         return np.stack(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch; the same in every process."""
+        """Number of batches in a whole epoch; the same in every process."""
         return self._steps
 
     def __iter__(self) -> Iterator[Int64[np.ndarray, "rows 2"]]:
-        """The rest of the epoch that was set or loaded, else the next one."""
+        """Iterate over the rest of the epoch that was set or loaded, or else over the next one."""
         if self._begun:  # this runs at the first batch: a DataLoader may ask for iterators that it never uses
             self._epoch, self._step = self._epoch + 1, 0
         self._begun = True
@@ -186,7 +186,7 @@ class BatchSampler:
             yield self.batch(epoch, step)
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
-        """Any batch, without moving on."""
+        """Return any batch, without advancing."""
         rows = self._order(epoch)[step * self._drawn :][: self._drawn]
         if self._offline is None:
             blocks = self.pairs[rows].astype(np.int64)[None]
@@ -204,7 +204,7 @@ class BatchSampler:
         return epoch_order(self._pairs, seed=self._seed, epoch=epoch)
 
     def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
-        """Mark where the image of one row and the caption of another are a true pair, and so no negatives.
+        """Mark where the image of one row and the caption of another are a true pair, not negatives.
 
         Where each caption has one image `aoq.positive_pairs` does the same.
         """
@@ -212,17 +212,17 @@ class BatchSampler:
 
     @property
     def _kind(self) -> dict[str, Any]:
-        """What must be the same where a state goes on."""
+        """Settings that must be the same to continue from a state."""
         mined = {} if self._mined is None else {"batches": self._made_of}
         return {"seed": self._seed, "pairs_per_step": self._drawn, **mined}
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch: from its start, or from where `load_state_dict` left it."""
+        """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""
         if self._begun or epoch != self._epoch:
             self._epoch, self._step, self._begun = epoch, 0, False
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Where to go on: after the batches that were handed out, or after the first `step` of this epoch.
+        """Return the position to continue from: after the batches handed out, or after the first `step` of this epoch.
 
         With workers a DataLoader asks for batches ahead of the training; say then after how many it stopped.
         """
@@ -231,7 +231,7 @@ class BatchSampler:
         return {"epoch": epoch, "step": done, **self._kind}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on after the last batch of the state; further ones are the epochs that follow."""
+        """Continue the next iteration after the last batch of the state; later ones are the following epochs."""
         ours = self._kind
         if (theirs := {name: value for name, value in state.items() if name not in ("epoch", "step")}) != ours:
             raise ValueError(
@@ -280,7 +280,7 @@ def offline_similarities(
 
 
 def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape"]:
-    """The table's true pairs, or the image of each caption."""
+    """Return the table's true pairs, or the image of each caption."""
     if image_of is None:
         if table.positives is None:
             raise ValueError(

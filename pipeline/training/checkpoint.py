@@ -1,4 +1,4 @@
-"""Weights for others as safetensors, the state to resume from as tensors and primitives: nothing runs on loading."""
+"""Published weights as safetensors, resumable state as tensors and primitives: loading executes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECKSUM_BYTES = sha256().digest_size
 
 
 class Sizes(TypedDict):
-    """The options of a model that follow from its data; all others are keys of [model]."""
+    """Options of a model that follow from its data; all others are keys of [model]."""
 
     feature_size: PositiveInt
     vocabulary_size: PositiveInt
@@ -36,14 +36,14 @@ class Sizes(TypedDict):
 
 
 class Description(TypedDict):
-    """What builds the model of some weights: its name and the keywords of its constructor."""
+    """Description of the model of some weights: its name and its constructor's keywords."""
 
     name: str
     options: Sizes
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Write weights with what it takes to build their model: name, options, feature_size, vocabulary_size.
+    """Write weights with their model's description: name, options, feature_size, vocabulary_size.
 
     Exactly one metadata entry: with more, the file's bytes would differ from process to process.
     """
@@ -72,7 +72,7 @@ def load_model(path: Path | str) -> MatchingModel:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description of a model and its weights; its options are ones that [model] takes."""
+    """Read the description of a model and its weights; its options are ones that [model] takes."""
     with reading(path, "a safetensors file", "remake or re-import it"):
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -88,25 +88,25 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def pack(state: Mapping[str, Any]) -> bytes:
-    """Tensors, numbers, strings, lists and dicts only."""
+    """Pack tensors, numbers, strings, lists and dicts, and nothing else."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getvalue()
 
 
 def unpack(content: bytes) -> dict[str, Any]:
-    """What was packed, to the bit."""
+    """Unpack what was packed, bit for bit."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """The packed state; the file's last bytes are the sha256 of all before."""
+    """Write the packed state; the file's last bytes are the sha256 of all before."""
     content = pack(state)
     write_atomically(path, content + sha256(content).digest())
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """What `save_state` wrote, to the bit.
+    """Read what `save_state` wrote, bit for bit.
 
     Raises:
         ValueError: for any other content.

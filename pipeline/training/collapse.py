@@ -1,4 +1,4 @@
-"""Noticing the plateau on which hardest-negative training can sit: every pair equally similar."""
+"""Detect the collapse plateau of hardest-negative training, on which every pair is equally similar."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ logger = logging.getLogger(__name__)
 NEAR = 0.02
 GAP = 0.02
 PATIENCE = 300
-"""Steps on the plateau before anything is said: a start is often flat for a while."""
+"""Steps on the plateau before the warning: a start is often flat for a while."""
 
 
 def on_plateau(loss: float, plateau: float, *, gap: float) -> bool:
-    """Whether the loss is within 2 % of what equal similarities cost, and positives do not stand out.
+    """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out.
 
     The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     """
@@ -26,13 +26,13 @@ class CollapseDetector:
     """Warns once when a training stays on the plateau."""
 
     steps: int = 0
-    """On the plateau, so far."""
+    """Steps on the plateau so far."""
     warned: bool = False
 
     def observe(
         self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int, can_pace: bool = True
     ) -> bool:
-        """Tell it the means of the last `steps` steps: loss, plateau, positive gap; True while collapsed.
+        """Observe the means of the last `steps` steps: loss, plateau, positive gap; return True while collapsed.
 
         `can_pace` says whether a start-up would help.
         """

@@ -1,4 +1,4 @@
-"""Which negatives of a table may be drawn, and how likely each is: what the sampler is given."""
+"""Negatives of a table that may be drawn, and their weights: the sampler's input."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Drawable:
-    """The negatives of each anchor that may be drawn, padded with -1, hardest first.
+    """Negatives of each anchor that may be drawn, padded with -1, hardest first.
 
-    A negative's weight is how likely it is beside the others of its list; without weights all are alike.
+    A negative's weight is its likelihood relative to its list; without weights all are equally likely.
     """
 
     ids: Int32[np.ndarray, "anchors h"]
     weights: Float[np.ndarray, "anchors h"] | None = None
     match_probability: Float32[np.ndarray, "anchors h"] | None = None
-    """That each negative matches, for losses with soft margins; None without them."""
+    """Probability that each negative matches, for losses with soft margins; None without them."""
 
     @property
     def empty(self) -> Int64[np.ndarray, " empty"]:
-        """The anchors with nothing to draw."""
+        """Anchors without a negative to draw."""
         drawable = self.ids >= 0 if self.weights is None else (self.ids >= 0) & (self.weights > 0)
         return np.flatnonzero(~drawable.any(axis=1))
 
     def at(
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
     ) -> Int32[np.ndarray, " batch"]:
-        """The negative of each anchor at a rank in [0, 1)."""
+        """Return the negative of each anchor at a rank in [0, 1)."""
         return self.ids[anchors, self.places(anchors, ranks)]
 
     def places(
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
     ) -> Int64[np.ndarray, " batch"]:
-        """Where in each anchor's list a rank in [0, 1) falls."""
+        """Return the place in each anchor's list of a rank in [0, 1)."""
         rows = self.ids[anchors]
         if self.weights is None:
             lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
@@ -56,7 +56,7 @@ class Drawable:
 
 @dataclass(frozen=True)
 class GapWeights:
-    """exp(-sharpness (g - gap)^2), where g is how far a negative scores below the anchor's lowest positive.
+    """Weights exp(-sharpness (g - gap)^2), where g is a negative's gap below the anchor's lowest positive.
 
     As in SimANS (Zhou et al. 2022): negatives about as similar as the positive come up most, the very similar,
     which may be true matches, and the easy ones less.
@@ -86,10 +86,10 @@ def drawable(
     suspected: Suspected = "drop",
     gaps: GapWeights | None = None,
 ) -> Drawable:
-    """The first `h` of each list (by default all) without the hardest `after`, with `weights` of the lists' shape.
+    """Take the first `h` of each list (by default all) without the hardest `after`, with `weights` of the same shape.
 
-    Otherwise a screen's verdict `judged` weighs the lists, and `gaps`. An anchor that is left with suspected negatives
-    only draws from those that are suspected least. With soft margins the suspicion goes along, as a probability.
+    Without `weights`, a screen's verdict `judged` and `gaps` weigh the lists. An anchor left with suspected negatives
+    only draws from the least suspected. With soft margins the suspicion is kept as a probability.
     """
     shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, after)
     ids = lists.negative_ids[:, ranks]

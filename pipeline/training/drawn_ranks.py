@@ -1,4 +1,4 @@
-"""From which ranks of the lists draws come, and how hard that is beside what a batch finds by itself."""
+"""Ranks of the lists that draws come from, and their hardness relative to in-batch negatives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.search.problem import Direction
 
 HARDER = 10.0
-"""How many times harder than a batch's hardest `hardness = "auto"` draws."""
+"""Target of `hardness = "auto"`: this many times harder than a batch's hardest negative."""
 FEWEST = 4
-"""Ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
+"""Fewest ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
 WHAT = {"i2t": "captions", "t2i": "images"}
 
 
 def expected_rank(candidates: int, batch: int, harder: float) -> int:
-    """The rank of a negative that is `harder` times harder than a batch's hardest.
+    """Return the rank of a negative that is `harder` times harder than a batch's hardest.
 
     Of C candidates the hardest negative in a random batch of B has rank C / B on average.
 
@@ -30,7 +30,7 @@ def expected_rank(candidates: int, batch: int, harder: float) -> int:
 
 @dataclass(frozen=True)
 class DrawnRanks:
-    """Ranks `start` to `stop`, from 0, of lists of candidates, beside batches of a size.
+    """Ranks `start` to `stop`, from 0, of lists of candidates, compared with batches of a size.
 
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
     a batch of 64 finds rank 469 of 30,000 captions by itself; draws from the first 60: about 7.8 times harder
@@ -46,7 +46,7 @@ class DrawnRanks:
 
     @property
     def harder(self) -> float:
-        """C / (B stop): by how much the last rank drawn lies above the batch's own."""
+        """C / (B stop): factor by which the last rank drawn is harder than the batch's hardest."""
         return self.candidates / (self.batch * self.stop)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def drawn_ranks(
     batch: int,
     drawable: Bool[np.ndarray, "anchors depth"] | None = None,
 ) -> DrawnRanks:
-    """What [sampling] draws from lists of `depth`.
+    """Return the ranks that [sampling] draws from lists of `depth`.
 
     `hardness = "auto"` takes the first C / (10 B), at least 4: of those that a screen leaves `drawable`, where there is
     one, on average over the lists.

@@ -1,4 +1,4 @@
-"""The teacher as a guide: which pairs of a batch are no negatives to it."""
+"""The teacher as a guide: it excludes pairs of a batch as negatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aoq.pipeline.training.sampler import Group
 
 @dataclass(frozen=True)
 class Guide:
-    """The teacher's vectors of the training split, and the margin of `guided_matches`."""
+    """Teacher's vectors of the training split, and the margin of `guided_matches`."""
 
     vectors: EmbeddingStore
     margin: float

@@ -1,4 +1,4 @@
-"""What lies in a training's folder while it runs: two checkpoints, and what the best epochs have left."""
+"""Files of a running training: two checkpoints, and those of the best epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aoq.pipeline.training.checkpoint import load_state, save_state
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
-"""Two are kept, the later one first: where that is damaged, the other one serves."""
+"""Two checkpoints, the later one first: if it is damaged, the other is used."""
 BEST = "best-"
 
 
@@ -24,14 +24,14 @@ class Checkpoints:
         self._work, self._paths = work, [work / name for name in CHECKPOINTS]
 
     def save(self, content: Mapping[str, Any]) -> None:
-        """Write the last one; the one before becomes the previous one."""
+        """Write the last checkpoint; the one before becomes the previous one."""
         last, previous = self._paths
         if last.exists():
             os.replace(last, previous)
         save_state(last, content)
 
     def load(self, lost: Callable[[Mapping[str, Any]], Path | None]) -> dict[str, Any] | None:
-        """The later whole one, of whose files none is `lost`, or None. Damaged ones are removed."""
+        """Load the latest whole checkpoint with no `lost` file, or None; remove damaged ones."""
         damaged = False
         for path in self._paths:
             if not path.exists():
@@ -65,7 +65,7 @@ class BestEpochs:
         return self._work / f"{BEST}{epoch:06d}"
 
     def write(self, epoch: int, fill: Callable[[Path], None]) -> dict[str, str]:
-        """Let `fill` write what the epoch leaves; returns the sha256 of each file."""
+        """Let `fill` write the epoch's files; return the sha256 of each."""
         folder = self.folder(epoch)
         shutil.rmtree(folder, ignore_errors=True)  # of a killed run
         folder.mkdir()
@@ -73,7 +73,7 @@ class BestEpochs:
         return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
 
     def lost(self, epoch: int, files: Mapping[str, str]) -> Path | None:
-        """A file of the epoch that is not there as it was written."""
+        """Return a file of the epoch that is missing or was changed."""
         for name, sha256 in files.items():
             path = self.folder(epoch) / name
             if not path.is_file() or file_sha256(path) != sha256:
@@ -81,7 +81,7 @@ class BestEpochs:
         return None
 
     def publish(self, epoch: int, files: Mapping[str, str]) -> None:
-        """Move the epoch's files into the training's folder, and drop all others."""
+        """Move the epoch's files into the training's folder, and delete all others."""
         for name in files:
             os.replace(self.folder(epoch) / name, self._work / name)
         self.drop(epoch, 0)

@@ -1,4 +1,4 @@
-"""The training loop of both rounds: the schedule, the pace, and what is noticed on the way."""
+"""The training loop of both rounds: the schedule, the pace, and warnings."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from aoq.pipeline.training.window import Figure
 logger = logging.getLogger(__name__)
 
 EVEN = 0.5
-"""As many offline negatives are harder than the batch's hardest as are easier."""
+"""Hardness at which as many offline negatives are harder than the batch's hardest as are easier."""
 
 
 @dataclass
 class RoundState(State):
     hardness: list[float] = field(default_factory=list)
-    """How hard online negatives are after each epoch, from 0 to 1."""
+    """Hardness of online negatives after each epoch, from 0 to 1."""
     learnt: list[dict[str, float]] = field(default_factory=list)
     """The loss's learnt numbers after each epoch."""
 
 
 def learnt_numbers(loss: Loss) -> LearntTemperature | None:
-    """What the loss learns beside the model, where it begins; None of a loss whose numbers stay."""
+    """Initial values of the numbers a loss learns besides the model; None if it learns none."""
     if not isinstance(loss, LogitLoss) or not loss.learn_temperature:
         return None
     return LearntTemperature(**loss.learnt)
@@ -52,9 +52,9 @@ class Trainer(Resumable):
 
     sampler: Sampler | None
     orders: KeptOrder | None = None
-    """The order of the captions in an epoch that draws; by default a random one."""
+    """Order of the captions in an epoch that draws; random by default."""
     guide: Guide | None = None
-    """Leaves in-batch negatives out, where a table is drawn from."""
+    """Leaves in-batch negatives out in epochs that draw from a table."""
     state: RoundState = field(default_factory=RoundState)
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
@@ -154,7 +154,7 @@ class Trainer(Resumable):
         logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
 
     def _loss_numbers(self) -> dict[str, Tensor]:
-        """What the loss learns. All processes compute the loss alike, so only the leader's gradient counts."""
+        """Learnt numbers of the loss. All processes compute it alike, so only the leader's gradient counts."""
         assert self.learnt is not None
         found: dict[str, Tensor] = self.learnt()
         return found if self.run.processes.leads else {name: number.detach() for name, number in found.items()}

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a window of steps and one a validation; the same lines when a run is resumed."""
+"""`metrics.jsonl`: one line per window of steps and per validation; the same lines if a run is resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Append-only lines; `position` goes into checkpoints and `rewind` drops what came after one."""
+    """Append-only lines; checkpoints keep `position`, and `rewind` drops the lines after one."""
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
@@ -39,7 +39,7 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def sha256(self, position: int | None = None) -> str:
-        """The hash of what stands before a position, by default of all."""
+        """Hash the log before a position, by default all of it."""
         return sha256(self.path.read_bytes()[:position] if self.path.exists() else b"").hexdigest()
 
     def rewind(self, position: int) -> None:
@@ -52,7 +52,7 @@ class MetricsLog:
 
 
 class Line(TypedDict):
-    """A window of steps, or a validation, and what is read of it."""
+    """A window of steps or a validation, with the fields that are read."""
 
     step: NonNegativeInt
     loss_name: NotRequired[str]
@@ -73,20 +73,20 @@ class Line(TypedDict):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; what follows the last line's end is still being written."""
+    """Read the complete lines; text after the last line's end is still being written."""
     with reading(path, "the log of a training"):
         return [dict(parse_json(line, Line)) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
-    """The seconds of all steps of a training, validations left out."""
+    """Sum the seconds of all steps of a training, without validations."""
     windows = [line for line in lines if "steps_per_second" in line]
     taken = np.diff([0, *(line["step"] for line in windows)])
     return float(sum(steps / line["steps_per_second"] for steps, line in zip(taken, windows, strict=True)))
 
 
 def _summary_writer(folder: Path) -> Any:
-    """TensorBoard's writer, or None with a warning: watching must never stop a training."""
+    """Open TensorBoard's writer, or return None with a warning: logging must never stop a training."""
     try:
         from torch.utils.tensorboard import SummaryWriter
 

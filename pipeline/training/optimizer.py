@@ -1,4 +1,4 @@
-"""The optimiser of a schedule: which parameters are trained and decay, and at what rate each group is trained."""
+"""The optimiser of a schedule: its trained parameters, their weight decay, and the rate of each group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Schedule, Training
 
 TOWER_RATE = 0.1
-"""Of the learning rate, the share of what is pretrained, where a schedule names none (VSE∞)."""
+"""Default fraction of the learning rate for pretrained parameters (VSE∞)."""
 
 
 def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1) -> float:
-    """The rate of a step of an epoch of `steps`, both counted from 0.
+    """Return the rate of a step of an epoch of `steps`, both counted from 0.
 
     It is multiplied by `decay` after each of `decay_epochs`, or falls to 0 along half a cosine over all steps; over the
     first `warmup_steps` it rises linearly.
@@ -34,9 +34,9 @@ def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1)
 def make_optimizer(
     model: MatchingModel, schedule: Training, besides: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """Adam, or AdamW where weights decay; what is pretrained has groups of its own, with a `share` of the rate.
+    """Make Adam, or AdamW if weights decay; pretrained parameters have their own groups with a `share` of the rate.
 
-    What is learnt `besides`, as a temperature, does not decay.
+    Parameters learnt `besides`, such as a temperature, do not decay.
     """
     groups = _grouped(_parameters(model, schedule), schedule)
     if others := [*besides]:
@@ -47,7 +47,7 @@ def make_optimizer(
 
 
 def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
-    """Freeze the towers that the schedule names, and let others keep few activations if it says so."""
+    """Freeze the towers that the schedule names, and checkpoint the activations of others if it says so."""
     frozen = schedule.freeze or ()
     for side, tower in model.towers.items():
         if side in frozen:
@@ -59,11 +59,11 @@ def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
 class _Trained(NamedTuple):
     parameter: nn.Parameter
     share: float | None
-    """Of the rate; None of what starts from random weights."""
+    """Fraction of the rate; None for parameters that start from random weights."""
 
 
 def _parameters(model: MatchingModel, schedule: Schedule) -> Iterator[_Trained]:
-    """What is not frozen, fresh parameters first."""
+    """Collect parameters that are not frozen, fresh ones first."""
     pretrained, rate = model.pretrained_parameters(), schedule.tower_rate or TOWER_RATE
     shares = {id(one): rate for one in pretrained}
     if schedule.layer_decay is not None:
@@ -77,7 +77,7 @@ def _parameters(model: MatchingModel, schedule: Schedule) -> Iterator[_Trained]:
 
 
 def _grouped(parameters: Iterable[_Trained], schedule: Schedule) -> list[dict[str, Any]]:
-    """A group for each share, and one more for its biases and norms where these do not decay."""
+    """Make a group for each share, and another for its biases and norms if these do not decay."""
     groups: dict[tuple[float | None, bool], dict[str, Any]] = {}
     for parameter, share in parameters:
         decays = schedule.decay_biases is not False or parameter.ndim > 1

@@ -27,13 +27,13 @@ from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
 
 @dataclass(frozen=True)
 class Cut:
-    """How batches are cut: `chunk` items at a time, and among whom."""
+    """Division of batches: `chunk` items at a time, and among which processes."""
 
     chunk: int | None = None
     processes: Processes = ALONE
 
     def check(self, model: MatchingModel) -> None:
-        """Refuse a model that would learn something else in parts."""
+        """Refuse a model that would learn differently in parts."""
         if not any(isinstance(layer, _BatchNorm) for layer in model.modules()):
             return
         what = f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained"
@@ -43,11 +43,11 @@ class Cut:
             raise ValueError(f"{what} by {self.processes.count} processes; set [engine] processes = 1.")
 
     def for_batch(self, size: int) -> Cut:
-        """Too few pairs to be shared out are computed by each process, and the leader's gradients count."""
+        """Fit the cut to a batch: too few pairs to share are computed by each process, with the leader's gradients."""
         return replace(self, processes=ALONE) if size < self.processes.count else self
 
     def scores(self, model: MatchingModel, images: Images, captions: Captions, size: int) -> Scores:
-        """Of the part of a batch of `size` pairs that this process reads."""
+        """Make the scores of this process's part of a batch of `size` pairs."""
         if self.chunk is None and not self.processes.are_several:
             return AtOnce(model, images, captions)
         return InParts(model, images, captions, size, self)
@@ -57,7 +57,7 @@ WHOLE = Cut()
 
 
 class InParts(Scores):
-    """Chunks of codes, by group, of this process's part of a batch; what it gives is of the whole batch."""
+    """Chunks of codes, by group, of this process's part of a batch; its scores and losses are the whole batch's."""
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.processes
@@ -113,7 +113,7 @@ class InParts(Scores):
             self._model.observe(images, self._all_captions, matrix)
 
     def _encoded(self, encode: Callable[[Any], Code], items: Any, rows: Sequence[Sequence[slice]]) -> list[list[Code]]:
-        """The code of each chunk of each group; all in one pass where none is computed again."""
+        """Encode each chunk of each group; all in one pass if none is computed again."""
         if self._replays:
             return [[self._run(encode, items[one]) for one in group] for group in rows]
         code = encode(items)
@@ -125,7 +125,7 @@ class InParts(Scores):
         return self._model.similarity(_bare(images), self._all_captions)
 
     def _run(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Now, and in chunks once more when gradients go back."""
+        """Compute now, and in chunks again in the backward pass."""
         if not (self._replays and torch.is_grad_enabled()):
             return function(*given)
         tensor = next(part for one in given for part in vars(one).values() if isinstance(part, Tensor))
@@ -133,7 +133,7 @@ class InParts(Scores):
         return checkpoint(lambda _, *rest: self._as_before(function, *rest), tensor, *given, use_reentrant=False)
 
     def _as_before(self, function: Callable[..., Any], *given: Any) -> Any:
-        """With the buffers of the first time: a model that observes the batch moves them before gradients go back."""
+        """Compute with the first pass's buffers: a model that observes the batch changes them before the backward."""
         moved = {name: self._model.get_buffer(name) for name in self._before}
         self._set_buffers(self._before)
         try:
@@ -148,7 +148,7 @@ class InParts(Scores):
 
 
 def _bare(code: Code) -> Code:
-    """Without what is the auxiliary loss's alone."""
+    """Return the code without the context, which is only for the auxiliary loss."""
     return replace(code, context=None, context_mask=None)
 
 

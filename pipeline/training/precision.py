@@ -1,4 +1,4 @@
-"""The arithmetic of a training: float32, or less where models encode and compare. Losses and weights stay float32."""
+"""Precision of a training: float32, or lower where models encode and compare. Losses and weights stay float32."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from aoq.pipeline.config.training import Precision
 
 
 def in_precision(model: MatchingModel, precision: Precision, device: torch.device) -> MatchingModel:
-    """The model as its trainer computes with it, of the same parameters.
+    """Wrap the model for its trainer's precision, with the same parameters.
 
     Raises:
-        ValueError: for a device without this arithmetic.
+        ValueError: for a device without this precision.
     """
     if precision == "tf32" and not (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)):
         raise ValueError(
@@ -35,7 +35,7 @@ def in_precision(model: MatchingModel, precision: Precision, device: torch.devic
 
 @contextmanager
 def products_in(precision: Precision) -> Iterator[None]:
-    """Let float32 matrices be multiplied in TF32 where that is the precision, and cuDNN use it nowhere else."""
+    """Use TF32 for products and in cuDNN if that is the precision; otherwise keep cuDNN from it."""
     before, by_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -47,7 +47,7 @@ def products_in(precision: Precision) -> Iterator[None]:
 
 
 class InBfloat16(MatchingModel):
-    """A model that encodes and compares under autocast, whose codes and similarities are float32 to all others."""
+    """A model that encodes and compares under autocast; its codes and similarities are returned as float32."""
 
     def __init__(self, model: MatchingModel, device_type: str) -> None:
         super().__init__()

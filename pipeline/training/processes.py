@@ -1,4 +1,4 @@
-"""The processes that train one model together, and what they tell each other.
+"""Processes that train one model together, and their communication.
 
 A batch is shared out: each process reads, encodes and scores its own part. What all need is gathered, and each computes
 the loss on the whole, from the same numbers. A gradient goes back the way its number came: to what was gathered for all
@@ -26,12 +26,12 @@ from aoq.models.base import Code, concatenate
 
 @dataclass(frozen=True)
 class Processes:
-    """How many there are, and which of them this is; the first one leads: it alone writes, and says what happens."""
+    """The number of processes and this one's rank; rank 0 leads: it alone writes and logs."""
 
     rank: int = 0
     count: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    """Where this one computes, and what it sends lies."""
+    """Device that this process computes on and sends from."""
 
     @property
     def leads(self) -> bool:
@@ -42,20 +42,20 @@ class Processes:
         return self.count > 1
 
     def rows(self, items: int, rank: int | None = None) -> slice:
-        """The part of one process, by default of this one: parts differ by one item at most."""
+        """Return the part of one process, by default of this one; parts differ by one item at most."""
         place = self.rank if rank is None else rank
         return slice(items * place // self.count, items * (place + 1) // self.count)
 
     def gather(self, part: Tensor, items: int) -> Tensor:
-        """All parts in order, to compute with; what each finds its gradient to be is added up."""
+        """Gather all parts in order, to compute with; the gradients of all processes are added up."""
         return _gathered(part, self, items, True) if self.are_several else part
 
     def gather_alike(self, part: Tensor, items: int) -> Tensor:
-        """All parts in order, for a loss that each process computes alike."""
+        """Gather all parts in order, for a loss that each process computes alike."""
         return _gathered(part, self, items, False) if self.are_several else part
 
     def gather_code(self, part: Code, items: int) -> Code:
-        """The code of all items, as long as the longest; the context is left out."""
+        """Gather the code of all items, padded to the longest; the context is left out."""
         if not self.are_several:
             return part
         fields = {"vectors": part.vectors, "mask": part.mask, "pooled": part.pooled}
@@ -66,7 +66,7 @@ class Processes:
         return Code(**{name: self.gather(found, items) for name, found in fields.items() if found is not None})
 
     def add_up(self, numbers: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Sum over all processes."""
         if not self.are_several:
             return numbers
         total = numbers.detach().to(self.device, copy=True).contiguous()
@@ -74,13 +74,13 @@ class Processes:
         return total
 
     def total(self, own: Tensor) -> Tensor:
-        """The sum over all processes, whose gradient is that of this one's own part."""
+        """Sum over all processes; the gradient is that of this one's own part."""
         return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
     def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool = True) -> None:
-        """Let each parameter's gradient be the sum over the processes whose gradients count; what none has stays None.
+        """Sum each parameter's gradient over the processes whose gradients count; one that none has stays None.
 
-        In one message a type of number.
+        Gradients are sent in one message per dtype.
         """
         if not self.are_several:
             return
@@ -99,7 +99,7 @@ class Processes:
                 parameter.grad = total.view_as(parameter) if owners else None
 
     def from_leader(self, content: bytes = b"") -> bytes:
-        """What the leader gives here, whatever the others do."""
+        """Return the leader's content in every process."""
         if not self.are_several:
             return content
         size = torch.tensor(len(content), device=self.device)
@@ -112,7 +112,7 @@ class Processes:
         return sent.cpu().numpy().tobytes()
 
     def of_each(self, content: str) -> list[str]:
-        """What each process says here, in order."""
+        """Return each process's content, in order."""
         if not self.are_several:
             return [content]
         own = torch.tensor(list(content.encode()), dtype=torch.uint8, device=self.device)
@@ -124,7 +124,7 @@ class Processes:
         return [one[: int(size)].cpu().numpy().tobytes().decode() for one, size in zip(said, sizes, strict=True)]
 
     def check_alike(self, about: Mapping[str, str]) -> None:
-        """Refuse to train where any of this is another in another process than in the leader."""
+        """Refuse to train if any of this differs between a process and the leader."""
         said = [json.loads(one) for one in self.of_each(json.dumps(dict(about)))]
         for rank, other in enumerate(said):
             for what in sorted(said[0].keys() | other.keys()):
@@ -135,7 +135,7 @@ class Processes:
                     )
 
     def rows_to_leader(self, part: np.ndarray, items: int) -> np.ndarray:
-        """The leader gets all parts in order; the others keep theirs."""
+        """Collect all parts in order in the leader; the others keep theirs."""
         if not self.are_several:
             return part
         if not self.leads:
@@ -152,7 +152,7 @@ class Processes:
         return whole
 
     def seed(self, *numbers: int) -> None:
-        """Let torch's random numbers from here on be a function of these: no checkpoint need keep those of each."""
+        """Seed torch's random numbers by these, so that no checkpoint need keep the state of each process."""
         if self.are_several:
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
@@ -189,7 +189,7 @@ def _as_sent(tensor: Tensor) -> Tensor:
 
 
 def _lengthened(code: Code, longest: int) -> Code:
-    """The code with as many fragments, the further ones masked."""
+    """Pad the code to this many fragments; the added ones are masked."""
     filler = Code(
         code.vectors.new_zeros(1, longest, code.vectors.shape[2]),
         pooled=None if code.pooled is None else code.pooled[:1],

@@ -1,4 +1,4 @@
-"""Scores of which nothing is kept: where gradients go back, pairs are scored again, and only those that have one.
+"""Scores without stored activations: the backward pass scores again, and only the pairs with a gradient.
 
 A hinge on the hardest negatives has a gradient at a few entries of the matrix: each pair's own, and its hardest
 negatives'. Those are scored again as a list of pairs, which a model scores as it scores the matrix. Where many have
@@ -18,16 +18,16 @@ from torch.autograd.function import once_differentiable
 from aoq.models.base import Code, MatchingModel
 
 FEW = 1 / 16
-"""The share of entries with a gradient up to which they are scored one by one, which takes longer an entry."""
+"""Largest fraction of entries with a gradient to score as a list of pairs, which takes longer per entry."""
 MOST = 4
-"""Pairs in a list, for each image of the matrix: far fewer than the matrix has."""
+"""Pairs in a list per image of the matrix: far fewer than the matrix has."""
 
 Call = Callable[..., Tensor]
-"""Calls a function with what is given, now or later, as now."""
+"""Calls a function so that a later call has the same state as the first."""
 
 
 def rescored(model: MatchingModel, images: Code, captions: Code, call: Call) -> Tensor:
-    """`model.similarity(images, captions)`, (I, C), with the gradients of codes and of the model's parameters."""
+    """Compute `model.similarity(images, captions)`, (I, C), with gradients of codes and of the model's parameters."""
     codes = [replace(code, context=None, context_mask=None) for code in (images, captions)]
     tensors = [part for code in codes for part in (code.vectors, code.pooled) if part is not None]
     trained = next((one for one in model.parameters() if one.requires_grad), None)  # else frozen codes have no gradient

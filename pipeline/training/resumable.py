@@ -1,4 +1,4 @@
-"""What trainings share: epochs, the best of them, a log, and checkpoints to resume from, to the bit."""
+"""Base of all trainings: epochs, the best of them, a log, and checkpoints that resume bit for bit."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 LOG_STEPS = 50
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
-"""The ranks on dev."""
+"""Computes the ranks on dev."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Where and how a training runs: nothing of it shapes the result."""
+    """Settings of where and how a training runs; none of them changes the result."""
 
     work: Path
     device: torch.device
@@ -51,14 +51,14 @@ class Run:
     tensorboard: bool = False
     progress: Callable[[int, int, str], None] = lambda done, total, text: None
     workers: int = 0
-    """Threads that draw and read batches ahead; 0: the training's own does it."""
+    """Threads that draw and read batches ahead; 0: the training's own thread does."""
     processes: Processes = ALONE
-    """Who trains together. Only the leader writes."""
+    """Processes that train together; only the leader writes."""
 
 
 @dataclass
 class State:
-    """Where a training stands; everything but the metrics' position is a function of the steps taken."""
+    """Position of a training; everything but the metrics' position is a function of the steps taken."""
 
     epoch: int = 0
     step: int = 0
@@ -109,32 +109,32 @@ class Resumable(ABC):
 
     @property
     def taken(self) -> int:
-        """Steps in all."""
+        """Number of steps taken in all."""
         return self.state.epoch * self.steps + self.state.step
 
     @property
     def seen(self) -> PairData:
-        """The pairs as this epoch sees them."""
+        """Return the pairs of this epoch."""
         return self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
 
     @abstractmethod
     def train_epoch(self) -> None:
-        """The rest of the epoch the state stands in."""
+        """Train the rest of the current epoch."""
 
     @abstractmethod
     def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the state and the state of torch's random numbers."""
+        """Content of a checkpoint besides the state and the state of torch's random numbers."""
 
     @abstractmethod
     def restore(self, kept: Mapping[str, Any]) -> None: ...
 
     def learnt_besides(self) -> Iterable[nn.Parameter]:
-        """What is learnt with a model and is no part of it."""
+        """Parameters learnt with a model that are not part of it."""
         return ()
 
     @property
     def evaluated(self) -> Sequence[MatchingModel]:
-        """What is judged and kept: the models, or the averages of their weights."""
+        """Models to evaluate and keep: the trained ones, or the averages of their weights."""
         return [cast(MatchingModel, average.module) for average in self.averages] or self.models
 
     @property
@@ -142,12 +142,12 @@ class Resumable(ABC):
         return True
 
     def keep_best(self, folder: Path) -> None:
-        """Write what the best epoch so far leaves."""
+        """Write the files of the best epoch so far."""
         for model, name in zip(self.evaluated, self.weights, strict=True):
             save_model(folder / name, model.state_dict(), self.description)
 
     def train(self, validate: Validate) -> dict[str, Any]:
-        """Train to the last epoch, from the last checkpoint if there is one; returns what the manifest should say."""
+        """Train to the last epoch, from the last checkpoint if there is one; return notes for the manifest."""
         self._resume()
         self._begin_alike()
         started, state = time.perf_counter(), self.state
@@ -177,7 +177,7 @@ class Resumable(ABC):
         }
 
     def follow(self, validate: Callable[[Sequence[MatchingModel]], object]) -> None:
-        """Take every step that the leader takes, from where it begins."""
+        """Take every step of the leader, from its starting position."""
         self._begin_alike()
         while self.state.epoch < self.schedule.epochs:
             with products_in(self.schedule.precision):
@@ -186,7 +186,7 @@ class Resumable(ABC):
             self.end_epoch()
 
     def _begin_alike(self) -> None:
-        """The others begin where the leader does: at its checkpoint, or with its fresh weights."""
+        """Begin in all processes as the leader does: at its checkpoint, or with its fresh weights."""
         processes = self.run.processes
         if processes.are_several:
             mine = pack(self._content()) if processes.leads else b""
@@ -197,9 +197,9 @@ class Resumable(ABC):
     def windows(
         self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
     ) -> Generator[Window]:
-        """The rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
+        """Train the rest of one model's epoch of `steps`, window by window; checkpoints lie between windows.
 
-        What a step works on is made ahead, and then taken. A model hears of every epoch once: a resumed one has begun
+        Batches are made ahead of their steps. A model is told of every epoch once: a resumed one has begun
         before.
         """
         state, window = self.state, Window()
@@ -220,11 +220,11 @@ class Resumable(ABC):
                         self.checkpoint()
 
     def _rate(self, step: int) -> float:
-        """The learning rate of a step of this epoch."""
+        """Return the learning rate of a step of this epoch."""
         return learning_rate(self.schedule, self.state.epoch, step, self.steps)
 
     def record(self, window: Window, about: Mapping[str, Any], number: int = 0) -> None:
-        """One line of figures of a model's steps; a loss that is not finite is an error."""
+        """Log a line of figures of a model's steps; a loss that is not finite is an error."""
         state, line, epochs = self.state, window.means(), self.schedule.epochs
         self.check_finite([line["loss"], line.get("noisy_loss", 0.0)])
         rate, speed = self._rate(state.step - 1), round(window.steps_per_second, 3)
@@ -237,7 +237,7 @@ class Resumable(ABC):
         self.state.epoch, self.state.step = self.state.epoch + 1, 0
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """A line of the log."""
+        """Append a line to the log."""
         if self.run.processes.leads:
             self._log.append(self.taken, {"epoch": self.state.epoch, **line})
 
@@ -269,7 +269,7 @@ class Resumable(ABC):
         self._best.drop(self.state.best_epoch)
 
     def _content(self) -> dict[str, Any]:
-        """Where the training stands, but for random numbers."""
+        """Content of a checkpoint, except for random numbers."""
         averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
         return {"state": vars(self.state), **self.kept(), **averages}
 
@@ -287,7 +287,7 @@ class Resumable(ABC):
         return self._best.write(self.state.best_epoch, fill)
 
     def _resume(self) -> None:
-        """Stand where the last whole checkpoint stood, or at the start."""
+        """Resume at the last whole checkpoint, or at the start."""
         content = self._checkpoints.load(lambda content: self._lost(type(self.state)(**content["state"])))
         if content is not None:
             self._stand_at(content)
@@ -299,13 +299,13 @@ class Resumable(ABC):
         self._log.rewind(self.state.metrics_position)
 
     def _lost(self, state: State) -> Path | None:
-        """A file that is not as a checkpoint of this state names it."""
+        """Return a file that differs from what a checkpoint of this state names."""
         if lost := self._best.lost(state.best_epoch, state.best_files):
             return lost
         return None if self._log.sha256(state.metrics_position) == state.metrics_sha256 else self._log.path
 
     def _close(self) -> list[str]:
-        """Leave the best epoch's files and drop what only a resumed run needs.
+        """Publish the best epoch's files and delete those that only a resumed run needs.
 
         The sha256 of the final weights tell two trainings apart.
         """

@@ -1,4 +1,4 @@
-"""Drawing offline negatives from the table: two negatives a pair and their companions, AOQ section 3.2."""
+"""Draw offline negatives from the table: two negatives per pair and their companions, AOQ section 3.2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_REDRAWS = 100
 
 
 class Group(NamedTuple):
-    """Row numbers of B images and of B captions."""
+    """Row numbers of B images and B captions."""
 
     images: Int32[np.ndarray, " group"]
     captions: Int32[np.ndarray, " group"]
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """What a step sees: anchors alone, or with the groups beside them; triples are one group of true pairs.
+    """Rows of a step: anchors alone, or with further groups; triples are one group of true pairs.
 
     Anchors (i, t) are pairs. Offline negatives (i_off, t_off) are an image for each caption and a caption for each
     image. Companions (i_own, t_own) are an image of each offline caption and a caption of each offline image.
@@ -41,23 +41,23 @@ class Draw:
     """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true one: both are where every caption has one
     image."""
     collision_rate: float = 0.0
-    """The fraction of first draws in which they were."""
+    """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
-    """Of soft margins: that each image matches its offline caption (row 0), and each caption its offline image."""
+    """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
 
 
 Offline = Literal["anchors", "quintuplet", "triples"]
-"""What a loss wants of the table: the anchors' negatives, their companions as well, or triples of true pairs."""
+"""Draws that a loss needs: the anchors' negatives, their companions as well, or triples of true pairs."""
 GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
 Ranks = Float64[np.ndarray, "2 batch"]
-"""Where in its list each draw falls, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
+"""Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
-In a list whose negatives have weights, shares of the whole weight take the place of shares of the length.
+In a list whose negatives have weights, places are fractions of the total weight instead of the length.
 """
 
 
 def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
-    """Two draws around the middle of the list, N(1/2, 1/4) within [0, 1): the first ranks, where false
+    """Draw twice around the middle of the list, N(1/2, 1/4) within [0, 1): the first ranks, where false
     negatives gather, come up less often (AOQ supplement, which gives no numbers)."""
     ranks = rng.normal(0.5, 0.25, (2, batch))
     while (outside := (ranks < 0) | (ranks >= 1)).any():
@@ -77,8 +77,8 @@ STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
 class Sampler:
     """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption.
 
-    `windows` say from which part of the lists draws come, as [start, stop) in shares of their length (of their weight,
-    where there are weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
+    `windows` limit draws to a part of the lists, as [start, stop) in fractions of their length (of their weight,
+    if they have weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
     photograph.
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. What is
@@ -128,11 +128,11 @@ class Sampler:
     def are_pairs(
         self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
     ) -> Bool[np.ndarray, "*batch"]:
-        """Which images and captions are true pairs, or in one set the same row, and so are no negatives."""
+        """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
     def draw(self, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
-        """Negatives and companions for these of the pairs; the same rng state gives the same draw.
+        """Draw negatives and companions for some pairs; the same rng state gives the same draw.
 
         `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
         corresponding.
@@ -155,7 +155,7 @@ class Sampler:
         return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
 
     def at(self, rows: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
-        """The groups at given places: `ranks` in the lists, `choice` in [0, 1) among an offline negative's own."""
+        """Return the groups at given places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
         offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
         if not self._companions:
@@ -166,7 +166,7 @@ class Sampler:
     def _match_probability(
         self, rows: Int32[np.ndarray, " batch"], ranks: Ranks
     ) -> Float32[np.ndarray, "2 batch"] | None:
-        """That the pairs drawn at these ranks match, where the lists say it."""
+        """Probability that the pairs drawn at these ranks match, if the lists have it."""
         of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
         if of_captions is None or of_images is None:
             return None
@@ -175,16 +175,16 @@ class Sampler:
         return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
 
     def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
-        """Where a derived pair is a true one: of one image, of copies of one photograph, or of one of several."""
+        """Mark derived pairs that are true: of one image, of copies of one photograph, or of one of several."""
         _, *derived = groups
         return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
 
     def draw_for(
         self, offline: Offline, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
     ) -> Draw:
-        """The anchors with what the loss wants of the table; `epoch` counts from the first one that draws.
+        """Draw the anchors with the groups that the loss needs; `epoch` counts from the first one that draws.
 
-        Of triples, (i, t), (i_own, t_off) and (i_off, t_own), the first third of the pairs is drawn, so that a step
+        For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
         has as many pairs as any other.
         """
         if offline != "triples":
@@ -200,13 +200,13 @@ class Sampler:
 def _one_of(
     own: Positives, rows: Int32[np.ndarray, " batch"], choice: Float64[np.ndarray, " batch"]
 ) -> Int32[np.ndarray, " batch"]:
-    """One of each row's own, at a place in [0, 1) among them."""
+    """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]
 
 
 def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pairs) -> None:
-    """Refuse ids of nothing, and own positives that could be drawn, whatever table or weights they come from."""
+    """Refuse ids without a candidate, and positives that could be drawn, whatever table or weights they come from."""
     anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
     positives = positives_of(direction, pairs, len(lists.ids))
     for start, stop in blocks(len(lists.ids), BLOCK):
@@ -232,7 +232,7 @@ def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pa
 
 
 def _is_own(ids: Int32[np.ndarray, "anchors h"], own: Positives, candidates: int) -> Bool[np.ndarray, "anchors h"]:
-    """Which of the listed are among their anchor's own: one comparison where nobody has several."""
+    """Mark listed ids among their anchor's positives; one comparison if no anchor has several."""
     rows = np.arange(len(ids))
     if own.most <= 1:
         only = np.full(len(ids), -1, np.int32)

@@ -1,4 +1,4 @@
-"""What a step asks of a model about its batch: all of it encoded at once, and scored at once."""
+"""Scores of a step's batch by its model: all of it encoded at once, and scored at once."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.pipeline.losses.similarities import LossValue
 
 Aligned = Callable[[MatchingModel, Code, Code, slice], LossValue]
-"""A loss on the codes of aligned pairs, told which of the batch's anchors they are; a sum over them."""
+"""A loss on the codes of aligned pairs, given their rows among the batch's anchors; summed over the pairs."""
 
 
 class Scores(ABC):
-    """The scores of one batch, whose images and captions are groups of equal size, the anchors first."""
+    """Scores of one batch, whose images and captions are groups of equal size, the anchors first."""
 
     @abstractmethod
     def matrix(self) -> Float[Tensor, "batch batch"]:
-        """The image of every anchor against the caption of every anchor."""
+        """Score the image of every anchor against the caption of every anchor."""
 
     @abstractmethod
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
-        """For each (group of images, group of captions), the scores of aligned pairs."""
+        """Score aligned pairs, for each (group of images, group of captions)."""
 
     @abstractmethod
     def auxiliary(self) -> Float[Tensor, ""] | None:
-        """The model's auxiliary loss on the anchors."""
+        """Compute the model's auxiliary loss on the anchors."""
 
     @abstractmethod
     def besides(self, loss: Aligned) -> LossValue:
-        """A further loss on the codes of the anchors."""
+        """Compute a further loss on the codes of the anchors."""
 
     @abstractmethod
     def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
@@ -42,7 +42,7 @@ class Scores(ABC):
 
 
 class AtOnce(Scores):
-    """One pass, as simple as it gets: what any other way to score must equal."""
+    """One pass: the plain definition that any other way to score must equal."""
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions) -> None:
         self._model, self._words, self._size = model, captions, len(images) // images.groups

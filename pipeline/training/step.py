@@ -1,4 +1,4 @@
-"""One training step: what is drawn and encoded, which similarities it yields, their loss, and the descent."""
+"""One training step: draw, encode, compute similarities and their loss, and descend."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Objective:
     besides: Aligned | None = None
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
-    """Makes the online negatives as hard as the model can bear."""
+    """Adapts the hardness of online negatives to the model."""
     guided: Bool[Tensor, "batch batch"] | None = None
-    """The pairs of this batch that are no negatives to a guide."""
+    """Pairs of this batch that a guide does not accept as negatives."""
     observes: bool = True
     """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
@@ -58,9 +58,9 @@ class Batch:
     captions: Captions
     image_rows: Int[Tensor, " batch"]
     corresponding: Bool[Tensor, " batch"] | None = None
-    """Where the pairs derived from the offline negatives are true pairs."""
+    """True where the pairs derived from the offline negatives are true pairs."""
     match_probability: Float[Tensor, "2 batch"] | None = None
-    """That the offline negatives match their anchors, of soft margins."""
+    """Probability that the offline negatives match their anchors, for soft margins."""
 
     def to(self, device: torch.device) -> Batch:
         def moved(part: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ class Batch:
 def make_objective(
     loss: Loss, pace: Pace | None = None, learnt: Callable[[], Mapping[str, Tensor]] | None = None
 ) -> Objective:
-    """The loss with its numbers, those that are `learnt` as they stand at each step; `pace` is given what the online
-    negatives alone would cost."""
+    """Make the loss with its numbers, `learnt` ones with their current values; `pace` is given the loss of the online
+    negatives alone."""
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
 
     def with_numbers(pairs: Similarities) -> LossValue:
@@ -101,14 +101,14 @@ def draw_batch(
     rng: np.random.Generator,
     epoch: int,
 ) -> Draw:
-    """What a step sees of the split and of the table; `epoch` counts from the first one that draws."""
+    """Draw a step's rows of the split and the table; `epoch` counts from the first one that draws."""
     if sampler is None or objective.offline == "none":
         return Draw([Group(pairs.split.image_of[captions], captions)])
     return sampler.draw_for(objective.offline, captions, rng, epoch)
 
 
 def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
-    """The images and captions of this part of the anchors, and of what goes with them; the rest is of all anchors."""
+    """Read images and captions of this part of the anchors and their companions; the other fields cover all anchors."""
     images, captions = (np.concatenate([rows[part] for rows in side]) for side in zip(*draw.groups, strict=True))
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
@@ -119,7 +119,7 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
 
 
 def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[np.ndarray, " batch"]:
-    """A number an image, the same for copies of one photograph: which pairs of a batch are no negatives."""
+    """Return a number per image, equal for copies of one photograph, to tell which pairs are no negatives."""
     identity = pairs.split.identity
     return (images if identity is None else identity[images]).astype(np.int64)
 
@@ -127,10 +127,10 @@ def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[
 def forward(
     model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = WHOLE
 ) -> tuple[LossValue, Float[Tensor, ""] | None]:
-    """The loss on the batch's similarities, and what is added to it: the model's auxiliary loss on the anchors, and the
+    """Compute the batch's loss and what is added to it: the model's auxiliary loss on the anchors, and the
     objective's.
 
-    The figure `positive_gap` is how far the positives lie above the batch's mean similarity: 0 for a
+    The figure `positive_gap` is the positives' mean distance above the batch's mean similarity: 0 for a
     collapsed model.
     """
     scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
@@ -153,7 +153,7 @@ def forward(
 
 
 class PairDraws:
-    """Uniform numbers, two a pair of the batch, for each direction that a model attends in: the same for every part."""
+    """Two uniform numbers per pair of the batch, for each direction of attention: the same for every part."""
 
     def __init__(self, rng: np.random.Generator, batch: int) -> None:
         self._rng, self._batch = rng, batch
@@ -168,7 +168,7 @@ class PairDraws:
 def constrain(
     model: MatchingModel, images: Code, captions: Code, rows: slice, *, constraints: Constraints, draws: PairDraws
 ) -> LossValue:
-    """The weighted sum of the terms over matched pairs and directions; the figures `ccr` and `ccs` are not weighted."""
+    """Sum the weighted terms over matched pairs and directions; the figures `ccr` and `ccs` are not weighted."""
     total = images.vectors.new_zeros(())
     figures = dict.fromkeys(constraints.names, total)
     for direction, attention in enumerate(model.fragment_attention(images, captions)):
@@ -183,7 +183,7 @@ def constrain(
 
 
 def _offline_similarities(scores: Scores, batch: Batch) -> OfflineSimilarities:
-    """The aligned pair lists of AOQ eqs. (3) to (5); derived pairs that are true are no negatives."""
+    """Score the aligned pair lists of AOQ eqs. (3) to (5); derived pairs that are true are no negatives."""
     anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
     similarities = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
@@ -201,7 +201,7 @@ def take_step(
     gradient_clip: float,
     cut: Cut = WHOLE,
 ) -> dict[str, Tensor]:
-    """Forward, backward, clip, step; the figures of the batch, for which nothing has waited."""
+    """Take a step: forward, backward, clip, update; return the batch's figures without waiting for the device."""
     model.train()
     of_batch = cut.for_batch(len(batch.image_rows))
     value, auxiliary = forward(model, batch, objective, of_batch)
@@ -220,7 +220,7 @@ def descend(
     gradient_clip: float,
     gather: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
 ) -> Float[Tensor, ""]:
-    """Backward, `gather` the gradients of all processes, clip, step; the gradient's norm before it was clipped."""
+    """Backward, `gather` the gradients of all processes, clip, update; return the gradient's norm before clipping."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""What is logged of some steps at once."""
+"""Sums of figures over a window of steps, for the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Figure = float | Float[Tensor, ""]
 
 
 class Window:
-    """Sums figures over some steps. Those on a device stay there until they are asked for: one transfer a window."""
+    """Sums figures over some steps. Those on a device stay there until they are read: one transfer per window."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A data set that draws from a table, row by row, and the order in which the trainer asks for its rows."""
+"""Data set whose rows draw from a table, and the batch sampler that orders them for the trainer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
-"""What a row has, as far as its loss wants it, in this order."""
+"""Columns of a row, in this order; a loss may use the first ones alone."""
 DRAWN: dict[str | None, int] = {"quintuplet": 3, "offline": 2, None: 1}
-"""Groups of an image and a caption in a row."""
+"""Number of groups of an image and a caption in a row."""
 
 
 class TableData:
     """True pairs of a table with offline negatives, for `SentenceTransformerTrainer`.
 
-    `images` and `captions` are what stands for the rows of the table: paths, pictures or texts, as the model takes
-    them; sequences, so that they may be read when they are asked for (a column of a data set). With `image_ids` and
-    `caption_ids`, what theirs are called, they are found by the ids that the table keeps, in any order.
+    `images` and `captions` are the content of the table's rows: paths, pictures or texts, as the model takes
+    them; sequences, so that they may be read lazily (a column of a data set). With `image_ids` and
+    `caption_ids`, their ids, they are looked up by the ids that the table keeps, in any order.
 
-    `dataset` has a row a true pair, with the columns of COLUMNS that `negatives` names: two without any, four for
+    `dataset` has one row per true pair, with the columns of COLUMNS that `negatives` names: two without any, four for
     "offline" (an image for the caption and a caption for the image), six for "quintuplet" (their companions as well).
-    `label` holds the numbers of the row's images, by which a loss knows captions of one image. Negatives are drawn by
-    (seed, epoch, pair) alone, whatever the batch, the number of processes or of workers.
+    `label` holds the numbers of the row's images, by which a loss recognises captions of one image. Draws depend on
+    (seed, epoch, pair) alone, not on the batch or the number of processes or workers.
 
-    `batches` is the trainer's `batch_sampler`: each pair once an epoch, at random, in mined batches
+    `batches` is the trainer's `batch_sampler`: each pair once per epoch, at random, in mined batches
     (`batches="mined"`, `aoq.pipeline.batches`), or in triples of companions (`batches="triples"`, for losses with
     `companions="anchors"`; `negatives=None`). Further options are those of `aoq.BatchSampler`.
     """
@@ -71,7 +71,7 @@ class TableData:
         self.dataset = Dataset.from_dict({"pair": np.arange(len(pairs))}).with_transform(self._rows)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw for this epoch from now on; the batch sampler does it."""
+        """Draw for this epoch from now on; the batch sampler calls it."""
         self._epoch.fill_(epoch)
 
     def batches(
@@ -83,7 +83,7 @@ class TableData:
         generator: torch.Generator | None = None,
         seed: int = 0,
     ) -> DefaultBatchSampler:
-        """Make the trainer's batch sampler; the trainer's seed has no part in it."""
+        """Make the trainer's batch sampler; it ignores the trainer's seed."""
         if len(dataset) != len(self._drawer.pairs):
             raise ValueError(
                 f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "

@@ -14,8 +14,8 @@ from aoq.pipeline.evaluation.evaluate import recalls
 class RecallEvaluator(BaseEvaluator):
     """Retrieval between images and captions: recall at 1, 5 and 10 in percent, ranks, and rsum, the primary metric.
 
-    `image_of` is the image of each caption. With `matches`, rows (image, caption) known to match beside these,
-    `false_negatives` is the percentage of first answers counted as wrong that match after all.
+    `image_of` is the image of each caption. With `matches`, further rows (image, caption) known to match,
+    `false_negatives` is the percentage of first answers counted as wrong that are known to match.
     """
 
     def __init__(

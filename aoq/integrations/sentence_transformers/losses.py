@@ -1,12 +1,12 @@
-"""Losses on offline negatives as sentence-transformers' losses: of its columns and labels, on one or more processes.
+"""Losses on offline negatives for sentence-transformers, on its columns and labels, in one or more processes.
 
-Embeddings are made unit vectors. Losses are those of `aoq`, divided by the number of pairs. With several processes
+Embeddings are normalised. Losses are those of `aoq`, divided by the number of pairs. With several processes
 embeddings and labels are gathered, so every process has the loss of the whole batch and the gradient is exactly that of
-one process with all of it. With `mini_batch_size` embeddings are made in mini-batches and their gradients kept
+one process with all of it. With `mini_batch_size` embeddings are computed in mini-batches and their gradients cached
 (GradCache), with the same loss and gradients.
 
-With several processes, and towers of their own for images and captions, the trainer's `ddp_find_unused_parameters` must
-be True where there are mini-batches. Else it must be False, and what the loss does not reach frozen, such as CLIP's
+With several processes and separate towers for images and captions, the trainer's `ddp_find_unused_parameters` must
+be True with mini-batches. Otherwise it must be False, and parameters without a gradient must be frozen, such as CLIP's
 logit_scale.
 """
 
@@ -48,11 +48,11 @@ Companions = Literal["anchors"]
 
 
 class TableLoss(CachedLossMixin, nn.Module):
-    """A loss on the columns of `TableData`; subclasses say which, and what it is on similarities."""
+    """Base of losses on the columns of `TableData`; a subclass names its columns and its loss on similarities."""
 
     mini_batch_size: int
     drawn: ClassVar[int]
-    """Images with captions in a row, where companions are no anchors."""
+    """Images with captions in a row, unless companions are anchors."""
 
     def __init__(self, model: nn.Module, companions: Companions | None, mini_batch_size: int | None) -> None:
         super().__init__()
@@ -64,16 +64,16 @@ class TableLoss(CachedLossMixin, nn.Module):
 
     @abstractmethod
     def value(self, pairs: Similarities) -> LossValue:
-        """The loss, a sum over the pairs."""
+        """Compute the loss, summed over the pairs."""
 
     @abstractmethod
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of it."""
+        """Return the options for the model card."""
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
     ) -> Tensor | dict[str, Tensor]:
-        """The mean over the pairs of the batch, on all processes; its terms, where it has some, add up to it."""
+        """Return the mean over the batch's pairs in all processes, or its terms, which add up to it."""
         features = list(sentence_features)
         self._check(features, labels)
         if self.uses_gradient_cache:
@@ -117,8 +117,8 @@ class TableLoss(CachedLossMixin, nn.Module):
             )
 
     def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
-        """The sum over the pairs of all processes, and how many these are."""
-        assert labels is not None  # else it was refused
+        """Return the sum over the pairs of all processes, and their number."""
+        assert labels is not None  # `_check` refused None
         columns = [F.normalize(column.float(), dim=1) for column in columns]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             columns = [self._in_order(all_gather_with_grad(column)) for column in columns]
@@ -132,7 +132,7 @@ class TableLoss(CachedLossMixin, nn.Module):
         return self.value(Similarities(images[:size] @ captions[:size].T, is_positive, offline)), size
 
     def _in_order(self, gathered: Tensor) -> Tensor:
-        """Of triples all first pairs, then all second and third ones, whichever process they are of."""
+        """Reorder gathered triples: all first pairs, then all second and third ones, over all processes."""
         if self.companions is None:
             return gathered
         processes = torch.distributed.get_world_size()
@@ -140,10 +140,10 @@ class TableLoss(CachedLossMixin, nn.Module):
 
 
 class _Hinges(TableLoss):
-    """A triplet or quintuplet loss, whose online negatives may be as hard as the model can bear."""
+    """A triplet or quintuplet loss; `aoq.Pace` may adapt the hardness of its online negatives."""
 
     functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
-    """Without and with adaptive weights."""
+    """Loss functions without and with adaptive weights."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class OfflineQuintupletLoss(_Hinges):
     """AdapOffQuin, AOQ eq. (5), or without `adaptive` OffQuin, eq. (4), on the six columns of `TableData`.
 
     With `companions="anchors"` on two columns, image and caption, in batches of triples (`batches="triples"`).
-    `start_up="auto"` lets online negatives be as hard as the model can bear (`aoq.Pace`), for models that are not
+    `start_up="auto"` adapts the hardness of online negatives to the model (`aoq.Pace`), for models that are not
     pretrained.
     """
 
@@ -204,9 +204,9 @@ class OfflineTripletLoss(_Hinges):
 
 
 class OfflineInfoNCELoss(TableLoss):
-    """InfoNCE in both directions with offline negatives as further columns, on the first four columns of `TableData`.
+    """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
-    `aoq.info_nce`, or with `adaptive` `aoq.adap_info_nce`. The temperature is learnt with `learn_temperature`.
+    It is `aoq.info_nce`, or with `adaptive` `aoq.adap_info_nce`. `learn_temperature` learns the temperature.
     """
 
     drawn = 2

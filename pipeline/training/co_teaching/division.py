@@ -1,4 +1,4 @@
-"""Co-divide: which pairs are probably right, by what they lose, and which of them a step sees."""
+"""Co-divide: probabilities that pairs are right, from their losses, and the batches of steps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Rows = Int64[np.ndarray, " _"]
 
 
 def scikit_learn() -> list[Any]:
-    """Import what fits the mixture: late, because it takes as long as all of torch, and only co-teaching needs it."""
+    """Import scikit-learn late: it takes as long as all of torch, and only co-teaching needs it."""
     return [
         import_extra(name, "ncr", "co-teaching") for name in ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
     ]
 
 
 def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
-    """The posterior of the lower of two Gaussians that are fitted to the losses, scaled to [0, 1]; 1 if all are equal.
+    """Posterior of the lower of two Gaussians fitted to the losses, scaled to [0, 1]; 1 if all are equal.
 
-    Fitted in one thread: sums of several would end in other bits from run to run.
+    Fitted in one thread: sums over several would differ in bits from run to run.
     """
     spread = losses.max() - losses.min()
     if spread == 0:
@@ -42,7 +42,7 @@ def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Fl
 
 
 def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: float) -> Bool[np.ndarray, " pairs"]:
-    """Pairs above the threshold; if that is all of them, the least probable n // 100 + 1 are flagged as noisy.
+    """Select pairs above the threshold; if that is all of them, the least probable n // 100 + 1 are flagged as noisy.
 
     >>> selected_clean(np.array([0.9, 0.2, 0.6]), threshold=0.5)
     array([ True, False,  True])
@@ -59,7 +59,7 @@ def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: flo
 class Batches:
     """Pairs in batches: each pair once, then all anew in another order, and so on.
 
-    A batch of a single pair, which has no negative, is left out. All is a function of `key`.
+    A batch of a single pair, which has no negative, is left out. Batches are a function of `key`.
     """
 
     rows: Rows
@@ -68,7 +68,7 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Batches until the pairs are used up."""
+        """Number of batches until the pairs are used up."""
         return steps_per_epoch(len(self.rows), self.batch_size)
 
     def __getitem__(self, step: int) -> Rows:
@@ -83,5 +83,5 @@ def _order(count: int, *key: int) -> Rows:
 
 
 def even_batches(pairs: int, batch_size: int, key: tuple[int, ...]) -> Iterator[Rows]:
-    """All pairs in random order, in batches of the same size or one less: what a pair loses depends on its batch."""
+    """Batch all pairs in random order, with sizes differing by one at most: a pair's loss depends on its batch."""
     yield from np.array_split(_order(pairs, *key), -(-pairs // batch_size))

@@ -1,4 +1,4 @@
-"""Warm-up, then co-teaching, epoch by epoch: an epoch is one of each network, in turn."""
+"""Warm-up, then co-teaching: an epoch trains one network, then the other."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 FILES = ("model.safetensors", "peer.safetensors")
 """The weights of the two networks."""
 JUDGING = 2
-"""In place of a network's number, in what is random about judging pairs."""
+"""Stands for a network's number in the random key of judging pairs."""
 
 
 class Read(NamedTuple):
-    """What a step works on: pairs of the split, and what is read of them and of others that are flagged as noisy."""
+    """Input of a step: rows of pairs, their batch, and a batch of others that are flagged as noisy."""
 
     rows: Rows
     batch: Batch
@@ -49,23 +49,23 @@ class Read(NamedTuple):
 
 @dataclass
 class PairState(State):
-    """Epochs of the warm-up count with the others."""
+    """Position of a co-training; its epochs include the warm-up's."""
 
     network: int = 0
-    """Which of the two trains."""
+    """Number of the network in training."""
     taken: int = 0
-    """Steps of both in all."""
+    """Number of steps of both networks in all."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoTrainer(Resumable):
-    """Two networks. The best epoch is one of co-teaching, by their mean; it leaves each pair's probability too."""
+    """Trains two networks. The best epoch is one of co-teaching, by their mean; each pair's probability is kept too."""
 
     section: CoTeaching
     schedule: Training = field(init=False)
     state: PairState = field(default_factory=PairState)
     probabilities: Float32[np.ndarray, "networks pairs"] | None = None
-    """That each pair is right, to each network, in this epoch; None in the warm-up."""
+    """Probability that each pair is right, by each network, in this epoch; None in the warm-up."""
     weights = FILES
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class CoTrainer(Resumable):
         self.probabilities = None if kept["probabilities"] is None else kept["probabilities"].numpy()
 
     def train_epoch(self) -> None:
-        """The rest of the epoch the state stands in: first one network's, then the other's."""
+        """Train the rest of the current epoch: first one network, then the other."""
         state = self.state
         if state.epoch >= self.section.warmup_epochs and self.probabilities is None:
             self.probabilities = self._judge()
@@ -125,7 +125,7 @@ class CoTrainer(Resumable):
         self.state.network, self.probabilities = 0, None
 
     def _judge(self) -> Float32[np.ndarray, "networks pairs"]:
-        """How probably each pair is right, to each network as it stands."""
+        """Estimate the probability that each pair is right, by each network in its current state."""
         count, epoch = self.pairs.split.caption_count, self.state.epoch
         losses = np.empty((len(self._networks), count), dtype=np.float32)
         for rows in even_batches(count, self.section.batch_size, (self.seed, epoch, JUDGING)):
@@ -141,7 +141,7 @@ class CoTrainer(Resumable):
         return found
 
     def _train_network(self) -> None:
-        """All pairs in the warm-up, then those that the other network selects as clean, and beside these the others."""
+        """Train on all pairs in the warm-up, later on those that the other network selects as clean and on the rest."""
         state, section, name = self.state, self.section, "warmup"
         is_clean: Bool[np.ndarray, " pairs"] = np.ones(self.pairs.split.caption_count, dtype=np.bool_)
         if self.probabilities is not None:
@@ -169,7 +169,7 @@ class CoTrainer(Resumable):
                     _say_collapsed(who, line)
 
     def _read(self, clean: Batches, noisy: Batches, step: int) -> Read:
-        """A step's pairs: a function of the epoch's probabilities, and of the step."""
+        """Read a step's pairs, a function of the epoch's probabilities and of the step."""
         rows, doubtful = clean[step], None
         if self._is_rectified and noisy.steps:
             doubtful = self._pinned(read_pairs(self.seen, noisy[step]))
@@ -180,7 +180,7 @@ class CoTrainer(Resumable):
 
     @property
     def _is_rectified(self) -> bool:
-        """Whether pairs flagged as noisy train as well in this epoch."""
+        """True if pairs flagged as noisy train as well in this epoch."""
         since = self.state.epoch - self.section.warmup_epochs
         return self.probabilities is not None and since >= self.section.first_rectified
 

@@ -1,4 +1,4 @@
-"""What one network does with a batch: judge its pairs, or learn from them."""
+"""One network's step: judge the pairs of a batch, or learn from them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
 
 @dataclass(frozen=True)
 class Network:
-    """One of the two, with its optimizer and the section they are trained by."""
+    """One of the two networks, with its optimizer and the section that trains it."""
 
     model: MatchingModel
     optimizer: torch.optim.Optimizer
     section: CoTeaching
     device: torch.device
     pace: Pace | None = None
-    """That of its online negatives; None makes them the hardest."""
+    """Pace of its online negatives; None makes them the hardest."""
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
         return read_pairs(pairs, rows).to(self.device)
@@ -55,7 +55,7 @@ class Network:
         return pair_losses(self._judged(batch), margin=self.section.margin)
 
     def labels(self, batch: Batch) -> Float[Tensor, " batch"]:
-        """How well it finds each pair matched."""
+        """Predict how well each pair matches."""
         return predicted_labels(self._judged(batch), margin=self.section.margin)
 
     @torch.no_grad()
@@ -70,10 +70,10 @@ class Network:
         return self._learn(batch, partial(mean_triplet, margin=self.section.margin))
 
     def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
-        """From pairs selected as clean, whose labels lie between 1 and its own prediction.
+        """Learn from pairs selected as clean, whose labels lie between 1 and its own prediction.
 
         The figure `plateau` is the loss where all pairs are equally similar: each pair's margin, in both directions.
-        With `soft_labels = "broadcast"` about that.
+        With `soft_labels = "broadcast"` it is approximate.
         """
         clean = probabilities[:, None] if self._broadcasts else probabilities
         loss = self._soft_loss(refined_labels(clean, self.labels(batch)))
@@ -83,7 +83,7 @@ class Network:
         return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """The loss on the other pairs, with the labels that both networks predict.
+        """Learn from the other pairs, with the labels that both networks predict; return the loss.
 
         A model's auxiliary loss has no part in it: VSRN would learn to say of images what is not there; nor have NAAF's
         thresholds, which would be estimated of mismatched words.
@@ -101,7 +101,7 @@ class Network:
         return self.section.soft_labels == "broadcast"
 
     def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> Loss:
-        """With a label for each pair, or for each entry of the matrix."""
+        """Make the loss for a label per pair, or per entry of the matrix."""
         margins = soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         return partial(soft_triplet, margins=(own_margins if labels.ndim == 1 else row_margins)(margins))
 
