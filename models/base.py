@@ -63,6 +63,12 @@ class Captions:
         lengths = self.lengths[rows]
         return Captions(self.words[rows][:, : int(lengths.max())], lengths)
 
+    def real(self) -> tuple[Int[Tensor, "captions words"], Bool[Tensor, "captions words"]]:
+        """The ids up to the longest caption, whatever stands beyond a length, and the mask of real ones."""
+        words = self.words[:, : int(self.lengths.max())]
+        places = torch.arange(words.shape[1], device=words.device)
+        return words, places < self.lengths.to(words.device).unsqueeze(1)
+
     def to(self, device: torch.device) -> Captions:
         return Captions(self.words.to(device, non_blocking=device.type == "cuda"), self.lengths)
 

@@ -18,8 +18,8 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.tower import SideName, Tower, named_towers
-from aoq.models.towers.transformer_text import TransformerText
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
 
@@ -60,7 +60,7 @@ class FragmentModel(MatchingModel):
         if weight_norm:
             parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
         self.project = project
-        self.text: TextEncoder | TransformerText
+        self.text: TextEncoder | TextTower
         if text_tower is None:
             self.text = TextEncoder(
                 vocabulary_size,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from aoq.models.towers.image_tower import ImageTower
+from aoq.models.towers.static_text import StaticText
+from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.timm_image import TimmImage
 from aoq.models.towers.transformer_image import TransformerImage
 from aoq.models.towers.transformer_text import TransformerText
@@ -15,7 +17,7 @@ IMAGE_TOWERS: dict[str, type[TimmImage] | type[TransformerImage]] = {
     "timm": TimmImage,
     "transformers": TransformerImage,
 }
-TEXT_TOWERS: dict[str, type[TransformerText]] = {"transformers": TransformerText}
+TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {"transformers": TransformerText, "static": StaticText}
 
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
@@ -30,7 +32,7 @@ def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
 
 def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
-) -> TransformerText:
+) -> TextTower:
     """An encoder of captions, as `open_image_tower`; its states go through a linear layer to `embedding_size`."""
     kind = _library("text", name, TEXT_TOWERS)
     return kind(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)
