@@ -123,7 +123,8 @@ class FragmentAttention:
     """Where the fragments of P aligned pairs look, in one direction: a query attends to sum_k weights[k] keys[k].
 
     Words are the queries of "t2i" and regions those of "i2t". Weights are not negative, 0 at queries and keys that are
-    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient.
+    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient, but
+    MaxSim's, which are 1 at one key.
     """
 
     direction: Direction

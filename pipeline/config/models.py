@@ -182,6 +182,11 @@ class IMRAM(Fragments):
     """Of the attention."""
 
 
+class MaxSim(Fragments):
+    direction: Literal["t2i", "i2t", "both"] = "t2i"
+    aggregation: Literal["Mean", "Sum"] = "Mean"
+
+
 class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
     """In training each region and word is left out with this probability."""
@@ -214,5 +219,5 @@ class DualEncoder(Encoders):
 
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
-    section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
+    section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM, MaxSim)
 } | {"vse_infinity": VSEInfinity, "dual_encoder": DualEncoder}
