@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from aoq.models.towers.image_tower import ImageTower
+from aoq.models.towers.open_clip_image import OpenClipImage
+from aoq.models.towers.open_clip_text import OpenClipText
 from aoq.models.towers.static_text import StaticText
 from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.timm_image import TimmImage
@@ -13,11 +15,16 @@ from aoq.models.towers.transformer_image import TransformerImage
 from aoq.models.towers.transformer_text import TransformerText
 
 T = TypeVar("T")
-IMAGE_TOWERS: dict[str, type[TimmImage] | type[TransformerImage]] = {
+IMAGE_TOWERS: dict[str, Callable[..., ImageTower]] = {
     "timm": TimmImage,
     "transformers": TransformerImage,
+    "open_clip": OpenClipImage,
 }
-TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {"transformers": TransformerText, "static": StaticText}
+TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {
+    "transformers": TransformerText,
+    "open_clip": OpenClipText,
+    "static": StaticText,
+}
 
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:

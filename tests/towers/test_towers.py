@@ -208,7 +208,9 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
 def test_unknown_towers_name_the_known_ones(name):
     with pytest.raises(ValueError, match=r"there is no image tower .*; known is timm:NAME_OR_PATH, transformers:NAME"):
         open_image_tower(name)
-    with pytest.raises(ValueError, match=r"there is no text tower .*; known is transformers:NAME_OR_PATH, static:NAME"):
+    with pytest.raises(
+        ValueError, match=r"there is no text tower .*; known is transformers:NAME_OR_PATH, open_clip:NAME"
+    ):
         open_text_tower(name, vocabulary_size=9)
 
 

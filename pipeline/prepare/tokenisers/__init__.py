@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from aoq.pipeline.prepare.tokenisers.by_open_clip import OpenClipTokeniser
 from aoq.pipeline.prepare.tokenisers.by_transformers import TransformersTokeniser
 from aoq.pipeline.prepare.tokenisers.of_static_vectors import StaticTokeniser
 from aoq.pipeline.prepare.tokenisers.tokeniser import Tokeniser
 
-TOKENISERS: dict[str, type[Tokeniser]] = {"transformers": TransformersTokeniser, "static": StaticTokeniser}
+TOKENISERS: dict[str, type[Tokeniser]] = {
+    "transformers": TransformersTokeniser,
+    "open_clip": OpenClipTokeniser,
+    "static": StaticTokeniser,
+}
