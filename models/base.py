@@ -185,6 +185,10 @@ class MatchingModel(nn.Module, ABC):
         for tower in self.towers.values():
             tower.load_pretrained()
 
+    def pair_numbers(self) -> dict[str, float]:
+        """The `temperature`, and SigLIP's `bias`, which both towers were trained with as one pair."""
+        return self.towers["image"].pair_numbers()
+
     @property
     def preprocessing(self) -> Preprocessing | None:
         """How photographs are to be seen, where the model reads them; None of one that reads region features."""

@@ -43,6 +43,9 @@ class OpenClipImage(ImageTower):
     def load_pretrained(self) -> None:
         self.pair.load_into("visual", self.network)
 
+    def pair_numbers(self) -> dict[str, float]:
+        return self.pair.numbers()
+
     def checkpoint_gradients(self) -> None:
         self.network.set_grad_checkpointing(True)
 

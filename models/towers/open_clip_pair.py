@@ -11,6 +11,7 @@ from torch import nn
 
 from aoq.models.towers.described import seen_by_open_clip
 from aoq.models.towers.preprocessing import Preprocessing
+from aoq.models.towers.tower import numbers_of
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading
 
@@ -60,6 +61,10 @@ class OpenClipPair(NamedTuple):
         found = getattr(self._create(self.tag), side).state_dict()
         with loading(self.name, self.architecture):
             network.load_state_dict({name: found[name] for name in network.state_dict()})
+
+    def numbers(self) -> dict[str, float]:
+        """Its temperature, and SigLIP's bias."""
+        return numbers_of(self._create(self.tag))
 
     def preprocessing(self, visual: Any) -> Preprocessing:
         """What the image side sees."""

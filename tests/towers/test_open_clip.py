@@ -157,6 +157,7 @@ def test_a_pair_without_a_projection_is_the_pair_itself(open_clip, pair, pixels)
     theirs = open_clip.get_tokenizer(f"local-dir:{name.partition(':')[2]}")(CAPTIONS)
     images, texts, _ = model(normalised(pixels), theirs)
     assert_close(found, images @ texts.T, **CLOSE)
+    assert ours.pair_numbers() == {"temperature": pytest.approx(1 / 50)}
 
 
 @pytest.mark.parametrize("poolings", [("native", "native"), ("cls", "mean"), ("mean", "gpo")])
