@@ -43,6 +43,8 @@ class OpenClipPair(NamedTuple):
             library = import_extra("open_clip", "open-clip", name)
             tags = library.list_pretrained_tags_by_model(architecture)
             if tag not in tags:
+                if Path(tag).is_file():  # which is not known by its content
+                    raise ValueError("put the file of weights into a folder with its open_clip_config.json")
                 known = ", ".join(tags) or "none"
                 raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
         return cls(name, architecture, tag)

@@ -245,6 +245,10 @@ def test_what_does_not_fit_is_one_sentence(open_clip, pair, tmp_path):
         ValueError, match=r"^open_clip:ViT-B-32 cannot be loaded \(give the weights' tag after a slash; t"
     ):
         open_image_tower("open_clip:ViT-B-32")
+    with pytest.raises(
+        ValueError, match=r"cannot be loaded \(put the file of weights into a folder with its open_clip_co"
+    ):
+        open_image_tower(f"open_clip:ViT-B-32/{pair[1].partition(':')[2]}/open_clip_pytorch_model.bin")
     with pytest.raises(ValueError, match=r"^open_clip:local-dir:/no/where cannot be loaded \("):
         open_image_tower("open_clip:local-dir:/no/where")
     with pytest.raises(ValueError, match=r"knows 49408 ids, and the captions' tokeniser has 50000; set \[dataset\]"):
