@@ -53,9 +53,9 @@ test-install: .venv/installed
 # Libraries that need torchvision, in an environment of their own: of another build than torch's, it breaks transformers.
 test-extractors:
 	$(PYTHON) -m venv .venv/extractors
-	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,timm,open-clip,sentence-transformers,torchvision]"
+	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev,timm,open-clip,sentence-transformers,torchvision]"
 	.venv/extractors/bin/python -m pytest tests/prepare/test_torchvision_extractors.py tests/prepare/test_contract.py \
-		tests/towers/test_timm.py
+		tests/towers/test_timm.py tests/towers/test_open_clip.py
 
 # Kills, damages, full disks, hostile files and requests: half an hour; a slice of it is in `make test`.
 chaos: .venv/installed

@@ -8,6 +8,7 @@ from aoq.models.base import MatchingModel
 from aoq.models.bfan import BFAN
 from aoq.models.dual_encoder import DualEncoder
 from aoq.models.imram import IMRAM
+from aoq.models.maxsim import MaxSim
 from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN
 from aoq.models.scan import SCAN
@@ -26,6 +27,7 @@ MODELS: dict[str, type[MatchingModel]] = {
     "saf": SAF,
     "naaf": NAAF,
     "imram": IMRAM,
+    "maxsim": MaxSim,
     "vse_infinity": VSEInfinity,
     "dual_encoder": DualEncoder,
 }

@@ -63,6 +63,12 @@ class Captions:
         lengths = self.lengths[rows]
         return Captions(self.words[rows][:, : int(lengths.max())], lengths)
 
+    def real(self) -> tuple[Int[Tensor, "captions words"], Bool[Tensor, "captions words"]]:
+        """The ids up to the longest caption, whatever stands beyond a length, and the mask of real ones."""
+        words = self.words[:, : int(self.lengths.max())]
+        places = torch.arange(words.shape[1], device=words.device)
+        return words, places < self.lengths.to(words.device).unsqueeze(1)
+
     def to(self, device: torch.device) -> Captions:
         return Captions(self.words.to(device, non_blocking=device.type == "cuda"), self.lengths)
 
@@ -117,7 +123,8 @@ class FragmentAttention:
     """Attention within P aligned pairs, in one direction: a query attends to sum_k weights[k] keys[k].
 
     Words are the queries of "t2i" and regions those of "i2t". Weights are not negative, 0 at queries and keys that are
-    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient.
+    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient, but
+    MaxSim's, which are 1 at one key.
     """
 
     direction: Direction
@@ -177,6 +184,10 @@ class MatchingModel(nn.Module, ABC):
         """Load the towers' published weights; called once on a fresh model before training."""
         for tower in self.towers.values():
             tower.load_pretrained()
+
+    def pair_numbers(self) -> dict[str, float]:
+        """The `temperature`, and SigLIP's `bias`, which both towers were trained with as one pair."""
+        return self.towers["image"].pair_numbers()
 
     @property
     def preprocessing(self) -> Preprocessing | None:

@@ -19,9 +19,9 @@ from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
 class DualEncoder(EmbeddingModel):
     """image = l2(W pool(image tower)), caption = l2(V pool(text tower)), similarity = their dot product.
 
-    `image_tower` reads photographs: "timm:NAME_OR_PATH" or "transformers:NAME_OR_PATH"; without one, an image is its
-    region features. `text_tower`, "transformers:NAME_OR_PATH", reads the ids of its own tokeniser; without one, a
-    bidirectional GRU of `embedding_size` reads words.
+    `image_tower` reads photographs, LIBRARY:NAME_OR_PATH (`towers.opening`); without one, an image is its region
+    features. `text_tower` reads the ids of its own tokeniser; without one, a bidirectional GRU of `embedding_size`
+    reads words.
 
     A side's pooling is "mean" (of patches, regions, word pieces or states), "gpo" (VSE∞'s, learnt), "cls" (the state
     of the class token), or "native": what the encoder was pretrained with, of the GRU its last state. Without `project`

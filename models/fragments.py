@@ -18,8 +18,8 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.tower import SideName, Tower, named_towers
-from aoq.models.towers.transformer_text import TransformerText
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
 
@@ -60,7 +60,7 @@ class FragmentModel(MatchingModel):
         if weight_norm:
             parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
         self.project = project
-        self.text: TextEncoder | TransformerText
+        self.text: TextEncoder | TextTower
         if text_tower is None:
             self.text = TextEncoder(
                 vocabulary_size,
@@ -104,8 +104,12 @@ class FragmentModel(MatchingModel):
         if not torch.is_grad_enabled():
             rows = [images[start : start + TILE_IMAGES] for start in range(0, len(images), TILE_IMAGES)]
             columns = [captions[start : start + TILE_CAPTIONS] for start in range(0, len(captions), TILE_CAPTIONS)]
-        tiles = [[self.compare(block) for column in columns for block in self._blocks(row, column)] for row in rows]
-        return torch.cat([torch.cat(row) for row in tiles], dim=1).T[:, order.argsort()]
+        tiles = [torch.cat([self.tile(row, column) for column in columns]) for row in rows]
+        return torch.cat(tiles, dim=1).T[:, order.argsort()]
+
+    def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
+        """Captions, which are sorted by length, against images."""
+        return torch.cat([self.compare(block) for block in self._blocks(images, captions)])
 
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
         return self.compare(self.pair_block(images, captions)).squeeze(1)

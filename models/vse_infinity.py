@@ -14,8 +14,8 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.tower import SideName, Tower, named_towers
-from aoq.models.towers.transformer_text import TransformerText
 
 MASKED, REPLACED = 0.5, 0.6
 """Cumulative fractions of chosen words that become <mask>, or any word, with `augment_words = "mask"`."""
@@ -28,9 +28,9 @@ class VSEInfinity(EmbeddingModel):
     released code does so with regions; of the words chosen so, it leaves out 40 %, replaces 50 % by <mask> and 10 % by
     any word: `augment_words = "mask"`. The word <mask> is the model's own, after those of the vocabulary.
 
-    `image_tower` gives patches of photographs in place of regions. `text_tower`, "transformers:NAME_OR_PATH", stands in
-    place of the GRU: the paper's BERT. Captions are then ids of its own tokeniser, whose first and last ids are never
-    left out.
+    `image_tower` gives patches of photographs in place of regions. `text_tower` stands in place of the GRU, as the
+    paper's BERT does. Captions are then ids of its own tokeniser, whose special ones, first and last, are never left
+    out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
     the embedding. Its statistics are of real regions, those of the code of zero padding too.
@@ -60,7 +60,7 @@ class VSEInfinity(EmbeddingModel):
             nn.ReLU(),
             nn.Linear(embedding_size // 2, embedding_size),
         )
-        self.text: TextEncoder | TransformerText
+        self.text: TextEncoder | TextTower
         if text_tower is not None:
             if self.mask_word is not None:
                 raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
@@ -105,7 +105,7 @@ class VSEInfinity(EmbeddingModel):
         words = captions.words
         real = ranks(words.shape[1], captions.lengths.cpu())
         kept = self.augment(real)
-        if isinstance(self.text, TransformerText):  # the first and last ids are the tokeniser's own
+        if isinstance(self.text, TextTower) and self.text.has_ends:  # the first and last ids are the tokeniser's own
             kept |= real & ~ranks(words.shape[1], captions.lengths.cpu() - 1)
             kept[:, 0] = True
         if self.mask_word is not None:

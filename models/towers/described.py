@@ -52,3 +52,13 @@ def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
         raise ValueError(f"{name} pads images ({config['crop_mode']}), which is not supported")
     resize = scaled if config["crop_mode"] == "squash" else scaled[0]
     return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])
+
+
+def seen_by_open_clip(name: str, config: dict[str, Any]) -> Preprocessing:
+    """What a preprocessing configuration of open_clip says."""
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if config["resize_mode"] == "longest" or (config["resize_mode"] == "shortest" and height != width):
+        raise ValueError(f"{name} pads images ({config['resize_mode']}), which is not supported")
+    resize = height if config["resize_mode"] == "shortest" else (height, width)
+    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])

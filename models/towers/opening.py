@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from aoq.models.towers.image_tower import ImageTower
+from aoq.models.towers.open_clip_image import OpenClipImage
+from aoq.models.towers.open_clip_text import OpenClipText
+from aoq.models.towers.static_text import StaticText
+from aoq.models.towers.text_tower import TextTower
 from aoq.models.towers.timm_image import TimmImage
 from aoq.models.towers.transformer_image import TransformerImage
 from aoq.models.towers.transformer_text import TransformerText
 
 T = TypeVar("T")
-IMAGE_TOWERS: dict[str, type[TimmImage] | type[TransformerImage]] = {
+IMAGE_TOWERS: dict[str, Callable[..., ImageTower]] = {
     "timm": TimmImage,
     "transformers": TransformerImage,
+    "open_clip": OpenClipImage,
 }
-TEXT_TOWERS: dict[str, type[TransformerText]] = {"transformers": TransformerText}
+TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {
+    "transformers": TransformerText,
+    "open_clip": OpenClipText,
+    "static": StaticText,
+}
 
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
@@ -30,7 +39,7 @@ def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
 
 def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
-) -> TransformerText:
+) -> TextTower:
     """Open an encoder of captions like `open_image_tower`; a linear layer maps its states to `embedding_size`."""
     kind = _library("text", name, TEXT_TOWERS)
     return kind(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from aoq.models.towers.tower import numbers_of
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading
 
@@ -81,6 +82,12 @@ class Source(NamedTuple):
             if missing:
                 raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more: another model's")
             network.load_state_dict(without_pooler(found, keep=self.is_half).state_dict())
+
+    def numbers(self) -> dict[str, float]:
+        """The temperature of the pair of which it is half, and SigLIP's bias."""
+        library = import_extra("transformers", "transformers", self.name)
+        with loading(self.name, self.path), _quiet():
+            return numbers_of(library.AutoModel.from_pretrained(self.path, dtype=torch.float32))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -46,6 +47,14 @@ class Tower(nn.Module, ABC):
         """Return the encoder's own vector, if `poolings` has "native"."""
         raise NotImplementedError
 
+    def pair_numbers(self) -> dict[str, float]:
+        """The `temperature`, and perhaps the `bias`, of the pair of which it is a side.
+
+        Raises:
+            ValueError: for an encoder that is half of nothing.
+        """
+        raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
+
     def train(self, mode: bool = True) -> Tower:
         """Set the mode; frozen parts stay in eval mode."""
         super().train(mode)
@@ -76,6 +85,13 @@ class Tower(nn.Module, ABC):
             reached = depth_of.get(id(one), reached)
             depths[reached if is_inside or reached < len(blocks) else -1].append(one)
         return [depth for depth in depths if depth]
+
+
+def numbers_of(pair: Any) -> dict[str, float]:
+    """The temperature of a pair, whose logits are e^`logit_scale` times cosines, and its bias if it has one."""
+    found = {"temperature": math.exp(-pair.logit_scale.item())}
+    bias = getattr(pair, "logit_bias", None)
+    return found if bias is None else found | {"bias": bias.item()}
 
 
 def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideName, Tower]:

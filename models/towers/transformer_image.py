@@ -44,6 +44,9 @@ class TransformerImage(ImageTower):
     def load_pretrained(self) -> None:
         self.source.load_into(self.network)
 
+    def pair_numbers(self) -> dict[str, float]:
+        return self.source.numbers() if self.source.is_half else super().pair_numbers()
+
     def checkpoint_gradients(self) -> None:
         checkpoint_gradients(self.network)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,10 +11,11 @@ from torch.nn import functional as F
 from aoq.models.base import Captions
 from aoq.models.regions import zero_masked
 from aoq.models.towers.source import Source, checkpoint_gradients
-from aoq.models.towers.tower import Tower, offered
+from aoq.models.towers.text_tower import TextTower
+from aoq.models.towers.tower import offered
 
 
-class TransformerText(Tower):
+class TransformerText(TextTower):
     """The last hidden states of `transformers:NAME_OR_PATH`, mapped by a linear layer to `embedding_size` if given.
 
     Captions are ids of that model's own tokeniser. The vector that a CLIP itself makes is that of the last id, through
@@ -75,8 +75,7 @@ class TransformerText(Tower):
                 f"a caption has {longest} ids, and {self.source.name} takes {self.longest}; set that as its "
                 "tokeniser's model_max_length."
             )
-        words, lengths = captions.words[:, :longest], captions.lengths.to(captions.words.device)
-        mask = torch.arange(longest, device=words.device) < lengths.unsqueeze(1)
+        words, mask = captions.real()
         words = words.masked_fill(~mask, self.padding or 0)
         if not self.sees_padding:
             return self.network(input_ids=words, attention_mask=mask.long()), mask

@@ -101,7 +101,7 @@ class Dataset(Section):
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     tokeniser: str | None = None
-    """`transformers:NAME_OR_PATH`: captions as the ids of that tokeniser, its special tokens included."""
+    """LIBRARY:NAME_OR_PATH of a text tower: captions as the ids of its tokeniser, special tokens included."""
     vocabulary_splits: Array[str] = ("train", "dev")
     """Splits whose captions the vocabulary is built from."""
     min_count: PositiveInt = 4

@@ -123,11 +123,23 @@ class Experiment(Section):
                         f"has none; leave it out, or set {towers}"
                     )
 
+            if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
+                raise ValueError(
+                    f'[{name}] loss.temperature = "pair" is that of a pretrained pair; set `image_tower` and '
+                    '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
+                )
             if absent := sorted({*(getattr(section, "freeze", None) or ())} - sides):
                 raise ValueError(
                     f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
                     "take it out, or set one"
                 )
+
+    @property
+    def _is_pair(self) -> bool:
+        """Whether the model starts as the pair that somebody trained."""
+        names = ("image_tower", "text_tower", "image_pooling", "text_pooling", "project")
+        image, text, *how = (getattr(self.model, name, None) for name in names)
+        return image is not None and image == text and how == ["native", "native", False]
 
     def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
         if len(sources) != 1:

@@ -124,8 +124,8 @@ class LogitLoss(WithCompanions):
     stands_alone = True
     takes_pace = False
     learning = frozenset({"learn_temperature"})
-    temperature: PositiveFloat = 0.07
-    """Similarities are divided by it."""
+    temperature: PositiveFloat | Literal["pair"] = 0.07
+    """Similarities are divided by it; "pair" takes that of the pretrained pair (and SigLIP's bias)."""
     learn_temperature: bool = True
     """Learn the temperature with the model, starting at this one; otherwise it stays fixed."""
     offline_columns: bool = True
@@ -160,7 +160,7 @@ class InfoNCELoss(LogitLoss):
 
     @model_validator(mode="after")
     def _begins_within_its_bound(self) -> InfoNCELoss:
-        if self.learn_temperature and self.temperature * self.max_scale < 1:
+        if self.temperature != "pair" and self.learn_temperature and self.temperature * self.max_scale < 1:
             raise ValueError(
                 f"temperature = {self.temperature} scales by more than max_scale = {self.max_scale}; raise one of "
                 "them, or set learn_temperature = false"
@@ -179,7 +179,7 @@ class AdaptiveInfoNCELoss(InfoNCELoss):
 
 
 class SigmoidLoss(LogitLoss):
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat | Literal["pair"] = 0.1
     """Learnt together with the bias."""
     bias: float = -10.0
     """Added to all logits; learnt with the temperature."""

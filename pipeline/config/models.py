@@ -113,9 +113,9 @@ class Fragments(Encoders):
     weight_norm: bool = False
     """Learn the norm of the regions' projection apart from its direction."""
     image_tower: str | None = None
-    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`: its patches are the regions."""
+    """A pretrained encoder of photographs, `timm:`, `transformers:` or `open_clip:`: its patches are the regions."""
     text_tower: str | None = None
-    """A pretrained encoder of captions, `transformers:NAME`, in place of the GRU."""
+    """A pretrained encoder of captions, `transformers:`, `open_clip:`, `static:`, in place of the GRU."""
 
 
 class SCAN(Fragments):
@@ -182,15 +182,22 @@ class IMRAM(Fragments):
     """Of the attention."""
 
 
+class MaxSim(Fragments):
+    direction: Literal["t2i", "i2t", "both"] = "t2i"
+    """`t2i`: the best region of each word. `i2t`: the best word of each region. `both`: the mean of the two."""
+    aggregation: Literal["Mean", "Sum"] = "Mean"
+    """How the best matches become one similarity; the paper's is `Sum`."""
+
+
 class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
     """In training each region and word is left out with this probability."""
     augment_words: Literal["drop", "mask"] = "drop"
     """`mask`: as in the released code, some words are replaced and not left out."""
     text_tower: str | None = None
-    """A pretrained encoder of captions, `transformers:NAME`, in place of the GRU."""
+    """A pretrained encoder of captions, `transformers:`, `open_clip:`, `static:`, in place of the GRU."""
     image_tower: str | None = None
-    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`: its patches are the regions."""
+    """A pretrained encoder of photographs, `timm:`, `transformers:` or `open_clip:`: its patches are the regions."""
 
 
 Pooling = Literal["cls", "mean", "gpo", "native"]
@@ -200,10 +207,10 @@ class DualEncoder(Encoders):
     embedding_size: PositiveInt = 512
     """Numbers in the vectors that are compared."""
     image_tower: str | None = None
-    """A pretrained encoder of photographs, `timm:NAME` or `transformers:NAME`; by default images are their region
+    """A pretrained encoder of photographs, `timm:`, `transformers:` or `open_clip:`; by default images are their region
     features."""
     text_tower: str | None = None
-    """A pretrained encoder of captions, `transformers:NAME`; by default a GRU reads words."""
+    """A pretrained encoder of captions, `transformers:`, `open_clip:`, `static:`; by default a GRU reads words."""
     image_pooling: Pooling = "mean"
     """`mean`, the class token (`cls`), learnt pooling (`gpo`), or what the tower was pretrained with (`native`)."""
     text_pooling: Pooling = "mean"
@@ -214,5 +221,5 @@ class DualEncoder(Encoders):
 
 Model = SerializeAsAny[ModelSection]
 SECTIONS: dict[str, type[ModelSection]] = {
-    section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM)
+    section.__name__.lower(): section for section in (VSEpp, VSRN, SCAN, PFAN, BFAN, SGR, SAF, NAAF, IMRAM, MaxSim)
 } | {"vse_infinity": VSEInfinity, "dual_encoder": DualEncoder}

@@ -23,7 +23,7 @@ TOKENISE_AGAIN = "remove it and tokenise again"
 class TokenisedCaptions:
     """Caption c is `words[offsets[c]:offsets[c + 1]]`, `<start>` and `<end>` included; each has a word.
 
-    Tokenisers of transformers put their own special tokens there; SigLIP's only the last.
+    Tokenisers of transformers put their own special tokens there; SigLIP's only the last; those of static vectors none.
     """
 
     words: Int32[np.ndarray, " tokens"]
@@ -34,7 +34,7 @@ class TokenisedCaptions:
             raise ValueError("words are ids from 0, one after the other, and offsets where each caption begins.")
         if self.offsets[:1].tolist() != [0] or self.offsets[-1] != len(self.words):
             raise ValueError(f"offsets must run from 0 to the number of words, {len(self.words)}.")
-        if len(self) and self.lengths.min() < 2:
+        if len(self) and self.lengths.min() < 1:
             raise ValueError(f"caption {int(self.lengths.argmin())} has no word.")
 
     @classmethod

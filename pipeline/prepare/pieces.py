@@ -5,61 +5,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
-from aoq.pipeline.extras import import_extra
-from aoq.pipeline.loading import loading
-
-LONGEST = 512
-"""Ids of a caption, at most, unless the tokeniser itself has a lower limit."""
+from aoq.pipeline.prepare.tokenisers import TOKENISERS
+from aoq.pipeline.prepare.tokenisers.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A tokeniser of transformers, instead of a vocabulary; a caption's last id is a special token."""
+    """A pretrained tokeniser, instead of a vocabulary."""
 
-    tokeniser: Any
+    tokeniser: Tokeniser
 
     @classmethod
     def open(cls, name: str) -> Pieces:
-        """Open `transformers:NAME_OR_PATH`, from the hub or a folder.
+        """Open LIBRARY:NAME_OR_PATH, from the hub or a folder.
 
         Raises:
             ValueError: for another library, or if loading fails.
         """
         library, _, model = name.partition(":")
-        if library != "transformers" or not model:
-            raise ValueError(f"there is no tokeniser {name!r}; known is transformers:NAME_OR_PATH.")
-        auto = import_extra("transformers", "transformers", name).AutoTokenizer
-        with loading(name, model):
-            return cls(auto.from_pretrained(model))
+        if library not in TOKENISERS or not model:
+            known = ", ".join(f"{library}:NAME_OR_PATH" for library in TOKENISERS)
+            raise ValueError(f"there is no tokeniser {name!r}; known is {known}.")
+        return cls(TOKENISERS[library].open(name, model))
 
     @classmethod
     def load(cls, folder: Path) -> Pieces:
-        """Load the files that `save` wrote."""
-        return cls.open(f"transformers:{folder}")
+        """Load the files that `save` wrote.
+
+        Raises:
+            ValueError: if no tokeniser was saved.
+        """
+        for kind in TOKENISERS.values():
+            if (folder / kind.file).is_file():
+                return cls(kind.load(folder))
+        files = " and no ".join(kind.file for kind in TOKENISERS.values())
+        raise ValueError(f"{folder} keeps no tokeniser: it has no {files}; remove it and make the dataset stage again.")
 
     def __len__(self) -> int:
         return len(self.tokeniser)
 
     def save(self, folder: Path) -> None:
-        self.tokeniser.save_pretrained(folder)
+        self.tokeniser.save(folder)
 
     def tokenised(self, captions: Sequence[str]) -> TokenisedCaptions:
-        """Tokenise every caption, with special tokens, and cut it if it is too long."""
-        longest = min(self.tokeniser.model_max_length, LONGEST)
-        encoded = self.tokeniser(list(captions), truncation=True, max_length=longest)["input_ids"]
-        special = set(self.tokeniser.all_special_ids)
-        for line, (caption, ids) in enumerate(zip(captions, encoded, strict=True), start=1):
-            if special.issuperset(ids) or ids[-1] not in special:
-                raise ValueError(
-                    f"caption {line} ({caption!r}) became the ids {ids}; there must be one or more, and then a special "
-                    "token: write a word, or choose a tokeniser that ends captions so, as BERT's and SigLIP's do."
-                )
+        """Tokenise every caption."""
+        encoded = self.tokeniser.ids(captions)
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return TokenisedCaptions(np.concatenate(encoded).astype(np.int32), offsets)
 

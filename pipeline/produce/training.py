@@ -145,6 +145,7 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
             except RuntimeError as error:
                 raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
         guide = _guide(chain) if on_table else None
+        training = _with_numbers_of_pair(training, model)
         trainer = Trainer(models=[model], schedule=training, sampler=sampler, orders=orders, guide=guide, **given)
         if processes.are_several:
             processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
@@ -175,6 +176,15 @@ def _model(given: Mapping[str, Any]) -> MatchingModel:
     model = build_model(given["description"]["name"], **given["description"]["options"])
     model.load_pretrained()
     return model
+
+
+def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
+    """The temperature of the pretrained pair, and the bias of a loss that has one, where the loss asks for it."""
+    if getattr(training.loss, "temperature", None) != "pair":
+        return training
+    known = training.loss.numbers
+    numbers = {name: value for name, value in model.pair_numbers().items() if name in known}
+    return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
 
 
 @contextmanager

@@ -51,6 +51,12 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"mode": "full", "steps": 1},
         {"mode": "full", "steps": 3},
     ],
+    "maxsim": [
+        {"direction": "t2i"},
+        {"direction": "i2t"},
+        {"direction": "both"},
+        {"direction": "both", "aggregation": "Sum", **RAW},
+    ],
     "vse_infinity": [{}, {"augment_words": "mask"}],
     "dual_encoder": [{}, {"image_pooling": "gpo", "text_pooling": "gpo"}, {"text_pooling": "native"}],
 }

@@ -338,6 +338,8 @@ def test_attention_of_a_pair_depends_on_nothing_else(build_attending, world):
 
 
 def test_attention_has_a_gradient(build_attending, world):
+    if build_attending.name == "maxsim":
+        pytest.skip("the best match is chosen, not weighed")
     model = build_attending()
     for found in model.fragment_attention(*encode(model, world(masked=build_attending.takes_masks))):
         model.zero_grad()

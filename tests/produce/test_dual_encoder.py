@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from dataclasses import replace
 
@@ -17,11 +19,13 @@ from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.planning import keys
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.produce import PRODUCERS, training
 from aoq.pipeline.produce import data as planned
 from aoq.pipeline.produce.data import open_pairs
 from aoq.pipeline.training import resumable
 from aoq.pipeline.training.checkpoint import load_model
+from aoq.pipeline.training.loop import Trainer
+from tests.prepare.conftest import save_clip
 from tests.produce.conftest import ENGINE
 
 EXPERIMENT = """
@@ -116,6 +120,37 @@ def test_the_loss_falls(make):
     lines = [json.loads(line) for line in (chain["first_round"].path / "metrics.jsonl").read_text().splitlines()]
     losses = [line["retrieval_loss"] for line in lines if "retrieval_loss" in line]
     assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_pair_starts_at_its_own_temperature(make, tmp_path, learns):
+    """1 / 20, where the loss would start at 0.07."""
+    model, _ = save_clip(tmp_path / "pair", model_max_length=8)
+    torch.nn.init.constant_(model.logit_scale, math.log(20))
+    model.save_pretrained(tmp_path / "pair")
+    make()
+    text, pair = (tmp_path / "dual.toml").read_text(), f"transformers:{tmp_path / 'pair'}"
+    text = re.sub('(tokeniser|image_tower|text_tower) = ".*"', rf'\1 = "{pair}"', text)
+    text = re.sub('(image|text)_pooling = ".*"', r'\1_pooling = "native"', text)
+    text = text.replace("embedding_size = 16", "embedding_size = 6\nproject = false")
+    loss = f'loss = {{name = "infonce", temperature = "pair", learn_temperature = {str(learns).lower()}}}'
+    text = text.replace('loss.name = "infonce"', loss).replace("learning_rate = 3e-3", "learning_rate = 1e-6")
+    (tmp_path / "pair.toml").write_text(text)
+    chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    given = []
+    for stage in MINED[:3]:
+        with chain[stage].building() as build, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "Trainer", lambda **named: given.append(named["schedule"]) or Trainer(**named))
+            PRODUCERS[stage](chain, build, ENGINE)
+    assert given[0].loss.temperature == pytest.approx(1 / 20)
+    learnt = chain["first_round"].manifest().get("learnt_by_epoch")
+    assert learnt == ([{"temperature": pytest.approx(1 / 20, rel=1e-4)}] if learns else None)
+    for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
+        (tmp_path / "no_pair.toml").write_text(re.sub(f"{change.split()[0]} = .*", change, text))
+        with pytest.raises(
+            ValueError, match=r'\[first_round\] loss.temperature = "pair" is that of a pretrained pair; set'
+        ):
+            plan(str(tmp_path / "no_pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
 
 
 def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):

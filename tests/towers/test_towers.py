@@ -76,6 +76,18 @@ def test_the_vectors_of_a_pair_are_the_librarys(saved, pixels, captions, kind, s
         assert_close(texts.native(captions)[row], expected, **CLOSE)
 
 
+def test_the_numbers_of_a_pair_are_the_librarys(saved):
+    for kind in ("clip", "siglip"):
+        model, name = saved(kind)
+        found = open_image_tower(name, native=True).pair_numbers()
+        expected = {"temperature": 1 / model.logit_scale.exp().item()}
+        if kind == "siglip":
+            expected["bias"] = model.logit_bias.item()
+        assert found == pytest.approx(expected)
+    with pytest.raises(ValueError, match="a TransformerImage by itself has no temperature; give"):
+        open_image_tower(saved("vit")[1]).pair_numbers()
+
+
 @pytest.mark.parametrize("kind", ["bert", "clip", "siglip"])
 def test_states_of_captions_are_the_librarys_and_zero_beyond(saved, captions, kind):
     model, name = saved(kind)
@@ -208,7 +220,9 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
 def test_unknown_towers_name_the_known_ones(name):
     with pytest.raises(ValueError, match=r"there is no image tower .*; known is timm:NAME_OR_PATH, transformers:NAME"):
         open_image_tower(name)
-    with pytest.raises(ValueError, match=r"there is no text tower .*; known is transformers:NAME_OR_PATH"):
+    with pytest.raises(
+        ValueError, match=r"there is no text tower .*; known is transformers:NAME_OR_PATH, open_clip:NAME"
+    ):
         open_text_tower(name, vocabulary_size=9)
 
 

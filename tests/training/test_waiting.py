@@ -33,6 +33,7 @@ ALLOWED = {
     "models/recurrence.py": "lengths of captions, which are on the CPU; elsewhere the GRU is torch's",
     "models/captioner.py": "lengths of captions; and once, which words count",
     "models/fragments.py": "twice a matrix: its captions are cut by their lengths, and padding is left out",
+    "models/maxsim.py": "as models/fragments.py, for each direction",
     "models/naaf.py": "thresholds are estimated of as many words as there are",
     "models/gpo.py": "weights are made once for each number of fragments that occurs",
     "models/vse_infinity.py": "words that are left out, on the CPU; regions that are, once",

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from aoq.models.towers.described import seen_by_open_clip
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading
@@ -27,7 +28,12 @@ def load_open_clip(model: str) -> tuple[str, Any, Preprocessing, Callable[..., t
             known = ", ".join(library.list_pretrained_tags_by_model(architecture)) or "none"
             raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
         network = library.create_model(architecture, tag or None)
-        return name, network, _seen(name, network.visual.preprocess_cfg), library.get_tokenizer(architecture)
+        return (
+            name,
+            network,
+            seen_by_open_clip(name, network.visual.preprocess_cfg),
+            library.get_tokenizer(architecture),
+        )
 
 
 def open_open_clip(model: str, tokens: Tokens) -> GridExtractor:
@@ -43,12 +49,3 @@ def open_open_clip(model: str, tokens: Tokens) -> GridExtractor:
         return maps
 
     return GridExtractor.build(name, seen, visual, encode)
-
-
-def _seen(name: str, config: dict[str, Any]) -> Preprocessing:
-    size = config["size"]
-    height, width = (size, size) if isinstance(size, int) else size
-    if config["resize_mode"] == "longest" or (config["resize_mode"] == "shortest" and height != width):
-        raise ValueError(f"{name} pads images ({config['resize_mode']}), which is not supported")
-    resize = height if config["resize_mode"] == "shortest" else (height, width)
-    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])

@@ -1,0 +1,93 @@
+"""ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT (Khattab and Zaharia,
+SIGIR 2020): its MaxSim, between regions and words."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aoq.models.attention import CONTEXT, Direction, aggregate
+from aoq.models.base import Code, real_fragments
+from aoq.models.best_match import best_match
+from aoq.models.blocks import Block
+from aoq.models.fragments import FragmentModel, equal_length_runs
+from aoq.models.regions import count, zero_masked
+
+
+class MaxSim(FragmentModel):
+    """Every fragment of one side is compared with the fragment of the other side that is most similar to it, eq. (3):
+
+        t2i: sum over words w of max over regions r of <w, r>
+        i2t: sum over regions r of max over words w of <w, r>
+
+    "Sum" is the paper's. "Mean" divides by the number of words (t2i) or regions (i2t), so that captions of all lengths
+    are compared alike. The direction "both" is the mean of the two (FILIP, Yao et al., ICLR 2022).
+    """
+
+    def __init__(
+        self,
+        *,
+        direction: Literal["t2i", "i2t", "both"] = "t2i",
+        aggregation: Literal["Mean", "Sum"] = "Mean",
+        **encoders: Any,
+    ) -> None:
+        super().__init__(**encoders)
+        self.directions: list[Direction] = ["t2i", "i2t"] if direction == "both" else [direction]
+        self.aggregation = aggregation
+
+    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+        """1 at the best match; without gradient."""
+        found = {}
+        for direction in self.directions:
+            products, dim = _of_real_context(block, direction).detach(), CONTEXT[direction]
+            weights = torch.zeros_like(products).scatter_(dim, products.argmax(dim, keepdim=True), 1)
+            mask = block.mask(dim)
+            found[direction] = weights if mask is None else weights.masked_fill(~mask, 0)
+        return found
+
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        scores = []
+        for direction in self.directions:
+            best = _of_real_context(block, direction).max(CONTEXT[direction]).values
+            scores.append(aggregate(best, block, direction=direction, aggregation=self.aggregation))
+        return sum(scores[1:], scores[0]) / len(scores)
+
+    def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
+        """As `compare` has it, without keeping products for the gradient."""
+        score = {"t2i": self._words_to_regions, "i2t": self._regions_to_words}
+        scores = [score[direction](images, captions) for direction in self.directions]
+        return sum(scores[1:], scores[0]) / len(scores)
+
+    def _words_to_regions(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
+        is_word = real_fragments(captions)
+        best = best_match(captions.vectors[is_word], images.vectors, images.mask)
+        caption_of = is_word.nonzero()[:, 0]
+        total = best.new_zeros(len(captions), len(images)).index_add(0, caption_of, best)
+        return total / is_word.sum(1, keepdim=True) if self.aggregation == "Mean" else total
+
+    def _regions_to_words(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
+        is_word = real_fragments(captions)
+        regions = zero_masked(images.vectors, images.mask)
+        runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
+        words = captions.vectors[is_word].split([count * length for count, length in runs])
+        best = [
+            best_match(regions.flatten(0, 1), part.unflatten(0, run), None)
+            for run, part in zip(runs, words, strict=True)
+        ]
+        values = torch.cat(best, dim=1).view(*regions.shape[:2], -1)
+        total = zero_masked(values, images.mask).sum(1)
+        if self.aggregation == "Mean":
+            total = total / (regions.shape[1] if images.mask is None else count(images.mask).unsqueeze(1))
+        return total.T
+
+
+def _of_real_context(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
+    """The products, -inf at context that is not real; where nothing is, zero vectors are compared."""
+    dim = CONTEXT[direction]
+    mask = block.mask(dim)
+    if mask is None:
+        return block.products
+    return block.products.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)

@@ -1,0 +1,46 @@
+"""What every tokeniser owes: the ids of captions, and a folder that keeps it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+LONGEST = 512
+"""Of a caption, in ids, where the tokeniser itself sets no lower limit."""
+
+
+class Tokeniser(ABC):
+    """Cuts captions into pieces, as a pretrained encoder of texts wants them."""
+
+    file: str
+    """What of a folder that `save` wrote only this library has, or reads first."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, name: str, model: str) -> Tokeniser:
+        """That of `model`; errors call it `name`.
+
+        Raises:
+            ValueError: for what cannot be loaded.
+        """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path) -> Tokeniser:
+        """What `save` wrote."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Ids lie below this number."""
+
+    @abstractmethod
+    def ids(self, captions: Sequence[str]) -> list[list[int]]:
+        """Those of every caption, cut where it is too long.
+
+        Raises:
+            ValueError: for a caption of which nothing is left.
+        """
