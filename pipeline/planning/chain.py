@@ -166,6 +166,12 @@ def same_queries(one: Chain, other: Chain) -> bool:
     return asked(one) == asked(other)
 
 
+def trains_as_control(one: Chain, other: Chain) -> bool:
+    """Whether the one's second round is the other's control."""
+    control = other.stages.get("control")
+    return control is not None and control.key == one["second_round"].key
+
+
 def split_member(member: str) -> tuple[str, str]:
     """Split an ensemble's member into the experiment and its override: "f30k_vsrn@seed=1"."""
     name, _, override = member.partition("@")

@@ -16,7 +16,8 @@ from aoq.pipeline.config.load import load_experiment, merged, override_text, par
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.planning.chain import Member, same_queries, split_member
+from aoq.pipeline.planning.chain import Member, same_queries, split_member, trains_as_control
+from aoq.pipeline.planning.keys import control_training
 from aoq.pipeline.planning.planner import plan
 
 SEPARATOR = ";"
@@ -33,7 +34,10 @@ class PlannedReport:
 
 
 def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedReport:
-    """Plan a report of `runs` as typed: "demo; demo@seed=1"; inputs of the page alone are not computed."""
+    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table.
+
+    Packages that draw the page are imported first, so that a missing one is named before anything is made.
+    """
     for package in ("jinja2", "matplotlib"):
         import_extra(package, "report", "a report")
     asked = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
@@ -48,9 +52,37 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         if "evaluation" not in chain.stages:
             raise ValueError(f"{name!r} makes a table and trains nothing, so it has no results; name a student.")
         members.append(Member(name, chain, "evaluation"))
+    members = _with_controls(members, data_root, artifact_root)
     evaluations = tuple(member.artifact for member in members)
     ingredients = {"runs": [member.run for member in members]}
     return PlannedReport(tuple(members), Artifact(artifact_root, "report", 1, ingredients, evaluations))
+
+
+def _with_controls(members: list[Member], data_root: Path, artifact_root: Path) -> list[Member]:
+    """The members, and the control of each that has one which is not among them."""
+    found, known = list(members), {member.chain["evaluation"].key for member in members}
+    for member in members:
+        control = control_of(member, data_root=data_root, artifact_root=artifact_root)
+        if control is not None and control.chain["evaluation"].key not in known:
+            known.add(control.chain["evaluation"].key)
+            found.append(control)
+    return found
+
+
+def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
+    """The run whose training is the member's control; None of a run without a table, and where no override makes it."""
+    experiment = member.chain.experiment
+    if not member.chain.trains_on_table or experiment.co_teaching is not None:
+        return None
+    name, override = split_member(member.asked)
+    loss = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
+    changed = merged(parse_override(override), {"second_round": {"loss": {**loss, "name": str(loss["name"])}}})
+    asked = f"{name}@{override_text(changed)}"
+    try:
+        chain = plan(name, override=override_text(changed), data_root=data_root, artifact_root=artifact_root)
+    except ValueError:  # the experiment has options that need offline negatives
+        return None
+    return Member(asked, chain, "evaluation") if trains_as_control(chain, member.chain) else None
 
 
 @dataclass(frozen=True)

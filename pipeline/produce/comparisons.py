@@ -38,7 +38,7 @@ def render_report(planned: PlannedReport) -> str:
     """Render the page from complete results; runs not evaluated yet have gaps."""
     from aoq.pipeline.report.page import render  # needs jinja2 and matplotlib, which no other stage does
 
-    named = [(member.run, member.chain) for member in planned.members]
+    named = [(member.asked, member.chain) for member in planned.members]
     return render(named, open_train=open_train_split, open_model=_open_model)
 
 

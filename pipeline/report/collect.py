@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.planning.chain import Chain, same_queries
+from aoq.pipeline.planning.chain import Chain, same_queries, trains_as_control
 from aoq.pipeline.planning.opening import open_checked
+from aoq.pipeline.report.labels import labels
 from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
@@ -47,12 +49,13 @@ class Run:
     """An experiment of the report, or an ensemble."""
 
     name: str
+    label: str
     chain: Chain
     split: Split
     """The evaluation split."""
     scored: Scored | None
-    is_baseline: bool
-    """True for the run that others are compared with: the first control, or the first run."""
+    baseline: str | None
+    """The run it is compared with: its control, else the first control, else the first run; None for these."""
     gain: Comparison | None
     """Gain over the baseline, if both answered the same queries."""
 
@@ -60,26 +63,57 @@ class Run:
     def trains(self) -> bool:
         return not self.chain.members and self.chain.experiment.weights is None
 
-
-def _is_control(chain: Chain) -> bool:
-    """Return whether the run trains as its own control does."""
-    control = chain.stages.get("control")
-    return control is not None and control.key == chain["second_round"].key
+    @property
+    def command(self) -> str:
+        """What makes its evaluation, and all that this takes."""
+        return f"aoq evaluate {quote(self.name)}"
 
 
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
+    """The runs by what they are called; each is compared with its baseline."""
     chains = dict(named)
-    baseline = next((name for name, chain in named if _is_control(chain)), named[0][0])
+    called = labels(chains)
     splits = {name: open_checked(chain, chain.experiment.evaluation.split) for name, chain in named}
     scored = {name: _score(chain, splits[name]) for name, chain in named}
-    runs, theirs = [], scored[baseline]
+    runs, evaluated = [], {name: chain for name, chain in named if scored[name]}
     for name, chain in named:
-        ours, comparison = scored[name], None
-        if ours and theirs and name != baseline and same_queries(chains[baseline], chain):
+        baseline = _baseline(name, chain, evaluated)
+        ours, theirs, comparison = scored[name], baseline and scored[baseline], None
+        if baseline and ours and theirs and same_queries(chains[baseline], chain):
             rng = np.random.default_rng(SEED)
             comparison = compare_runs(ours.ranks, theirs.ranks, splits[name].image_of, rng=rng)
-        runs.append(Run(name, chain, splits[name], ours, name == baseline, comparison))
+        runs.append(Run(name, called[name], chain, splits[name], ours, baseline, comparison))
     return runs
+
+
+def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | None:
+    """The run's own control, else the first run that is a control, else the first; None of a control, and the first."""
+    if is_control(chain):
+        return None
+    own = [other for other, made in evaluated.items() if trains_as_control(made, chain)]
+    controls = [other for other, made in evaluated.items() if is_control(made)]
+    found = next(iter([*own, *controls, *evaluated]), None)
+    return None if found == name else found
+
+
+def is_control(chain: Chain) -> bool:
+    """Whether the run trains as its own control does."""
+    return trains_as_control(chain, chain)
+
+
+def seeds_of(run: Run, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """The run and those that differ from it in the seed alone, each with its own baseline of the same seed."""
+    by_name = {one.name: one for one in runs}
+    pairs = [(one, by_name[one.baseline]) for one in runs if one.baseline and one.gain]
+    return [(one, other) for one, other in pairs if _but_seed(one) == _but_seed(run) and _seed(one) == _seed(other)]
+
+
+def _seed(run: Run) -> int:
+    return run.chain.experiment.seed
+
+
+def _but_seed(run: Run) -> Any:
+    return run.chain.experiment.model_dump(mode="json", exclude={"seed"}), run.chain["dataset"].key
 
 
 def _score(chain: Chain, split: Split) -> Scored | None:

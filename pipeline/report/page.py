@@ -11,11 +11,12 @@ import jinja2
 import numpy as np
 
 from aoq.pipeline.evaluation.significance import METRICS
-from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.report.collect import Run, collect_runs, collect_stages, measured, training_lines
+from aoq.pipeline.planning.chain import Chain, table_depths
+from aoq.pipeline.report.collect import Run, collect_runs, collect_stages, is_control, measured, training_lines
 from aoq.pipeline.report.pictures import OpenModel, OpenTrain, attended, examples, tables
 from aoq.pipeline.report.plots import COLOURS, curves, histogram_of_ranks
-from aoq.pipeline.report.verdict import gain_on_control
+from aoq.pipeline.report.terms import TERMS
+from aoq.pipeline.report.verdict import on_dev, verdicts
 from aoq.pipeline.terminal import visible_value
 
 COURSE = {
@@ -39,8 +40,11 @@ LOSSES = {"retrieval_loss", "online"}
 def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel) -> str:
     """Render the page about experiments by name."""
     runs = collect_runs(named)
-    colours = {run.name: colour for run, colour in zip(runs, cycle(COLOURS), strict=False)}
-    counts = {run.name: run.scored.cross_ranks for run in runs if run.scored}
+    shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
+    found = {run.name: colour for run, colour in zip(shown, cycle(COLOURS), strict=False)}
+    labels = {run.name: run.label for run in runs}
+    colours = {run.label: found[run.name] for run in shown}
+    counts = {run.label: run.scored.cross_ranks for run in shown if run.scored}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -53,26 +57,34 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
     environment.filters["signed"] = lambda value: f"{value:+.1f}".replace("-", "−")
     return environment.get_template("page.html.j2").render(
         runs=runs,
-        colours=colours,
+        shown=shown,
+        labels=labels,
+        colours=found,
+        terms=list(TERMS),
+        glossary=TERMS,
+        depths=table_depths,
         metrics=METRICS,
-        baseline=next(run.name for run in runs if run.is_baseline),
-        verdicts=[(run, said) for run in runs if (said := gain_on_control(run.chain))],
-        courses=_courses(runs, colours),
+        baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in found)),
+        verdicts=verdicts(runs),
+        on_dev=on_dev(shown),
+        alone=[run for run in shown if len(shown) == 1],
+        missing=[run for run in runs if not run.scored],
+        courses=_courses(shown, colours),
         cross=histogram_of_ranks(counts, colours) if counts else None,
-        right=_by_file(measured(runs, "relevance")),
-        plausible=measured(runs, "plausible"),
-        judged=[(run, name, said) for run, by in measured(runs, "judgements").items() for name, said in by.items()],
-        attention=_attention(runs, colours),
-        stages=collect_stages(runs),
-        tables=tables(runs, open_train),
-        examples=examples(runs),
-        attended=list(attended(runs, open_model)),
+        right=_by_file(measured(shown, "relevance")),
+        plausible=measured(shown, "plausible"),
+        judged=[(run, name, said) for run, by in measured(shown, "judgements").items() for name, said in by.items()],
+        attention=_attention(shown, colours),
+        stages=collect_stages(shown),
+        tables=tables(shown, open_train),
+        examples=examples(shown),
+        attended=list(attended(shown, open_model)),
     )
 
 
 def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
     """Plot every figure of the logs that some run has, all runs on one axis."""
-    logs = {run.name: training_lines(run) for run in runs if run.trains}
+    logs = {run.label: training_lines(run) for run in runs if run.trains}
     plots = []
     for figure, title in COURSE.items():
         lines = {}
@@ -91,6 +103,8 @@ def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _attention(runs: Sequence[Run], colours: dict[str, str]) -> str | None:
-    found = measured(runs, "attention").items()
-    lines = {name: (attention["curve"]["recall"], attention["curve"]["precision"]) for name, attention in found}
+    found = [(run.label, run.scored.evaluation.get("attention")) for run in runs if run.scored]
+    lines = {
+        name: (attention["curve"]["recall"], attention["curve"]["precision"]) for name, attention in found if attention
+    }
     return curves("Attention", lines, colours, "recall, %", "precision, %") if lines else None

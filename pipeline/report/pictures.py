@@ -64,12 +64,20 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
 
 
 def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Show the answers of the first runs with the same queries: at most two, side by side."""
-    scored = [run for run in runs if run.scored and (run.is_baseline or run.gain)][:2]
+    """Show the answers of the first compared run and of its baseline."""
+    scored = _two(runs)
     if not scored:
         return None
     split, queries = scored[0].split, {direction: list(_queries(scored, direction)) for direction in DIRECTIONS}
-    return {"split": split, "thumbs": Thumbnails(scored[0].chain.folder, split), "queries": queries}
+    thumbs = Thumbnails(scored[0].chain.folder, split)
+    return {"split": split, "thumbs": thumbs, "queries": queries, "compared": len(scored)}
+
+
+def _two(runs: Sequence[Run]) -> list[Run]:
+    """The first run that is compared, and its baseline; else the first that is evaluated."""
+    scored = {run.name: run for run in runs if run.scored}
+    pairs = [[run, scored[run.baseline]] for run in scored.values() if run.gain and run.baseline]
+    return next(iter([*pairs, *([run] for run in scored.values())]), [])
 
 
 def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:

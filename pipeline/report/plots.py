@@ -21,6 +21,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 """Palette of Okabe and Ito, distinguishable with any colour vision."""
 INK, RULE = "#123456", "#abcdef"
 """Placeholders for the page's text and line colours while a plot is drawn."""
+MOST_POINTS = 300
+"""Points drawn per line, so that a page of long trainings can be mailed."""
 FEW = 40
 """Lines with fewer points have them marked."""
 WIDE = 30
@@ -48,7 +50,8 @@ Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str, *, is_loss: bool = False) -> str:
     """Plot one line per run; losses that fall by much get a logarithmic axis."""
     figure, axes = _figure()
-    for name, (xs, ys) in lines.items():
+    for name, line in lines.items():
+        xs, ys = (_thinned(values) for values in line)
         axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
     axes.set(xlabel=x, ylabel=y)
     values = [value for _, ys in lines.values() for value in ys]
@@ -68,7 +71,9 @@ def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colo
     for place, (name, found) in enumerate(counts.items()):
         x = np.arange(len(names)) + (place - (len(counts) - 1) / 2) * width
         axes.bar(x, 100 * found / found.sum(), width, label=name, color=colours[name])
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
     axes.set(xlabel="cross-retrieval rank", ylabel="pairs, %")
     return _svg("Cross-retrieval ranks", figure)
 
@@ -91,6 +96,12 @@ def hardness(
     return _svg(title, figure)
 
 
+def _thinned(values: Sequence[float]) -> Sequence[float]:
+    """Every n-th value, and the last."""
+    step = -(-len(values) // MOST_POINTS)
+    return values if step <= 1 else [*values[:-1:step], values[-1]]
+
+
 def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
     """Thin scores out to enough for a plot."""
     finite = scores[np.isfinite(scores)]
@@ -105,8 +116,8 @@ def _figure() -> tuple[Figure, Axes]:
 def _svg(title: str, figure: Figure) -> str:
     """Write an <svg> with the page's colours, and its title for screen readers."""
     (axes,), file = figure.axes, io.StringIO()
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(fontsize=9)
+    if len(axes.get_legend_handles_labels()[1]) > 1:  # above the axes, where it hides nothing
+        figure.legend(loc="outside upper left", fontsize=9, ncols=2, borderaxespad=0.2)
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = file.getvalue()
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace(RULE, "var(--rule)")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
+from playwright.sync_api import expect
 
 
 @pytest.fixture
@@ -16,6 +20,8 @@ def file(page, tmp_path):
 def test_it_fits_the_screen_and_shows_its_plots(open_page, file, width, scheme):
     page = open_page(file, width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     plots = page.locator("figure svg")
     assert plots.count() > 8
     for plot in plots.all():
@@ -28,6 +34,69 @@ def test_it_fits_the_screen_and_shows_its_plots(open_page, file, width, scheme):
     assert ink != paper
 
 
+def test_an_address_opens_what_is_folded(open_page, file):
+    page = open_page(file)
+    page.get_by_role("link", name="Provenance", exact=True).press("Enter")
+    expect(page.locator("#provenance-of-all")).to_have_attribute("open", "")
+    expect(page.locator("#provenance")).to_be_in_viewport()
+
+
+def test_a_table_is_sorted_filtered_and_copied_by_the_keyboard(open_page, file):
+    page = open_page(file)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    table = page.get_by_role("region", name="Runs", exact=True)
+    loss = table.get_by_role("button", name="loss")
+
+    def column():
+        return table.locator("tbody tr:visible td:nth-child(3)").all_inner_texts()
+
+    for _ in range(2):
+        loss.focus()
+        page.keyboard.press("Enter")
+    assert table.locator("th").nth(2).get_attribute("aria-sort") == "ascending"
+    assert column() == sorted(column()) == ["adapoffquin", "offtri", "offtri"]
+    page.get_by_role("searchbox", name="Filter rows of Runs").fill("TEACHER")
+    assert column() == ["adapoffquin"]
+    tools = page.locator(".tools", has=page.get_by_role("searchbox", name="Filter rows of Runs"))
+    copied = {}
+    for form in ("Markdown", "LaTeX", "CSV"):
+        tools.get_by_role("button", name=f"Copy {form}").press("Enter")
+        expect(tools.get_by_role("button", name="copied")).to_be_visible()
+        copied[form] = page.evaluate("navigator.clipboard.readText()")
+        expect(tools.get_by_role("button", name=f"Copy {form}")).to_be_visible()
+    assert copied["Markdown"].splitlines()[0].startswith("| run | model | loss |")
+    assert "| teacher | vsepp | adapoffquin | 0 | 2 × 16 |" in copied["Markdown"]
+    assert copied["LaTeX"].splitlines()[0] == r"\begin{tabular}{lrrrrrrrr}"
+    assert r"teacher & vsepp & adapoffquin & 0 & 2 × 16" in copied["LaTeX"]
+    rows = list(csv.reader(io.StringIO(copied["CSV"])))
+    assert [len(row) for row in rows] == [9, 9]
+    assert rows[1][6] == "12 images, 60 captions of dev"
+
+
+def test_numbers_are_sorted_as_numbers(open_page, file):
+    page = open_page(file)
+    results = page.get_by_role("region", name="Results", exact=True)
+    results.get_by_role("button", name="i2t@1", exact=True).click()
+    shown = [text.split("\n")[0] for text in results.locator("tbody td:nth-child(2)").all_inner_texts()]
+    numbers = [float(text) for text in shown if text != "–"]
+    assert numbers == sorted(numbers, reverse=True)
+    assert shown[-1] == "–"  # what is not there stands last
+
+
+def test_a_word_says_what_it_means(open_page, file):
+    page = open_page(file, width=390)
+    term = page.get_by_role("button", name="PMRP").first
+    term.focus()
+    page.keyboard.press("Enter")
+    meaning = page.locator("[popover]:popover-open")
+    expect(meaning).to_contain_text("Plausible-match R-Precision")
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    page.keyboard.press("Escape")
+    expect(meaning).to_have_count(0)
+
+
 def test_pictures_are_decoded(open_page, file):
     page = open_page(file)
     page.evaluate("for (const image of document.images) image.loading = 'eager'")
@@ -37,7 +106,18 @@ def test_pictures_are_decoded(open_page, file):
 
 def test_sections_are_reached_by_the_keyboard(open_page, file):
     page = open_page(file)
-    for section in ("results", "training", "cross", "right", "attention", "tables", "examples", "provenance"):
+    for section in (
+        "verdict",
+        "results",
+        "runs",
+        "training",
+        "cross",
+        "right",
+        "attention",
+        "tables",
+        "examples",
+        "provenance",
+    ):
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"#{section}"
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,10 +16,15 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.evaluation.significance import Comparison, compare_runs
-from aoq.pipeline.planning.comparisons import plan_report
+from aoq.pipeline.evaluation.significance import Comparison, compare_runs, rsum_intervals
+from aoq.pipeline.planning.comparisons import control_of, plan_report
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.comparisons import render_report
 from aoq.pipeline.report.collect import collect_runs
+from aoq.pipeline.report.labels import labels
+from aoq.pipeline.report.plots import curves
+from aoq.pipeline.report.terms import TERMS
+from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.terminal import is_hidden
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
@@ -62,9 +68,9 @@ def test_what_is_hidden_is_shown(page):
 
 
 def test_results_are_those_of_the_evaluations(page, planned):
-    text = page[page.index('id="results"') : page.index('id="training"')]
+    text = page[page.index('id="results"') : page.index('id="runs"')]
     rsums = [run.artifact.manifest()["metrics"]["rsum"] for run in planned.members[:2]]
-    for name, rsum in zip(["student", "teacher"], rsums, strict=True):
+    for name, rsum in zip(["student, seed 0", "teacher"], rsums, strict=True):
         row = next(row for row in text.split("<tr>") if f"</span>{name}<" in row)
         assert f"<td>{rsum:.1f}<small>" in row
     assert "not evaluated yet" in text
@@ -78,12 +84,99 @@ def test_green_lies_above_the_baseline_beyond_the_interval(planned, monkeypatch,
     assert "+2.5<small>" in page
 
 
-def test_a_control_is_the_baseline_wherever_it_stands(root, names):
-    control = f'{names[0]}@second_round.loss.name="online"'
-    planned = plan_report(";".join([names[0], control]), data_root=root, artifact_root=root / "artifacts")
-    runs = collect_runs([(run.run, run.chain) for run in planned.members])
-    assert [run.is_baseline for run in runs] == [False, True]
-    assert "rsum to student@second_round.loss.name=online" in render_report(planned).replace("&#34;", "")
+def test_the_control_of_a_run_is_taken_along(root, names):
+    places = {"data_root": root, "artifact_root": root / "artifacts"}
+    online = f'{names[0]}@second_round.loss.name="online"'
+    alone, both = (plan_report(named, **places) for named in (names[0], f"{names[0]}; {online}"))
+    assert [member.asked for member in alone.members] == [names[0], online]
+    assert alone.artifact.key == both.artifact.key
+    assert [member.asked for member in plan_report(online, **places).members] == [online]
+    for member in plan_report(";".join(names), **places).members[:3]:
+        control = control_of(member, **places)
+        assert control.chain["second_round"].key == member.chain["control"].key
+
+
+def test_a_control_is_the_baseline_wherever_it_stands(root, names, monkeypatch):
+    """Of its own run; where it is not evaluated, what is named first."""
+    places = {"data_root": root, "artifact_root": root / "artifacts"}
+    named = [(member.asked, member.chain) for member in plan_report("; ".join(names), **places).members]
+    waiting = {run.name: run.baseline for run in collect_runs(named)}
+    assert [waiting[name] for name in names[:2]] == [None, names[0]]
+    scored = next(run.scored for run in collect_runs(named))
+    monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: scored)
+    monkeypatch.setattr("aoq.pipeline.report.collect.compare_runs", lambda *_, **__: Comparison(2.5, (1.0, 4.0), 0.03))
+    for order in (named, named[::-1]):
+        chains = dict(order)
+        for run in collect_runs(order):
+            if run.name in names:
+                assert chains[run.baseline]["second_round"].key == run.chain["control"].key
+            else:
+                assert run.baseline is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["", "seed=1"], ["student, seed 0", "student, seed 1"]),
+        (["second_round.epochs=2", ""], ["student, epochs 2", "student, epochs 1"]),
+        (['second_round.loss={name="offtri", margin_offline=0.1}', ""], ["student, margin offline 0.1", "student"]),
+        (['second_round.loss.name="online"', ""], ["student control", "student"]),
+        (['model.name="vsepp"', ""], ["student, vsepp", "student, scan"]),
+        ([""], ["student"]),
+    ],
+)
+def test_labels_say_what_differs(root, overrides, expected):
+    file = str(root / "student.toml")
+    places = {"data_root": root, "artifact_root": root / "artifacts"}
+    named = {f"{file}@{override}": plan(file, override=override, **places) for override in overrides}
+    found = list(labels(named).values())
+    assert found[0] == expected[0]
+    assert found == expected or overrides[0].startswith("second_round.loss={")
+
+
+def test_the_verdict_comes_first_and_names_queries_and_seeds(planned, monkeypatch):
+    said = {(0.1, 5.0): "is better than", (-0.1, 5.0): "is not distinguishable from", (-5.0, -0.1): "is worse than"}
+    for interval, words in said.items():
+        found = Comparison(2.5, interval, 0.03)
+        monkeypatch.setattr("aoq.pipeline.report.collect.compare_runs", lambda *_, found=found, **__: found)
+        page = render_report(planned)
+        text = page[page.index('id="verdict"') : page.index('id="results"')]
+        assert f"<b>teacher</b> {words} <b>student, seed 0</b>: <b>+2.5</b>" in text
+        assert "12 images and 60 captions of dev, one seed" in text
+        assert "p = 0.03" in text
+        assert page.index('id="verdict"') < page.index("<table>")
+
+
+def test_seeds_are_judged_together(planned):
+    """The mean of equal seeds, and the interval over them; the runs are of one training, called two seeds."""
+    first, other = collect_runs([(member.asked, member.chain) for member in planned.members[:2]])
+    experiments = [replace(run.chain, experiment=run.chain.experiment) for run in (first, other)]
+    runs = []
+    for seed in (0, 1):
+        base = replace(first, name=f"base{seed}", label=f"base, seed {seed}", chain=_seeded(experiments[0], seed))
+        gain = Comparison(2.0 + seed, (-1.0, 5.0), 0.5)
+        ours = replace(other, name=f"run{seed}", label=f"run, seed {seed}", chain=_seeded(experiments[1], seed))
+        runs += [base, replace(ours, gain=gain, baseline=f"base{seed}")]
+    (found,) = verdicts(runs)
+    assert (found.label, found.baseline, found.seeds, found.difference) == ("run", "base", 2, 2.5)
+    image_of = first.split.image_of
+    ranks = [[run.scored.ranks] * 2 for run in (other, first)]
+    expected = rsum_intervals({"ours": ranks[0]}, ranks[1], image_of, rng=np.random.default_rng(0))
+    assert found.interval == expected["ours"]
+
+
+def _seeded(chain, seed):
+    return replace(chain, experiment=chain.experiment.model_copy(update={"seed": seed}))
+
+
+def test_a_run_alone_is_not_compared_in_words(root, names):
+    planned = plan_report(names[1], data_root=root, artifact_root=root / "artifacts")
+    page = render_report(planned)
+    words = "".join(Read(page).text)
+    for sentence in ("runs differ", "Green:", "to its baseline", "used by", "other queries"):
+        assert sentence not in words
+    assert "It is compared with no run." in words
+    assert 'second_round.loss.name="online"' in words  # the command that makes its control
 
 
 def test_the_difference_is_the_paired_one(page, planned):
@@ -99,7 +192,8 @@ def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, plann
     text = page[page.index('id="right"') : page.index('id="attention"')]
     for run in planned.members[:2]:
         found = run.artifact.manifest()
-        of_run = [row for row in text.split("<tr>") if f"</span>{run.run}<" in row]
+        label = "student, seed 0" if run.run == "student" else run.run
+        of_run = [row for row in text.split("<tr>") if f"</span>{label}<" in row]
         rows = [re.findall(r"<td(?: class=\"left\")?>(.*?)</td>", row) for row in of_run]
         whole, half, plausible, judged = rows
         relevance = found["relevance"]
@@ -126,7 +220,18 @@ def test_the_terminal_says_the_same(planned, root, names):
 def test_every_part_is_there(page):
     read = Read(page)
     ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
-    assert ids == {"results", "training", "cross", "right", "attention", "tables", "examples", "provenance"}
+    assert ids == {
+        "verdict",
+        "results",
+        "runs",
+        "training",
+        "cross",
+        "right",
+        "attention",
+        "tables",
+        "examples",
+        "provenance",
+    }
     plots = [attributes["aria-label"] for tag, attributes in read.tags if tag == "svg" and "aria-label" in attributes]
     assert {"dev rsum", "loss", "Cross-retrieval ranks", "mean adaptive weight"} <= set(plots)
     assert sum(label.startswith("Scores, ") for label in plots) == 2
@@ -135,13 +240,39 @@ def test_every_part_is_there(page):
     assert all(picture.startswith("data:image/jpeg;base64,") for picture in pictures)
     assert "no picture" in page  # dev3.png is none, dev11.png is not there
     assert "✓" in page
-    words = [attributes for tag, attributes in read.tags if tag == "button"]
+    words = [attributes for tag, attributes in read.tags if tag == "button" and "data-weights" in attributes]
     assert words
     weights = [[float(weight) for weight in word["data-weights"].split()] for word in words]
     assert all(max(of_word) == pytest.approx(1.0) for of_word in weights)
     assert len({attributes["id"] for _, attributes in read.tags if "id" in attributes}) == sum(
         "id" in attributes for _, attributes in read.tags
     )
+
+
+def test_every_word_with_a_meaning_has_one(page):
+    read = Read(page)
+    meanings = {attributes["id"] for tag, attributes in read.tags if tag == "div" and "popover" in attributes}
+    asked = {attributes["popovertarget"] for tag, attributes in read.tags if "popovertarget" in attributes}
+    assert asked
+    assert asked <= meanings
+    for word in ("▲", "PMRP", "rsum", "95 % interval"):
+        number = list(TERMS).index(word)
+        assert f"term-{number}" in asked
+
+
+def test_every_address_within_the_page_has_a_target(page):
+    read = Read(page)
+    ids = {attributes["id"] for _, attributes in read.tags if "id" in attributes}
+    links = {attributes["href"][1:] for tag, attributes in read.tags if tag == "a"}
+    assert len(links) > 10
+    assert links <= ids
+
+
+def test_a_page_of_long_trainings_is_small_enough_to_mail(page):
+    steps = np.arange(100_000, dtype=float)
+    drawn = curves("loss", {"run": (steps.tolist(), np.sin(steps).tolist())}, {"run": "#000"}, "steps", "loss")
+    assert len(drawn) < 30_000
+    assert len(page) < 2_000_000
 
 
 def test_the_same_runs_make_the_same_page(page, planned):
@@ -154,9 +285,9 @@ def test_the_command_writes_it_and_says_what_is_missing(root, names, page, tmp_p
     made = CliRunner().invoke(main, ["report", *names, "-o", str(file), *places])
     assert made.exit_code == 0, made.output
     assert file.read_text(encoding="utf-8") == page
-    assert "not evaluated yet: student@seed=7\n" in made.stderr
+    assert "not evaluated yet: student@seed=7, student@second_round.loss.name=online, " in made.stderr
     (name,) = [name for name in names if name.endswith("@seed=7")]
-    assert f"next: aoq evaluate {name} {' '.join(places)}\n" in made.stderr
+    assert f"aoq evaluate {name} {' '.join(places)}" in made.stderr
     refused = CliRunner().invoke(main, ["report", names[0], "-o", str(tmp_path / "no" / "page.html"), *places])
     assert refused.exit_code == 1
     assert "does not exist; make it" in refused.stderr
