@@ -13,11 +13,15 @@ for (const card of document.querySelectorAll("[data-attended]")) {
 }
 
 // A word's meaning opens under the word, and stays within the window.
-for (const term of document.querySelectorAll(".term")) term.popoverTargetElement?.addEventListener("toggle", event => {
-  if (event.newState !== "open" || document.activeElement?.getAttribute("popovertarget") !== event.target.id) return;
-  const at = document.activeElement.getBoundingClientRect(), box = event.target.getBoundingClientRect();
-  event.target.style.left = Math.max(8, Math.min(at.left, innerWidth - box.width - 8)) + "px";
-  event.target.style.top = (at.bottom + 6 + box.height < innerHeight ? at.bottom + 6 : Math.max(8, at.top - box.height - 6)) + "px";
+let asked = null;
+for (const term of document.querySelectorAll(".term")) term.addEventListener("click", () => { asked = term; });
+for (const meaning of document.querySelectorAll("[popover]")) meaning.addEventListener("toggle", event => {
+  if (event.newState !== "open" || asked === null) return;
+  const at = asked.getBoundingClientRect(), box = meaning.getBoundingClientRect();
+  const fits = at.bottom + 6 + box.height < innerHeight;
+  meaning.style.inset = "auto";
+  meaning.style.left = Math.max(8, Math.min(at.left, innerWidth - box.width - 8)) + "px";
+  meaning.style.top = (fits ? at.bottom + 6 : Math.max(8, at.top - box.height - 6)) + "px";
 });
 
 // An address with # opens what is folded around its target.
@@ -47,7 +51,7 @@ async function copy(button, text) {
 }
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button, button.previousElementSibling.textContent));
 
-const own = cell => [...cell.childNodes].filter(node => node.nodeName !== "SMALL").map(node => node.textContent).join("").replace(/\s+/g, " ").trim();
+const own = cell => [...cell.childNodes].filter(node => !node.matches?.("small, [data-mark]")).map(node => node.textContent).join("").replace(/\s+/g, " ").trim();
 const small = cell => cell.querySelector("small")?.textContent.replace(/\s+/g, " ").trim() ?? "";
 const full = cell => own(cell) + (small(cell) ? ` (${small(cell)})` : "");
 const plain = text => text.replace(/\u2212/g, "-");
@@ -87,7 +91,7 @@ for (const region of document.querySelectorAll(".wide")) {
     const text = [...title.childNodes].find(node => node.nodeType === Node.TEXT_NODE && node.textContent.trim()) ?? title.querySelector(".term")?.firstChild;
     if (!text) return;
     const button = Object.assign(document.createElement("button"), {type: "button", className: "sort", textContent: title.querySelector(".term") ? "" : text.textContent.trim()});
-    if (title.querySelector(".term")) { button.setAttribute("aria-label", "sort by " + text.textContent); button.textContent = " ⇅"; title.append(button); } else text.replaceWith(button);
+    if (title.querySelector(".term")) { button.setAttribute("aria-label", "sort by " + text.textContent); button.textContent = " ⇅"; button.dataset.mark = ""; title.append(button); } else text.replaceWith(button);
     button.addEventListener("click", () => {
       const falls = title.getAttribute("aria-sort") === "descending" || (title.getAttribute("aria-sort") === null && column === 0);
       for (const other of head.cells) other.removeAttribute("aria-sort");
