@@ -24,6 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `
 
 from aoq.pipeline.browse.app import open_server
 from aoq.pipeline.browse.lists import ListFile
+from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.browse.source import Album, OpenTable, Source
 from aoq.pipeline.data.folder import Split
@@ -63,7 +64,8 @@ def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     rng = np.random.default_rng(1)
     with TemporaryDirectory() as scratch:
-        server = open_server(made_up_source(Path(scratch)), Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), 0)
+        marks = Marks(Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), "one")
+        server = open_server(made_up_source(Path(scratch)), marks, 0)
         port = server.port
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

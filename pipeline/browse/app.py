@@ -16,8 +16,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from aoq.pipeline.browse.addresses import here
-from aoq.pipeline.browse.matches import Matches
-from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_query_pages
+from aoq.pipeline.browse.marks import Marks
+from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_marking_pages, add_query_pages
 from aoq.pipeline.browse.source import Source
 from aoq.pipeline.terminal import visible_value
 
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
@@ -60,20 +60,21 @@ class _Handler(WSGIRequestHandler):
         self.log("info", format, *args)
 
 
-def create_app(source: Source, matches: Matches | None, port: int) -> Flask:
+def create_app(source: Source, marks: Marks | None, port: int) -> Flask:
     """Create the application for this port; without tables nothing can be marked."""
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
     app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
-    app.jinja_env.globals.update(source=source, matches=matches, here=here)
+    app.jinja_env.globals.update(source=source, marks=marks, here=here)
     app.jinja_env.filters["thousands"] = "{:,}".format
     _guard(app, port)
     _show_errors(app)
-    add_common_pages(app, source)
+    add_common_pages(app, source, marks)
     if source.evaluations:
         add_query_pages(app, source.evaluations)
-    if source.train is not None and matches is not None:
-        add_anchor_pages(app, source.train, source.tables, matches)
+    if source.train is not None and marks is not None:
+        add_anchor_pages(app, source.train, source.tables, marks)
+        add_marking_pages(app, source.train, source.tables, marks)
     return app
 
 
@@ -113,7 +114,7 @@ def _show_errors(app: Flask) -> None:
         return render_template("error.html.j2", title="This cannot be shown", message=str(error)), 500
 
 
-def open_server(source: Source, matches: Matches | None, port: int) -> BaseWSGIServer:
+def open_server(source: Source, marks: Marks | None, port: int) -> BaseWSGIServer:
     """Open a server with concurrent requests, on any free port if it is 0; `serve_forever` ends with Ctrl-C."""
     try:
         listening = socket.create_server((HOST, port))
@@ -122,5 +123,5 @@ def open_server(source: Source, matches: Matches | None, port: int) -> BaseWSGIS
         raise OSError(f"port {port} {reason}; choose another with --port, 0 for any free one.") from None
     with listening:
         chosen = listening.getsockname()[1]
-        app = create_app(source, matches, chosen)
+        app = create_app(source, marks, chosen)
         return make_server(HOST, chosen, app, threaded=True, request_handler=_Handler, fd=listening.fileno())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import numbered, open_lists, said_of
 from aoq.pipeline.tables.inspection import AnchorList
-from aoq.pipeline.tables.screens.view import judged_groups, read_judged
+from aoq.pipeline.tables.screens.view import Judged, judged_groups, read_judged
 
 KEPT_GROUPS = 4
 KEPT_LISTINGS = 16
@@ -34,10 +35,11 @@ class ListFile:
             self._starts = _starts(file.group_rows)
             self.h: int = file.file.schema_arrow.field("scores").type.list_size
         self._find = _by_row(self._starts, self._read_group)
+        self._view = None if view is None else view / f"{direction}.parquet"
         self._find_judged = None
-        if view is not None:
-            judged = view / f"{direction}.parquet"
-            self._find_judged = _by_row(_starts(judged_groups(judged)), partial(read_judged, judged))
+        if self._view is not None:
+            self._judged_starts = _starts(judged_groups(self._view))
+            self._find_judged = _by_row(self._judged_starts, partial(read_judged, self._view))
         self.listings = lru_cache(KEPT_LISTINGS)(self._find_listings)
 
     def __len__(self) -> int:
@@ -50,6 +52,21 @@ class ListFile:
             found, place = self._find_judged(anchor)
             judged = found[place : place + 1]
         return AnchorList(self.direction, anchor, lists[row : row + 1], judged, self._members)
+
+    def groups(self) -> Iterator[tuple[int, NegativeLists, Judged | None]]:
+        """Yield row groups: the first anchor, the lists, and what the view says of them."""
+        for group, (start, stop) in enumerate(pairwise(self._starts)):
+            yield start, self._read_group(group), self._judged(start, stop)
+
+    def _judged(self, start: int, stop: int) -> Judged | None:
+        if self._view is None:
+            return None
+        found = []
+        for group, (first, last) in enumerate(pairwise(self._judged_starts)):
+            if first < stop and last > start:
+                found.append(read_judged(self._view, group)[slice(max(start - first, 0), stop - first)])
+        flags, suspicion = ([getattr(one, name) for one in found] for name in ("flags", "suspicion"))
+        return Judged(np.concatenate(flags), np.concatenate(suspicion))
 
     def _read_group(self, group: int) -> NegativeLists:
         with open_lists(self._path) as file:

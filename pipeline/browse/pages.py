@@ -10,7 +10,7 @@ from flask import Flask, Response, abort, redirect, render_template, request
 from werkzeug.wrappers import Response as Redirect
 
 from aoq.pipeline.browse.addresses import DIRECTIONS, OTHER, Kind, asked_choice, asked_numbers, asked_page, named_row
-from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.source import Album, Evaluated, OpenTable, Source
 from aoq.pipeline.evaluation.significance import METRICS
 from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
@@ -29,8 +29,11 @@ FILTERS: dict[str, tuple[str, Callable[[Negative], bool]]] = {
     "duplicate": ("near-duplicate or same text", lambda negative: bool(negative.duplicate)),
     "left": ("without flags", lambda negative: not negative.flags),
 }
-"""Filters of a list besides rules' flags and MARKED: a title, and a predicate."""
-MARKED = "marked"
+"""Filters of a list besides rules' flags and SAID: a title, and a predicate."""
+SAID = {"marked": ("marked as true matches", True), "rejected": ("marked as no match", False)}
+"""Filters by marks: a title, and the mark."""
+SHOWS = {"": "not marked", "all": "all", "marked": "marked"}
+"""Filters of suspects."""
 
 
 class Look(NamedTuple):
@@ -48,18 +51,23 @@ def filters(tables: Sequence[OpenTable]) -> dict[str, str]:
     """Filters of these tables' lists, with a title for each."""
     rules = [rule for table in tables for rule in table.rules]
     general = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
-    return {**general, **{rule: f"flag: {rule}" for rule in rules}, MARKED: "marked as true matches"}
+    return {
+        **general,
+        **{rule: f"flag: {rule}" for rule in rules},
+        **{name: title for name, (title, _) in SAID.items()},
+    }
 
 
-def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, matches: Matches) -> Look:
+def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, marks: Marks) -> Look:
     """Inspect the whole list, since filters depend on the negatives' details."""
     listed = table.lists[DIRECTIONS[kind]][anchor]
     places = np.flatnonzero(listed.negative_ids >= 0)
     inspection = inspect_list(listed, train.split, places, table.store)
 
     def is_chosen(negative: Negative) -> bool:
-        if show == MARKED:
-            return ((anchor, negative.row) if kind == "image" else (negative.row, anchor)) in matches
+        if show in SAID:
+            pair = (anchor, negative.row) if kind == "image" else (negative.row, anchor)
+            return marks.of(*pair) is SAID[show][1]
         return FILTERS[show][1](negative) if show in FILTERS else show in negative.flags
 
     chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
@@ -85,7 +93,7 @@ def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
     return [Answer(rank, *found) for rank, found in enumerate(ranked, start=1)]
 
 
-def add_common_pages(app: Flask, source: Source) -> None:
+def add_common_pages(app: Flask, source: Source, marks: Marks | None) -> None:
     """Add the start page, and the addresses under /picture."""
     albums = {album.key: album for album in (source.train, *(run.album for run in source.evaluations)) if album}
 
@@ -93,7 +101,11 @@ def add_common_pages(app: Flask, source: Source) -> None:
     def start() -> str:
         images = source.train.split.image_count if source.train else 0
         page = asked_page(images, PICTURES)
-        return render_template("start.html.j2", page=page, images=page.cut(range(images)), metrics=METRICS)
+        shown = {"page": page, "images": page.cut(range(images)), "metrics": METRICS, "numbers": [0], "unmarked": 0}
+        if source.tables and marks is not None:
+            shown["numbers"] = numbers = asked_numbers("table", source.tables)
+            shown["unmarked"] = sum(marks.of(*pair) is None for pair in pairs_of(source.tables[numbers[0]]))
+        return render_template("start.html.j2", **shown)
 
     @app.get("/picture/<name>/<row>")
     def picture(name: str, row: str) -> Response:
@@ -104,8 +116,8 @@ def add_common_pages(app: Flask, source: Source) -> None:
         return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
 
 
-def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matches: Matches) -> None:
-    """Add the addresses under /search, /image, /caption and /mark: the training split and its tables."""
+def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], marks: Marks) -> None:
+    """Add the addresses under /search, /image and /caption: the training split and its tables."""
 
     @app.get("/search")
     def search() -> str:
@@ -119,7 +131,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
         number, numbers = named_row(train, kind, row), asked_numbers("table", tables)
         known = filters([tables[n] for n in numbers])
         show = asked_choice(request.args, "show", known)
-        looks = [look(tables[n], train, kind, number, show, matches) for n in numbers]
+        looks = [look(tables[n], train, kind, number, show, marks) for n in numbers]
         page = asked_page(max(len(one.chosen) for one in looks), ENTRIES)
         shown = {"looks": looks, "page": page, "numbers": numbers, "filters": known, "show": show}
         return render_template("anchor.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
@@ -132,6 +144,21 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
         shown = {"lists": lists, "found": found, "page": asked_page(len(found), ENTRIES), "numbers": numbers}
         return render_template("listed.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
 
+
+def add_marking_pages(app: Flask, train: Album, tables: Sequence[OpenTable], marks: Marks) -> None:
+    """Add the addresses /suspects, /mark, /undo and /agreement."""
+
+    @app.get("/suspects")
+    def suspects() -> str:
+        numbers, show = asked_numbers("table", tables), asked_choice(request.args, "show", SHOWS)
+        table = tables[numbers[0]]
+        is_marked = [marks.of(*pair) is not None for pair in pairs_of(table)]
+        kept = [number for number, said in enumerate(is_marked) if show == "all" or said == (show == "marked")]
+        page = asked_page(len(kept), ENTRIES)
+        rows = table.suspects[page.cut(kept)].tolist()
+        about = {"total": len(is_marked), "marked": sum(is_marked), "shows": SHOWS, "show": show}
+        return render_template("suspects.html.j2", numbers=numbers, page=page, rows=rows, **about)
+
     @app.post("/mark")
     def mark() -> Redirect:
         form = request.form
@@ -142,9 +169,26 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], matc
         back = form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
             abort(400, "a mark leads back to a page of this server only.")
-        is_match, answer = asked_choice(form, "match", ("yes", "no")) == "yes", redirect(back, 303)
-        matches.mark(image, caption, is_match=is_match)  # last: a refused request must not have written anything
+        said, answer = asked_choice(form, "match", ("yes", "no", "none")), redirect(back, 303)
+        # Last: a refused request must not have written anything.
+        marks.say(image, caption, {"yes": True, "no": False, "none": None}[said], back)
         return answer
+
+    @app.post("/undo")
+    def undo() -> Redirect:
+        back = marks.undo()
+        if back is None:
+            abort(400, "there is no mark of this server to take back.")
+        return redirect(back, 303)
+
+    @app.get("/agreement")
+    def agreement() -> str:
+        return render_template("agreement.html.j2", found=marks.agreements())
+
+
+def pairs_of(table: OpenTable) -> list[tuple[int, int]]:
+    """List the suspects of a table as (image, caption)."""
+    return list(zip(table.suspects["image"].tolist(), table.suspects["caption"].tolist(), strict=True))
 
 
 def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:

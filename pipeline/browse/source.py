@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,6 +15,7 @@ from jaxtyping import Float32
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.search import CaptionSearch
+from aoq.pipeline.browse.survey import Survey, merge_suspects, survey
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
@@ -24,7 +26,7 @@ from aoq.pipeline.evaluation.retrieval import open_similarity
 from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.produce.data import open_train_split
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_list
 from aoq.pipeline.tables.screens.view import read_view_manifest
@@ -64,6 +66,16 @@ class OpenTable:
     @property
     def name(self) -> str:
         return self.runs[0]
+
+    @cached_property
+    def surveys(self) -> dict[Direction, Survey]:
+        """Made when a page first asks: every list is read."""
+        return {one: survey(self.lists[one], len(self.lists[OTHER[one]])) for one in DIRECTIONS}
+
+    @cached_property
+    def suspects(self) -> np.ndarray:
+        """Pairs to look at, the most suspected first."""
+        return merge_suspects(list(self.surveys.values()))
 
 
 @dataclass(frozen=True)

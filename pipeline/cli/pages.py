@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from getpass import getuser
 from pathlib import Path
 
 import click
@@ -50,51 +51,74 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     type=FILE,
     help="Where marked pairs are kept: .csv, .parquet or .json, as [screen] positives reads it.",
 )
+@click.option("--marker", help="Who marks; default: the user's name.")
+@click.option("--data", type=PATH, help="For a table's folder: the dataset folder with captions, ids and thumbs/.")
+@with_default("--split", default="train", help="Which of its splits.")
 @texts
 @image_ids
 @caption_ids
 @click.option("--image-root", type=PATH, help="For a table's folder: the pictures; an image's file is its id.")
+@click.option("--view", type=PATH, help="For a table's folder: a view made by `aoq screen`.")
 @roots
 def browse(
     runs: tuple[str, ...],
     port: int,
     matches: Path,
+    marker: str | None,
+    data: Path | None,
+    split: str,
     texts: Path | None,
     image_ids: str | None,
     caption_ids: str | None,
     image_root: Path | None,
+    view: Path | None,
     **folders: Path,
 ) -> None:
     """Browse tables and evaluations.
 
     Each TABLE is an experiment, with an override after @ if need be, as in "demo@seed=1"; or each is a table's folder,
-    all of the same data, with --texts, ids and --image-root for what its rows are. They are shown in a browser, until
-    Ctrl-C. Search captions, see what an image or a caption is confused with and whose negative it is, compare tables
-    and models, and mark negatives that match after all: `[screen] positives` and `aoq screen --positives` read the file
-    of marks.
+    all of the same rows, with --texts, ids and --image-root, or --data, for what its rows are. They are shown in a
+    browser, until Ctrl-C.
+
+    Start with hubs, the most confused and suspects, search captions, see what an image or a caption is confused with
+    and whose negative it is, compare tables and models, and mark which negatives match after all and which do not:
+    `[screen] positives` and `aoq screen --positives` read the file of matches, `--judgements` that of all marks.
     """
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
-    from aoq.pipeline.browse.folders import open_folders
+    from aoq.pipeline.browse.folder import Given, open_folders
+    from aoq.pipeline.browse.marks import Marks
     from aoq.pipeline.browse.matches import Matches
     from aoq.pipeline.browse.source import open_source
     from aoq.pipeline.cli.ids import read_ids
+    from aoq.pipeline.data.folder import open_split
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")
     if len(tables := [place for named in runs if (place := table_folder(named))]) == len(runs):
+        opened = None if data is None else open_split(data, split)
         images, captions = (None if given is None else read_ids(given) for given in (image_ids, caption_ids))
-        source = open_folders(tables, texts_of(texts, None), images, captions, image_root)
-    elif tables or texts or image_ids or caption_ids or image_root:
+        given = Given(data, opened, texts_of(texts, None) or captions, images, image_root, view)
+        source = open_folders(tables, given)
+    elif tables or data or texts or image_ids or caption_ids or image_root or view:
         raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
     else:
         members = [split_member(named) for named in runs]
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
         source = open_source(list(zip(runs, chains, strict=True)))
-    split = source.train.split if source.train else None
-    marked = Matches(matches, split.image_count, split.caption_count) if split else None
-    server = open_server(source, marked, port)
+    train = source.train.split if source.train else None
+    marks = Marks(Matches(matches, train.image_count, train.caption_count), marker or _user()) if train else None
+    server = open_server(source, marks, port)
     echo(f"http://127.0.0.1:{server.port}/   Ctrl-C ends it")
-    if marked is not None:
-        echo(f"true matches are marked in {marked.path} ({len(marked)} so far)")
+    if marks is not None:
+        echo(
+            f"true matches are marked in {marks.matches.path} ({len(marks.matches)} so far), all marks in {marks.path}"
+        )
     server.serve_forever()
+
+
+def _user() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a user without a name, as containers have
+        return "me"

@@ -67,7 +67,7 @@ class Thumbnails:
                 return self._drawn(image)
             if not path.resolve().is_relative_to(thumbs.resolve()):
                 raise ValueError(LINKED)
-            return _small(path)
+            return small_picture(path)
         except ValueError as error:  # also for an invalid file name
             self._refuse(path, str(error))
         except OSError as error:
@@ -97,7 +97,7 @@ class Thumbnails:
         return Picture("image/svg+xml", drawn.encode())
 
 
-def _small(path: Path) -> Picture:
+def small_picture(path: Path) -> Picture:
     """Decode the picture while no other is decoded, so that many requests take the memory of one.
 
     Raises:

@@ -15,7 +15,7 @@ SETTINGS = {"second_round.loss": "", "model": "", "second_round.epochs": "epochs
 
 
 def labels(named: Mapping[str, Chain]) -> dict[str, str]:
-    """A label a run, by its name: "demo", "demo control", "demo, seed 1".
+    """Label each run, by its name: "demo", "demo control", "demo, seed 1".
 
     Runs of one experiment show the settings in which they differ; a run that would share its label keeps its name.
     """
@@ -33,7 +33,7 @@ def labels(named: Mapping[str, Chain]) -> dict[str, str]:
 
 
 def _settings(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every option by its place; a section with a name is the name, where that differs, before its own options."""
+    """Yield every option by its place; the name of a section comes before its options."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             if "name" in value:
@@ -44,7 +44,7 @@ def _settings(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str
 
 
 def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether runs differ in a setting itself, rather than in the kind of thing that it belongs to."""
+    """Return whether runs differ in a setting of sections that have the same name."""
     parent = key.rpartition(".")[0]
     kinds = {str(one.get(parent)) for one in settings}
     return len(kinds) == 1 and len({str(one.get(key)) for one in settings}) > 1

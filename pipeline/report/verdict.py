@@ -42,7 +42,7 @@ class Verdict:
 
 
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    """One a run that is compared; runs that differ in the seed alone are judged together."""
+    """Judge each compared run; runs that differ in the seed alone are judged together."""
     found, judged = [], set[str]()
     for run in runs:
         if run.gain is None or run.name in judged:
@@ -99,7 +99,7 @@ def _queries(run: Run) -> dict[str, Any]:
 
 
 def said_of(interval: Interval) -> str:
-    """Whether the difference can be told from chance.
+    """Say whether the difference can be told from chance.
 
     >>> said_of((-6.0, 1.3))
     'is not distinguishable from'

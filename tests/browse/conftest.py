@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline.browse.app import create_app, open_server
+from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
@@ -89,6 +90,7 @@ class Browser:
     client: Any
     source: Source
     matches: Matches | None
+    marks: Marks | None
     token: str
 
     def get(self, address, **options):
@@ -111,8 +113,9 @@ def pages_of(tmp_path):
     def make(source, file=tmp_path / "matches.csv"):
         split = source.train.split if source.train else None
         matches = Matches(file, split.image_count, split.caption_count) if split else None
-        app = create_app(source, matches, 8765)
-        return Browser(app.test_client(), source, matches, app.jinja_env.globals["token"])
+        marks = Marks(matches, "ann") if split else None
+        app = create_app(source, marks, 8765)
+        return Browser(app.test_client(), source, matches, marks, app.jinja_env.globals["token"])
 
     return make
 
@@ -126,7 +129,8 @@ def browse(pages_of, source):
 def served(source, tmp_path):
     """The address of a real server."""
     split = source.train.split
-    server = open_server(source, Matches(tmp_path / "matches.csv", split.image_count, split.caption_count), 0)
+    matches = Matches(tmp_path / "matches.csv", split.image_count, split.caption_count)
+    server = open_server(source, Marks(matches, "ann"), 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"

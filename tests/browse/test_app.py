@@ -16,7 +16,8 @@ def test_every_answer_forbids_what_pages_do_not_need(browse, source):
         with browse.get(address) as answer:
             headers = answer.headers
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
-        assert "script" not in headers["Content-Security-Policy"]
+        assert "; script-src 'self'; " in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Referrer-Policy"] == "same-origin"
         assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
@@ -50,7 +51,7 @@ def test_both_own_names_are_served(browse):
         ({"image": "70"}, 404, "images 0 to 69"),
         ({"caption": "x"}, 404, "captions 0 to 349"),
         ({"caption": ""}, 404, "captions 0 to 349"),
-        ({"match": "perhaps"}, 400, "choose one of yes, no"),
+        ({"match": "perhaps"}, 400, "choose one of yes, no, none"),
         ({"image": "1", "caption": "5"}, 400, "own"),
         ({"back": "https://evil.example/"}, 400, "of this server only"),
         ({"back": "//evil.example/"}, 400, "of this server only"),
@@ -84,8 +85,34 @@ def test_a_mark_shows_wherever_the_pair_does(browse, source):
         assert browse.text(address).count("✓ true match") == 1
     assert "1 pair is marked" in browse.text("/")
     assert re.search(r'aria-pressed="true"', browse.text("/image/7"))
-    browse.mark(7, caption, match="no")
+    browse.mark(7, caption, match="none")
     assert "✓ true match" not in browse.text("/image/7")
+
+
+def test_no_page_has_a_script_or_style_of_its_own(browse):
+    """Which the policy would refuse."""
+    for address in ("/", "/suspects", "/agreement", "/image/7", "/caption/7/listed", "/search?q=on", "/query/image/1"):
+        page = browse.text(address)
+        assert re.findall(r"<script[^>]*>(.*?)</script>", page, re.S) == [""]
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=", re.sub(r"<(p|a|bdi|span)\b.*?</\1>", "", page, flags=re.S))
+
+
+def test_marks_are_taken_back_one_by_one(browse):
+    refused = browse.client.post("/undo", data={"token": browse.token}, base_url="http://127.0.0.1:8765")
+    assert refused.status_code == 400
+    said = [(7, 30, "yes"), (7, 30, "no"), (3, 40, "no"), (7, 30, "none")]
+    states = [(None, None)]
+    for image, caption, match in said:
+        browse.mark(image, caption, match=match, back=f"/image/{image}")
+        states.append((browse.marks.of(7, 30), browse.marks.of(3, 40)))
+    assert states[1:] == [(True, None), (False, None), (False, False), (None, False)]
+    for (image, _, _), state in zip(said[::-1], states[-2::-1], strict=True):
+        assert "Undo" in browse.text("/")
+        answer = browse.client.post("/undo", data={"token": browse.token}, base_url="http://127.0.0.1:8765")
+        assert answer.headers["Location"] == f"/image/{image}"
+        assert (browse.marks.of(7, 30), browse.marks.of(3, 40)) == state
+    assert "Undo" not in browse.text("/")
+    assert browse.client.post("/undo", data={"token": "x"}, base_url="http://127.0.0.1:8765").status_code == 403
 
 
 @pytest.fixture

@@ -7,10 +7,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from aoq.pipeline.tables.screens.judgements import read_judgements
 from aoq.pipeline.tables.screens.matches import read_matches
 
 ADDRESSES = ["/", "/search?q=dogs", "/image/0", "/image/0?table=0&beside=1", "/caption/0", "/image/0/listed"]
 ADDRESSES += ["/caption/0/listed", "/queries", "/queries?q=dogs", "/query/image/0", "/query/caption/0"]
+ADDRESSES += ["/suspects", "/suspects?show=all&table=1", "/agreement"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -62,15 +64,66 @@ def test_a_filter_and_a_second_table_are_chosen(served, open_page):
 
 def test_a_pair_is_marked_and_taken_back(served, open_page, tmp_path):
     page = open_page(f"{served}/image/7")
-    page.locator(".entries li").nth(4).get_by_role("button").click()
-    marked = page.locator(".entries li").nth(4).get_by_role("button", pressed=True)
+    entry = page.locator(".entries li").nth(4)
+    entry.get_by_role("button", name="true match").click()
+    marked = entry.get_by_role("button", pressed=True)
     expect(marked).to_have_text("✓ true match")
     expect(marked).to_be_in_viewport()
-    row = int(page.locator(".entries li").nth(4).get_attribute("id").split("-")[1])
+    row = int(entry.get_attribute("id").split("-")[1])
     assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == [[7, row]]
+    entry.get_by_role("button", name="not a match").click()
+    expect(marked).to_have_text("✗ not a match")
+    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == []
     marked.click()
     expect(page.get_by_role("button", pressed=True)).to_have_count(0)
-    assert read_matches(tmp_path / "matches.csv", 70, 350).tolist() == []
+
+
+def test_pairs_are_marked_by_keys(served, open_page, tmp_path):
+    page = open_page(f"{served}/image/7")
+    ids = [entry.get_attribute("id") for entry in page.locator(".entries li").all()[:3]]
+    rows = [int(name.split("-")[1]) for name in ids]
+
+    def focused():
+        return page.evaluate("document.activeElement.id")
+
+    for key, place in (("j", 0), ("j", 1), ("k", 0), ("j", 1)):
+        page.keyboard.press(key)
+        assert focused() == ids[place]
+    page.keyboard.press("m")
+    expect(page.locator(f"#{ids[1]}").get_by_role("button", pressed=True)).to_have_text("✓ true match")
+    page.wait_for_function("id => document.activeElement.id === id", arg=ids[1])  # it goes on where it was
+    page.keyboard.press("j")
+    page.keyboard.press("n")
+    expect(page.locator(f"#{ids[2]}").get_by_role("button", pressed=True)).to_have_text("✗ not a match")
+    judged = read_judgements(tmp_path / "matches.marks.csv", 70, 350)
+    assert dict(zip(map(tuple, judged.pairs.tolist()), judged.probabilities.tolist(), strict=True)) == {
+        (7, rows[1]): 1.0,
+        (7, rows[2]): 0.0,
+    }
+    page.keyboard.press("u")
+    expect(page.get_by_role("button", pressed=True)).to_have_count(1)
+    page.keyboard.press("u")
+    expect(page.get_by_role("button", pressed=True)).to_have_count(0)
+    page.get_by_role("searchbox").focus()
+    page.keyboard.type("jump")
+    assert page.get_by_role("searchbox").input_value() == "jump"
+
+
+def test_suspects_are_gone_through_by_keys(served, open_page, source):
+    page = open_page(f"{served}/suspects")
+    total = len(source.tables[0].suspects)
+    order = [f"p{image}-{caption}" for _, image, caption, _ in source.tables[0].suspects[:4].tolist()]
+    for done, key in enumerate("mnm"):
+        entry = page.locator(".entries li").first
+        expect(entry).to_have_attribute("id", order[done])
+        page.keyboard.press(key)
+        expect(page.locator("main")).to_contain_text(f"{done + 1} of them marked")
+        page.wait_for_function("id => document.activeElement.id === id", arg=order[done + 1])
+    expect(page.locator("header")).to_contain_text("2 matches, 1 not")
+    page.keyboard.press("u")
+    expect(page.locator("main")).to_contain_text("2 of them marked")
+    page.wait_for_function("id => document.activeElement.id === id", arg=order[2])
+    assert total > 4
 
 
 def test_captions_are_text(served, open_page, source):
@@ -78,7 +131,7 @@ def test_captions_are_text(served, open_page, source):
     own = page.locator(".anchor .own")
     assert own.all_inner_texts()[:3] == source.train.split.captions[:3]
     assert [own.nth(n).evaluate("element => getComputedStyle(element).direction") for n in (1, 2)] == ["ltr", "rtl"]
-    assert page.locator("script").count() == 0
+    assert page.locator("script").count() == 1  # the server's own
     page.goto(f"{served}/search?q=%3Cscript%3E")
     expect(page.locator("h1")).to_contain_text("<script>")
 

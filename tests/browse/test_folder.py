@@ -1,0 +1,117 @@
+"""A table's folder, with what is given for its rows, or nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from aoq.pipeline.browse.folder import Given, open_folders
+from aoq.pipeline.cli import main
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
+
+TEXTS = ["a dog", "two cats", "", "a <b>boat</b>", "a dog"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Three images, five captions: one of two images, one of none, and an image without captions."""
+    i2t = NegativeLists(
+        np.array([[4, 3], [4, 0], [0, 1]], np.int32),
+        np.array([[0.9, 0.2], [0.4, 0.3], [0.5, 0.4]], np.float32),
+        np.array([0.5, 0.6, np.nan], np.float32),
+    )
+    t2i = NegativeLists(
+        np.array([[1], [2], [2], [0], [0]], np.int32),
+        np.array([[0.3], [0.4], [0.1], [0.2], [0.9]], np.float32),
+        np.array([0.7, 0.6, 0.5, np.nan, np.nan], np.float32),
+    )
+    pairs = np.array([[0, 0], [0, 1], [1, 1], [0, 2]], np.int32)
+    ids = {"images": ["a", "b", "c"]}
+    NegativeTable(i2t, t2i, {}, pairs, ids).save(tmp_path / "mined")
+    return tmp_path / "mined"
+
+
+def test_a_bare_table_has_its_ids_and_row_numbers(table, pages_of):
+    browse = pages_of(open_folders([table], Given()))
+    page = browse.text("/image/0")
+    assert "caption 4" in page
+    assert ">caption 0</a>" in page  # its own
+    assert "▲" in page
+    for address in ("/", "/image/2", "/caption/0", "/caption/1", "/caption/3", "/caption/4/listed", "/suspects"):
+        page = browse.text(address)
+        assert 'href="/image/-1' not in page
+        assert "image -1" not in page
+    assert "of no image" in browse.text("/caption/3")
+    for image in ("a", "b"):
+        assert f"image <bdi>{image}</bdi>" in browse.text("/caption/1")  # of two images
+    assert browse.mark(0, 1).status_code == 400  # its own
+    assert browse.mark(1, 1).status_code == 400
+    assert browse.mark(2, 1).status_code == 303
+
+
+def test_texts_ids_and_pictures_are_given(table, pages_of, tmp_path):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "photos" / "x.png")
+    (tmp_path / "photos" / "y").write_bytes(b"no picture")
+    ids = ["x", "y", "../z"]
+    source = open_folders([table], Given(texts=TEXTS, image_ids=ids, image_root=tmp_path / "photos"))
+    browse = pages_of(source)
+    assert "a dog" in browse.text("/image/0")
+    assert "2 captions have" in browse.text("/search?q=dog")
+    key = source.train.key
+    assert [browse.get(f"/picture/{key}/{row}").mimetype for row in range(3)] == ["image/jpeg", *["image/svg+xml"] * 2]
+
+
+def test_a_dataset_folder_says_all(world, folders, source, pages_of):
+    opened = open_folders(folders, Given(data=world / "one", split=open_split(world / "one", "train")))
+    browse, expected = pages_of(opened), source.train.split
+    assert len(opened.tables) == 2
+    assert opened.train.split.captions == expected.captions
+    assert opened.train.split.image_of.tolist() == expected.image_of.tolist()
+    for row in (0, 7, 69):
+        assert opened.train.split.captions_of[row].tolist() == expected.captions_of[row].tolist()
+        assert opened.train.split.answers_of("i2t", row).tolist() == expected.answers_of("i2t", row).tolist()
+    assert len(browse.text("/image/7?table=0&beside=1")) > 1000
+    assert browse.get(f"/picture/{opened.train.key}/0").mimetype == "image/jpeg"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--texts", "TEXTS"], "2 texts are given, and"),
+        (["--image-ids", "TEXTS"], "2 ids are given, and"),
+        (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
+        (["--view", "nowhere"], "nowhere holds no manifest.json, so it is no view"),
+    ],
+)
+def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    given = [str(tmp_path / "texts.txt") if option == "TEXTS" else option for option in options]
+    shown = CliRunner().invoke(main, ["browse", str(table), *given, "--matches", str(tmp_path / "m.csv")])
+    assert shown.exit_code == 1
+    assert message in shown.stderr
+
+
+def test_tables_of_other_rows_are_refused(table, folders):
+    with pytest.raises(ValueError, match="are tables of different rows or pairs"):
+        open_folders([table, folders[0]], Given())
+
+
+def test_options_of_a_table_are_refused_of_an_experiment(tmp_path):
+    shown = CliRunner().invoke(main, ["browse", "demo", "--texts", str(tmp_path / "t.txt")])
+    assert shown.exit_code == 2
+    assert "or experiments alone" in shown.stderr
+
+
+def test_one_set_is_refused(tmp_path):
+    lists = NegativeLists(
+        np.array([[2], [2], [0]], np.int32), np.full((3, 1), 0.5, np.float32), np.full(3, np.nan, np.float32)
+    )
+    pairs = np.array([[0, 1], [1, 0]], np.int32)
+    NegativeTable(lists, lists, {"sides": ["items"]}, pairs).save(tmp_path / "set")
+    with pytest.raises(ValueError, match="of one set has no two sides to browse"):
+        open_folders([tmp_path / "set"], Given())
