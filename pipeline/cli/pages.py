@@ -27,8 +27,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     """Write one HTML page about runs.
 
-    Each is an experiment, with an override after @ if need be, as in demo@seed=1; its control is taken along. Nothing is
-    trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
+    Each is an experiment, with an override after @ if need be, as in demo@seed=1; its control is taken along. Nothing
+    is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
     """
     from aoq.pipeline.produce.comparisons import render_report
 
