@@ -6,8 +6,9 @@
 
 The rivals (`similarity_rivals.py`) form every attended vector. First, values and gradients of all are compared on a
 small world. A measurement starts from codes (unit vectors) and ends with the gradients of both codes and of the
-model's parameters, for a fixed random weighting of the matrix. Captions have 6 to 30 tokens, 14 on average, as
-Flickr30K's have with <start> and <end>: a log-normal, rounded and clipped.
+model's parameters, for a fixed random weighting of the matrix; or (`--loss online`) for the online triplet loss, where
+ours keeps no graph and scores again the pairs that have a gradient, as a training does on a CPU. Captions have 6 to 30
+tokens, 14 on average, as Flickr30K's have with <start> and <end>: a log-normal, rounded and clipped.
 
 Ours and its rivals have a process each and take turns, so that a machine that slows down slows all. Seconds are
 medians, ratios are medians of the ratios of each turn. Memory is the peak of the first turn beyond what was resident
@@ -40,6 +41,10 @@ from aoq.models import build_model
 from aoq.models.base import Code, MatchingModel
 from aoq.models.naaf import NAAF
 from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses.similarities import Similarities
+from aoq.pipeline.losses.triplet import online_triplet
+from aoq.pipeline.training.rescored import AsBefore, pays, rescored
 from benchmarks.similarity_rivals import RIVALS, agreement, caption_lengths, gradients, make_codes, similarity
 
 console = Console()
@@ -85,6 +90,7 @@ class Work:
     threads: int
     clock: str
     compile: bool
+    loss: str
     training: bool = True
     """False: as in evaluation, in tiles and without gradients."""
 
@@ -109,6 +115,7 @@ class Turn:
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "tf32", "bfloat16"]))
 @click.option("--compile", is_flag=True, help="torch.compile what ours does with a block.")
 @click.option("--clock", default="wall", show_default=True, type=click.Choice(["wall", "processor"]))
+@click.option("--loss", default="random", show_default=True, type=click.Choice(["random", "online"]))
 @click.option("--evaluation", is_flag=True, help=f"1,000 images x 5,000 captions, of {' and '.join(EVALUATED)}.")
 def main(names: str, batch: int, repeat: int, evaluation: bool, **how: Any) -> None:
     """Print a table: seconds forward (fwd) and forward + backward (f+b), peak MB; for rivals, ratios to ours."""
@@ -218,16 +225,28 @@ def serve(connection: Connection, work: Work) -> None:
 def take_turn(work: Work, model: MatchingModel, images: Code, captions: Code, weights: Tensor) -> Turn:
     before, times = start_memory(work.device), [now(work)]
     with torch.autocast(work.device, torch.bfloat16, enabled=work.dtype == "bfloat16"):
-        result = (similarity if work.training else evaluate)(work.side, model, images, captions)
+        result = (scored if work.training else evaluate)(work, model, images, captions)
     times.append(now(work))
     if work.training:
-        gradients(model, images, captions, (result * weights).sum(), allow_unused=True)
+        total = (result * weights).sum()
+        if work.loss == "online":
+            own = torch.eye(len(result), dtype=torch.bool, device=result.device)
+            total = online_triplet(Similarities(result, own), margin=0.2).total
+        gradients(model, images, captions, total, allow_unused=True)
     times.append(now(work))
     return Turn(times[1] - times[0], times[2] - times[0], most_memory(work.device) - before)
 
 
+def scored(work: Work, model: MatchingModel, images: Code, captions: Code) -> Tensor:
+    """The matrix; ours as a training has it."""
+    entries = LOSSES["online"].entries if work.loss == "online" else None
+    if work.side == "ours" and pays(model, images, len(images), lambda: entries):
+        return rescored(model, images, captions, AsBefore(model))
+    return similarity(work.side, model, images, captions)
+
+
 @torch.inference_mode()
-def evaluate(side: str, model: MatchingModel, images: Code, captions: Code) -> None:
+def evaluate(work: Work, model: MatchingModel, images: Code, captions: Code) -> None:
     """Evaluate in tiles, of captions of similar lengths, as `aoq.pipeline.embedding` does."""
     assert captions.mask is not None
     lengths = captions.mask.sum(1)
@@ -235,7 +254,7 @@ def evaluate(side: str, model: MatchingModel, images: Code, captions: Code) -> N
         longest = int(lengths[columns].max())
         tile = Code(captions.vectors[columns, :longest], captions.mask[columns, :longest])
         for start in range(0, len(images), TILE_IMAGES):
-            similarity(side, model, images[start : start + TILE_IMAGES], tile).cpu()
+            similarity(work.side, model, images[start : start + TILE_IMAGES], tile).cpu()
 
 
 def make_model(case: Case, regions: int, size: int) -> MatchingModel:

@@ -37,6 +37,7 @@ from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.optimizer import make_optimizer
 from aoq.pipeline.training.sampler import Draw, Group, Sampler
 from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
 
@@ -109,7 +110,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
     """Time each approach: the median step in milliseconds, the median ratio to the online one and its quartiles."""
     pairs, training = open_pairs(chain, "train"), chain.experiment.student
     sampler = random_sampler(pairs)
-    trained = {name: start(chain, loss, training.learning_rate, device) for name, loss in APPROACHES.items()}
+    trained = {name: start(chain, loss, device) for name, loss in APPROACHES.items()}
     orders = partial(epoch_order, pairs.split.caption_count, seed=0)
     needed = (steps + WARM_UP) * batch_size
     order = np.concatenate([orders(epoch=epoch) for epoch in range(1 + needed // pairs.split.caption_count)])
@@ -146,10 +147,10 @@ def describe(seconds: np.ndarray, ratios: np.ndarray) -> list[str]:
     return [f"{1000 * np.median(seconds):.0f}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
 
 
-def start(chain: Chain, loss: Loss, learning_rate: float, device: torch.device) -> Trained:
+def start(chain: Chain, loss: Loss, device: torch.device) -> Trained:
     torch.manual_seed(0)
     model = build_model(chain.experiment.model.name, **model_options(chain)).to(device).train()
-    return Trained(make_objective(loss), model, torch.optim.Adam(model.parameters(), lr=learning_rate), [])
+    return Trained(make_objective(loss), model, make_optimizer(model, chain.experiment.student), [])
 
 
 def random_sampler(pairs: PairData, h: int = 20) -> Sampler:

@@ -146,6 +146,8 @@ class MatchingModel(nn.Module, ABC):
     """True if `Images.boxes` must be there."""
     takes_masks: bool = True
     """False if every image must have all its regions."""
+    scores_alone: bool = True
+    """False if, while it is trained, what the matrix says of a pair depends on other pairs, too."""
     attends: bool = False
     """True if fragments attend to fragments, as `fragment_attention` returns."""
 

@@ -13,6 +13,7 @@ from jaxtyping import Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.models.base import Code, MatchingModel, concatenate
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 
 BATCH = 256
@@ -39,6 +40,7 @@ def encode_captions(
 
 
 @torch.inference_mode()
+@products_in("float32")
 def similarity_matrix(
     model: MatchingModel,
     pairs: PairData,

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Float32, Integer
 
 from aoq.models.base import EmbeddingModel
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import BATCH, parts_of, reserved_file
 from aoq.pipeline.reading import open_array, read_json
@@ -94,6 +95,7 @@ def write_embeddings(
 
 
 @torch.inference_mode()
+@products_in("float32")
 def encode_block(name: str, start: int, stop: int, sides: Mapping[str, Side], store: Store) -> list[pa.Table]:
     """Encode a side's rows from `start` to before `stop`, one list per row."""
     parts = [sides[name].vectors(rows) for rows in parts_of(np.arange(start, stop), BATCH)]

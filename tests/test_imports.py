@@ -37,7 +37,7 @@ ROWS = [
     ["aoq.pipeline.config"],
     ["aoq.pipeline.data", "aoq.pipeline.official"],
     ["aoq.pipeline.prepare"],
-    ["aoq.pipeline.embedding", "aoq.pipeline.embedding_blocks"],
+    ["aoq.pipeline.arithmetic", "aoq.pipeline.embedding", "aoq.pipeline.embedding_blocks"],
     ["aoq.pipeline.tables"],
     ["aoq.pipeline.batches"],
     ["aoq.pipeline.mining"],

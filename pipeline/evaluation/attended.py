@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 
 from aoq.models.base import MatchingModel
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.phrases import Phrase
 from aoq.pipeline.embedding import encode_captions
@@ -17,6 +18,7 @@ from aoq.pipeline.evaluation.attention import OVERLAP, attention_curve, box_over
 
 
 @torch.inference_mode()
+@products_in("float32")
 def measure_attention(
     model: MatchingModel, pairs: PairData, phrases: Sequence[Sequence[Phrase]], device: torch.device
 ) -> dict[str, Any] | None:

@@ -67,6 +67,11 @@ class Pace:
         """State to resume from, as numbers."""
         return {"margin": self.margin, "level": float(self.level)}
 
+    @property
+    def is_at_hardest(self) -> bool:
+        """Whether the last step's online negatives were the hardest alone; a GPU is waited for."""
+        return float(self.level) >= TOP - 0.5
+
     def follow(self, pairs: Similarities, loss: Loss | None = None) -> Similarities:
         """Give the pairs the hardness of this step.
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 
 from aoq.models.base import MatchingModel
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
@@ -67,6 +68,7 @@ def measure_drift(
 
 
 @torch.inference_mode()
+@products_in("float32")
 def _search(
     model: MatchingModel,
     pairs: PairData,

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Int64
 
 from aoq.models.base import Code, MatchingModel
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import encode_captions, encode_images
@@ -142,6 +143,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 
 
 @torch.inference_mode()
+@products_in("float32")
 def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Score the pairs of two blocks: the pairs, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
@@ -166,6 +168,7 @@ def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list
 
 
 @torch.inference_mode()
+@products_in("float32")
 def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Find the h best negatives' scores of each checked anchor among a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)

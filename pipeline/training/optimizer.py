@@ -42,8 +42,8 @@ def make_optimizer(
     if others := [*besides]:
         groups.append({"params": others, "weight_decay": 0.0})
     if schedule.weight_decay is None:
-        return torch.optim.Adam(groups, lr=schedule.learning_rate)
-    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+        return torch.optim.Adam(groups, lr=schedule.learning_rate, fused=True)
+    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
 
 
 def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:

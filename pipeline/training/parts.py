@@ -8,7 +8,7 @@ pair has the negatives of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.rescored import rescored
+from aoq.pipeline.training.rescored import AsBefore, Entries, any_number, pays, rescored
 from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
 
 
@@ -61,8 +61,7 @@ class InParts(Scores):
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.processes
-        self._replays, self._observes = cut.chunk is not None, model.observes
-        self._before = {name: buffer.clone() for name, buffer in model.named_buffers() if self._observes}
+        self._replays, self._as_before = cut.chunk is not None, AsBefore(model)
         own, groups = len(images) // images.groups, images.groups
         step = cut.chunk or own
         self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
@@ -74,8 +73,9 @@ class InParts(Scores):
         )
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
-    def matrix(self) -> Float[Tensor, "batch batch"]:
-        rows = [self._scored(images) for images in self._images[0]]
+    def matrix(self, entries: Entries = any_number) -> Float[Tensor, "batch batch"]:
+        again = self._replays or pays(self._model, self._images[0][0], self._size, entries)
+        rows = [self._scored(images, again and torch.is_grad_enabled()) for images in self._images[0]]
         return self._processes.gather_alike(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
@@ -107,7 +107,7 @@ class InParts(Scores):
         return LossValue(self._processes.total(torch.stack([value.total for value in values]).sum()), figures)
 
     def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
-        if self._observes:
+        if self._model.observes:
             with torch.no_grad():
                 images = self._processes.gather_code(_joined(self._images[0]), self._size)
             self._model.observe(images, self._all_captions, matrix)
@@ -119,8 +119,8 @@ class InParts(Scores):
         code = encode(items)
         return [[code[one] for one in group] for group in rows]
 
-    def _scored(self, images: Code) -> Float[Tensor, "images batch"]:
-        if self._replays and torch.is_grad_enabled():
+    def _scored(self, images: Code, again: bool) -> Float[Tensor, "images batch"]:
+        if again:
             return rescored(self._model, images, self._all_captions, self._as_before)
         return self._model.similarity(_bare(images), self._all_captions)
 
@@ -131,20 +131,6 @@ class InParts(Scores):
         tensor = next(part for one in given for part in vars(one).values() if isinstance(part, Tensor))
         # By the tensor it knows the device, whose random state it keeps.
         return checkpoint(lambda _, *rest: self._as_before(function, *rest), tensor, *given, use_reentrant=False)
-
-    def _as_before(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Compute with the first pass's buffers: a model that observes the batch changes them before the backward."""
-        moved = {name: self._model.get_buffer(name) for name in self._before}
-        self._set_buffers(self._before)
-        try:
-            return function(*given)
-        finally:
-            self._set_buffers(moved)
-
-    def _set_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        for name, buffer in buffers.items():
-            place, _, own = name.rpartition(".")
-            setattr(self._model.get_submodule(place), own, buffer)
 
 
 def _bare(code: Code) -> Code:

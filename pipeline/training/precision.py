@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -31,19 +29,6 @@ def in_precision(model: MatchingModel, precision: Precision, device: torch.devic
             "another [engine] device."
         )
     return InBfloat16(model, device.type) if precision == "bfloat16" else model
-
-
-@contextmanager
-def products_in(precision: Precision) -> Iterator[None]:
-    """Use TF32 for products and in cuDNN if that is the precision; otherwise keep cuDNN from it."""
-    before, by_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = by_cudnn
 
 
 class InBfloat16(MatchingModel):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from aoq.models.base import MatchingModel
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
@@ -29,7 +30,7 @@ from aoq.pipeline.training.checkpoint import pack, save_model, unpack
 from aoq.pipeline.training.kept_files import BestEpochs, Checkpoints
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
-from aoq.pipeline.training.precision import in_precision, products_in
+from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.window import Figure, Window
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.training.rescored import AsBefore, Entries, any_number, pays, rescored
 
 Aligned = Callable[[MatchingModel, Code, Code, slice], LossValue]
 """A loss on the codes of aligned pairs, given their rows among the batch's anchors; summed over the pairs."""
@@ -21,8 +22,11 @@ class Scores(ABC):
     """Scores of one batch, whose images and captions are groups of equal size, the anchors first."""
 
     @abstractmethod
-    def matrix(self) -> Float[Tensor, "batch batch"]:
-        """Score the image of every anchor against the caption of every anchor."""
+    def matrix(self, entries: Entries = any_number) -> Float[Tensor, "batch batch"]:
+        """Score the image of every anchor against the caption of every anchor.
+
+        If the loss gives few `entries` per anchor a gradient, it may score these again in place of keeping a graph.
+        """
 
     @abstractmethod
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
@@ -46,10 +50,14 @@ class AtOnce(Scores):
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions) -> None:
         self._model, self._words, self._size = model, captions, len(images) // images.groups
+        self._as_before = AsBefore(model)
         self._images, self._captions = model.encode_images(images), model.encode_captions(captions)
 
-    def matrix(self) -> Float[Tensor, "batch batch"]:
-        return self._model.similarity(self._images[: self._size], self._captions[: self._size])
+    def matrix(self, entries: Entries = any_number) -> Float[Tensor, "batch batch"]:
+        images, captions = self._images[: self._size], self._captions[: self._size]
+        if pays(self._model, images, self._size, entries):
+            return rescored(self._model, images, captions, self._as_before)
+        return self._model.similarity(images, captions)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
         images = replace(self._images, context=None, context_mask=None)  # the auxiliary loss's, too large to gather

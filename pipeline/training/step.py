@@ -43,6 +43,9 @@ class Objective:
     """Adapts the hardness of online negatives to the model."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs of this batch that a guide does not accept as negatives."""
+    entries: Callable[[], int | None] = lambda: None
+    """The most entries of the matrix per anchor that have a gradient, if known beforehand; None: any number. Asked on
+    CPUs only, since a GPU might have to be waited for."""
     observes: bool = True
     """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
@@ -86,7 +89,10 @@ def make_objective(
     def with_numbers(pairs: Similarities) -> LossValue:
         return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
 
-    objective = Objective(with_numbers, loss.mask_positives, kind.offline)
+    def entries() -> int | None:
+        return kind.entries if pace is None or pace.is_at_hardest else None
+
+    objective = Objective(with_numbers, loss.mask_positives, kind.offline, entries=entries)
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
@@ -134,7 +140,7 @@ def forward(
     collapsed model.
     """
     scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
-    matrix = scores.matrix()
+    matrix = scores.matrix(objective.entries)
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
         is_positive = is_positive | objective.guided.to(is_positive.device)

@@ -45,7 +45,9 @@ class Described(MODELS["vsepp"]):
 
 def fresh(name):
     torch.manual_seed(0)
-    return (Described() if name == "described" else build_model(name, **SMALL)).double().train()
+    if name == "described":
+        return Described().double().train()
+    return build_model(name, **SMALL, **({"regions": 4} if name in ("sgr", "saf") else {})).double().train()
 
 
 def has_batch_norm(name):

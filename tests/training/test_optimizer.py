@@ -19,6 +19,49 @@ from tests.training.test_loop import OPTIONS, TRAINING, KilledError, run_trainin
 COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
 
 
+@pytest.mark.parametrize("decay", [None, 0.1])
+def test_steps_are_adams(decay):
+    """m = 0.9 m + 0.1 g, v = 0.999 v + 0.001 g^2, each divided by what it lacks, and decay apart (AdamW)."""
+    schedule, rate, rng = (
+        TRAINING.model_copy(update={"weight_decay": decay}),
+        TRAINING.learning_rate,
+        torch.manual_seed(0),
+    )
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"]).double()
+    optimizer, parameters = make_optimizer(model, schedule), list(model.parameters())
+    wanted = [one.detach().clone() for one in parameters]
+    first, second = ([torch.zeros_like(one) for one in wanted] for _ in range(2))
+    for step in range(1, 4):
+        for one in parameters:
+            one.grad = torch.randn(one.shape, dtype=torch.float64, generator=rng)
+        optimizer.step()
+        for one, value, m, v in zip(parameters, wanted, first, second, strict=True):
+            m += 0.1 * (one.grad - m)
+            v += 0.001 * (one.grad.square() - v)
+            value *= 1 - rate * (decay or 0.0)
+            value -= rate * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+    assert_close([one.detach() for one in parameters], wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_goes_on_from_the_state_of_one_that_is_not_fused():
+    states = []
+    for fused in (False, True):
+        model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"]).double()
+        with torch.no_grad():
+            for one in model.parameters():
+                one.fill_(0.5)
+        optimizer = make_optimizer(model, TRAINING)
+        before = torch.optim.Adam(model.parameters(), lr=TRAINING.learning_rate, fused=fused)
+        for taken in (before, optimizer):
+            for one in model.parameters():
+                one.grad = torch.ones_like(one)
+            taken.step()
+            if taken is before:
+                optimizer.load_state_dict(before.state_dict())
+        states.append(model.state_dict())
+    assert_close(*states, rtol=1e-10, atol=1e-12)
+
+
 class Words(Tower):
     """The GRU of a VSE++ as a tower of one layer above its embeddings."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 import torch
 
 from aoq.models import MODELS, naaf
-from aoq.models.base import EmbeddingModel
+from aoq.models.base import Code, EmbeddingModel
 from aoq.pipeline.config.losses import OnlineLoss
-from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.losses import LOSSES as LOSS_KINDS
+from aoq.pipeline.losses import loss_kind
+from aoq.pipeline.losses.pace import TOP, Pace
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
 from aoq.pipeline.training import rescored
 from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.precision import in_precision
@@ -39,6 +43,65 @@ def test_chunks_are_the_whole(pairs, sampler, name, loss, by_pair, monkeypatch):
     whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
     assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
     same(whole, chunked)
+
+
+@pytest.mark.parametrize("cut", [WHOLE, Cut(chunk=4)])
+@pytest.mark.parametrize("loss", ["online", "table", "companions"])
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].attends])
+def test_few_entries_scored_again_are_the_whole(pairs, sampler, name, loss, cut, monkeypatch):
+    """A matrix without a graph and a list of its few entries, against all of it with its gradients."""
+    if cut.chunk is not None and name not in NAMES:
+        pytest.skip("has BatchNorm")
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    draw, scored = drawn(pairs, sampler, loss), []
+    monkeypatch.setattr(rescored, "FEW", -1.0)
+    whole = step(pairs, draw, name, loss)
+    monkeypatch.setattr(rescored, "FEW", 1.0)
+    score = MODELS[name].similarity
+
+    def similarity(self, *codes):
+        scored.append(torch.is_grad_enabled())
+        return score(self, *codes)
+
+    monkeypatch.setattr(MODELS[name], "similarity", similarity)
+    same(whole, step(pairs, draw, name, loss, cut))
+    assert scored
+    assert any(scored) == (name == "saf")
+
+
+@pytest.mark.parametrize(
+    ("loss", "batch", "pays"), [("online", 48, True), ("online", 47, False), ("learnt", 512, False)]
+)
+def test_all_is_kept_where_many_entries_have_a_gradient(loss, batch, pays):
+    model, code = fresh("scan"), Code(torch.ones(1, 1, 8))
+    entries = make_objective(LOSSES[loss]).entries
+    assert rescored.pays(model, code, batch, entries) == pays
+    assert not rescored.pays(fresh("vsepp"), code, batch, entries)
+    with torch.no_grad():
+        assert not rescored.pays(model, code, batch, entries)
+
+
+def test_online_negatives_that_are_means_have_gradients_everywhere():
+    pace = Pace(0.2, level=float(TOP))
+    objective = make_objective(LOSSES["online"], pace)
+    assert objective.entries() == 3
+    pace.level = TOP - 1.0
+    assert objective.entries() is None
+
+
+@pytest.mark.parametrize("name", [name for name, kind in LOSS_KINDS.items() if kind.entries is not None])
+@pytest.mark.parametrize("companions", [None, "anchors"])
+def test_no_loss_gives_more_entries_a_gradient_than_it_says(name, companions):
+    if companions is not None and LOSS_KINDS[name].offline != "quintuplet":
+        pytest.skip("draws no companions")
+    torch.manual_seed(0)
+    size, kind = 24, loss_kind(name, companions)
+    matrix = torch.rand(size, size, requires_grad=True)
+    offline = OfflineSimilarities(*torch.rand(4, size))
+    numbers = dict.fromkeys(inspect.signature(LOSS_KINDS[name].function).parameters, 0.5)
+    numbers.pop("pairs")
+    kind.function(Similarities(matrix, torch.eye(size).bool(), offline), **numbers).total.backward()
+    assert 0 < matrix.grad.count_nonzero() <= kind.entries * size
 
 
 def test_there_are_all_kinds():

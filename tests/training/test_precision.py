@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model, naaf
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import LossSection
-from aoq.pipeline.training.precision import in_precision, products_in
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.embedding_blocks import encode_block, sides_of
+from aoq.pipeline.search.store import Memory
+from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
 
 CPU = torch.device("cpu")
@@ -70,6 +74,23 @@ def test_a_device_that_lacks_it_is_named(monkeypatch):
     assert in_precision(model, "float32", cuda) is model
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert in_precision(model, "tf32", cuda) is model
+
+
+def test_evaluation_and_embedding_leave_tf32_out(pairs, monkeypatch):
+    """cuDNN's default is TF32."""
+    seen = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+    class Watched(MODELS["vsepp"]):
+        def encode_images(self, images):
+            seen.append(torch.backends.cudnn.allow_tf32)
+            return super().encode_images(images)
+
+    model = Watched(feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
+    similarity_matrix(model, pairs, CPU)
+    encode_block("images", 0, 2, sides_of(model, pairs, CPU), Memory())
+    assert seen == [False, False]
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_tf32_is_left_again():
