@@ -58,9 +58,9 @@ class Rotation(Dataset[dict[str, Any]]):
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
         bare = table.table if isinstance(table, ScreenedTable) else table
-        self._lists = _drawable(table, way, h)
         self.pairs = _anchors_first(bare, way)
-        self.k, self._seed, self._noun = k, seed, SIDES[way][0]
+        self._lists = _drawable(table, way, h, self.pairs[:, 0])
+        self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
         for side, values in zip(SIDES[way], (anchors, candidates), strict=True):
             count = counts[side]
@@ -78,7 +78,7 @@ class Rotation(Dataset[dict[str, Any]]):
         rows = np.asarray(anchors)
         if len(outside := np.flatnonzero((rows < 0) | (rows >= len(self._lists.ids)))):
             raise ValueError(
-                f"{ANCHOR} {rows[outside[0]]} is none of the table's {self._noun}, 0 to "
+                f"{ANCHOR} {rows[outside[0]]} is none of the table's {SIDES[self.direction][0]}, 0 to "
                 f"{len(self._lists.ids) - 1}; these are other data."
             )
         now = int(self._epoch) if epoch is None else epoch
@@ -114,11 +114,15 @@ class Rotation(Dataset[dict[str, Any]]):
     def _turn(self, anchor: int, epoch: int) -> Int32[np.ndarray, " k"]:
         ids, weights = self._lists.ids[anchor], self._lists.weights
         may = ids >= 0 if weights is None else (ids >= 0) & (weights[anchor] > 0)
+        if not may.any():
+            raise ValueError(f"{SIDES[self.direction][0][:-1]} {anchor} has no negative; leave its rows out.")
         ring = np.random.default_rng([self._seed, anchor]).permutation(ids[may])
         return ring[(epoch * self.k + np.arange(self.k)) % len(ring)]
 
 
-def _drawable(table: NegativeTable | ScreenedTable, direction: Direction, h: int | None) -> Drawable:
+def _drawable(
+    table: NegativeTable | ScreenedTable, direction: Direction, h: int | None, anchors: Int32[np.ndarray, " pairs"]
+) -> Drawable:
     """The lists without what a screen flags."""
     bare = table.table if isinstance(table, ScreenedTable) else table
     if not bare[direction].h:
@@ -126,7 +130,7 @@ def _drawable(table: NegativeTable | ScreenedTable, direction: Direction, h: int
     judged = table.view[direction] if isinstance(table, ScreenedTable) else None
     suspected = table.suspected if isinstance(table, ScreenedTable) else "drop"
     lists = drawable(direction, bare[direction], h=h, judged=judged, suspected=suspected)
-    if len(empty := lists.empty):
+    if len(empty := np.intersect1d(lists.empty, anchors)):
         raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
     return lists
 
