@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 from torch.utils.data import Sampler
 
+from aoq.integrations.alike import require_alike
 from aoq.integrations.colpali.data import TableDataset
 from aoq.pipeline.batches.apart import keep_apart
 from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
@@ -46,6 +47,7 @@ class TableSampler(Sampler[int]):
     ) -> None:
         if batches not in KINDS:
             raise ValueError(f"batches is {batches!r}; it is {', '.join(map(repr, KINDS[:-1]))} or {KINDS[-1]!r}.")
+        require_alike(data.table, data.seed, data.num_negatives, batch_size, batches, community)
         self._data, self._epoch, self._together = data, 0, batch_size * processes
         table, seed = data.table, data.seed
         bare, view = (table.table, table.view) if isinstance(table, ScreenedTable) else (table, None)
