@@ -35,6 +35,8 @@ test-exports: .venv/installed
 # open_clip needs torchvision, and lies apart as the extractors do.
 test-integrations: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
+		colpali-engine
 	$(BIN)/python -m pytest -m integrations tests/integrations
 	$(PYTHON) -m venv .venv/open_clip
 	.venv/open_clip/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,open-clip-training]"

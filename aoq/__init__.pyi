@@ -41,5 +41,6 @@ from aoq.pipeline.tables.table import read_table as read_table
 from aoq.pipeline.training.batch_sampler import BatchSampler as BatchSampler
 from aoq.pipeline.training.batch_sampler import offline_similarities as offline_similarities
 from aoq.pipeline.training.checkpoint import load_model as load_model
+from aoq.pipeline.training.rotation import Rotation as Rotation
 
 __version__: str

@@ -46,7 +46,7 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Pairs that are close to each other.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; what its rules suspect does not meet.")
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
-@click.option("--data", type=PATH, help="For shards: the dataset folder that has the captions and the pictures.")
+@click.option("--data", type=PATH, help="The dataset folder it was mined on; shards take captions and pictures of it.")
 @with_default("--split", default="train", help="Which of its splits.")
 @texts_or_captions
 @click.option("--image-root", type=PATH, help="For shards: the pictures; an image's file is its id.")
@@ -78,11 +78,14 @@ def batches(
 
     webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order: read them in it, without
     shuffling. Pictures and captions come from the experiment, a dataset folder (--data), or --image-root and --texts.
+    A folder of other data than the table's, or in another order, is refused, with shards or without.
     """
     from aoq.pipeline.batches import shards
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
     from aoq.pipeline.batches.lists import meeting_lists
     from aoq.pipeline.batches.statistics import meetings_of
+    from aoq.pipeline.data.folder import open_split, split_fingerprint
+    from aoq.pipeline.tables.origin import require_origin
     from aoq.pipeline.tables.screens.screened import ScreenedTable
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.table import read_table
@@ -91,6 +94,8 @@ def batches(
     read = read_table(table.folder)
     if read.positives is None:
         raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
+    if data is not None and not read.is_one_set:
+        require_origin(read, open_split(data, split), split_fingerprint(data, split))
     seen = None if view is None else read_view(view, read.manifest)
     lists = meeting_lists(read, read.positives, view=seen, ranks=ranks)
     screened = read if seen is None else ScreenedTable(read, seen)

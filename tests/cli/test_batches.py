@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from aoq.pipeline.cli import main
+from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 40, 2
 
@@ -97,6 +99,30 @@ def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
         assert caption.decode() == f"caption {row['caption_id']}"
         assert json.loads(said) == row
         assert Image.open(io.BytesIO(image)).getpixel((0, 0)) == (row["image_id"], 0, 0)
+
+
+def dataset(folder, captions):
+    folder.mkdir()
+    np.save(folder / "train_ims.npy", np.zeros((IMAGES, 1, 4), np.float32))
+    (folder / "train_caps.txt").write_text("".join(f"{caption}\n" for caption in captions))
+    return split_fingerprint(folder, "train")
+
+
+@pytest.mark.parametrize("shards", [(), ("--write-shards", "--image-root", "pictures")])
+def test_data_in_another_order_than_the_tables_are_refused(run, tmp_path, shards):
+    captions = [f"caption {row}" for row in range(IMAGES * EACH)]
+    (tmp_path / "pictures").mkdir()
+    for row in range(IMAGES):
+        Image.new("RGB", (2, 2)).save(tmp_path / f"pictures/{row}.png")
+    fingerprint = dataset(tmp_path / "own", captions)
+    dataset(tmp_path / "turned", captions[::-1])
+    read_table("table").save("named", dataset=fingerprint)
+    for folder in ("own", "turned"):
+        result = run("named", folder + "-out", "--batch-size", 8, "--data", folder, *shards)
+        assert result.exit_code == (folder == "turned"), result.output
+    assert "the table was mined on other data" in result.output
+    assert "in another order; mine again" in result.output
+    assert not (tmp_path / "turned-out").exists()
 
 
 @pytest.mark.parametrize(

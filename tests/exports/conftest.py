@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -99,27 +100,34 @@ def loaded():
     return load
 
 
+def load_reader(name):
+    """One module of a reader, without what the packages above it import."""
+    if not (READERS / name.split(".")[0]).is_dir():
+        pytest.fail(f"{name} is not in {READERS}: `make test-exports` installs it")
+    packages = name.split(".")[:-1]
+    for depth in range(1, len(packages) + 1):
+        package = ModuleType(".".join(packages[:depth]))
+        package.__path__ = [str(READERS.joinpath(*packages[:depth]))]
+        sys.modules.setdefault(package.__name__, package)
+    module = importlib.import_module(name)
+    vars(sys.modules[module.__package__]).update(vars(module))  # the names that a README imports from there
+    return module
+
+
+@contextmanager
+def readers_forgotten(*others):
+    """Afterwards no reader is loaded, nor what is below the packages named."""
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        if (READERS / name.split(".")[0]).is_dir() or name.startswith(others):
+            del sys.modules[name]
+
+
 @pytest.fixture
 def reader():
-    """One module of a reader, without what the packages above it import."""
-    known = set(sys.modules)
-
-    def load(name):
-        if not (READERS / name.split(".")[0]).is_dir():
-            pytest.fail(f"{name} is not in {READERS}: `make test-exports` installs it")
-        packages = name.split(".")[:-1]
-        for depth in range(1, len(packages) + 1):
-            package = ModuleType(".".join(packages[:depth]))
-            package.__path__ = [str(READERS.joinpath(*packages[:depth]))]
-            sys.modules[package.__name__] = package
-        module = importlib.import_module(name)
-        vars(sys.modules[module.__package__]).update(vars(module))  # the names that a README imports from there
-        return module
-
-    yield load
-    for name in set(sys.modules) - known:
-        if (READERS / name.split(".")[0]).is_dir():
-            del sys.modules[name]
+    with readers_forgotten():
+        yield load_reader
 
 
 def colour(picture):

@@ -1,4 +1,4 @@
-"""The tutorials' commands, as they stand there, on a few photographs."""
+"""The tutorials as they stand, on a few photographs; the third is in tests/integrations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.prepare.conftest import encoded, picture
 
 TUTORIALS = Path(__file__).parent.parent.parent / "docs" / "tutorials.md"
-FIRST, SECOND = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
+FIRST, SECOND, THIRD, FOURTH = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
 
 
 def blocks(text, kind):
@@ -59,15 +59,28 @@ def test_photographs_to_a_student(here):
     assert "fewer than a batch of 64" in said
 
 
-def test_a_data_set_to_negatives(here, clip):
+def save_data_set(folder, count):
+    """`count` photographs with two captions each, as `load_dataset(…).save_to_disk` leaves them."""
     datasets = pytest.importorskip("datasets")
-    images = [picture(n, 40, 30) for n in range(200)]
-    captions = [[f"a photograph {n % 7}", f"seen from afar {n}"] for n in range(200)]
+    images = [picture(n, 40, 30) for n in range(count)]
+    captions = [[f"a photograph {n % 7}", f"seen from afar {n}"] for n in range(count)]
     columns = datasets.Features({"image": datasets.Image(), "caption": datasets.Sequence(datasets.Value("string"))})
     whole = datasets.Dataset.from_dict({"image": images, "caption": captions}, features=columns)
-    datasets.DatasetDict({"train": whole}).save_to_disk(here / "flickr")
+    datasets.DatasetDict({"train": whole}).save_to_disk(folder)
+
+
+def test_a_data_set_to_negatives(here, clip):
+    save_data_set(here / "flickr", 200)
     said = run(SECOND.replace("openai/clip-vit-base-patch32", str(clip[2])), here)
     assert "resolve_ids" in said
     pictures = pq.read_table(here / "negatives" / "images.parquet")
     assert all(cell["bytes"] for cell in pictures["image"].to_pylist())
     assert len(np.load(here / "vectors" / "captions.npy")) == 2 * len(np.load(here / "vectors" / "images.npy"))
+
+
+def test_negatives_take_turns_in_a_loop_of_ones_own():
+    (loop,) = blocks(FOURTH, "python")
+    names: dict = {}
+    exec(compile(loop, "rotation", "exec"), names)
+    assert names["loss"].isfinite()
+    assert int(names["rows"]["negative_ids"].shape[1]) == 4

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
+from aoq.integrations.alike import require_alike
 from aoq.integrations.sides import Side
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.screens.screened import ScreenedTable
@@ -89,6 +90,7 @@ class TableData:
                 f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "
                 "on `dataset` as it is."
             )
+        require_alike(self._table, self._kind, self._seed, self._groups, sorted(self._drawing), batch_size)
         triples = self._kind == "triples"
         sampler = BatchSampler(
             self._table,

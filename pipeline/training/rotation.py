@@ -1,0 +1,142 @@
+"""Other negatives of each anchor in each epoch, in turn, for loaders of any trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int32, Int64
+from torch.utils.data import Dataset
+
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.pairs import SIDES, Pairs
+from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.drawable import Drawable, drawable
+
+ANCHOR = "anchor_id"
+"""The column of a data set's rows that says whose negatives they get, as in a table's files."""
+
+
+class Rotation(Dataset[dict[str, Any]]):
+    """The true pairs of a table, and with each `k` negatives of its anchor: in each epoch others, until all had a turn.
+
+    Each anchor's list stands in an order of its own, a function of (seed, anchor), closed to a ring. Epoch e takes the
+    places e k to e k + k - 1 of it. So no negative comes again before the whole list was used up, a set holds one
+    twice only where the list is shorter than k, and all processes and workers see the same.
+
+    Anchors are images with the `direction` "i2t", captions with "t2i". As a torch data set it has a row a true pair:
+
+        anchor_id, positive_id   rows of the table
+        negative_ids             (k,) int64
+        anchor                   what stands for the anchor, where `anchors` are given
+        positive, negatives      what stands for these, where `candidates` are given; negatives are a list
+
+    `anchors` and `candidates` are sequences with a value a row of the table: paths, pictures, texts, ids. Called with
+    rows of a `datasets.Dataset` that have a column `anchor_id`, it puts the columns `negative_1` to `negative_k` in its
+    place: `train.with_transform(rotation)`. `set_epoch` says which epoch it is, to workers that run already, too.
+
+    Of a screened table what is flagged has no turn, unless all of a list is. `h` keeps to the first ranks.
+    """
+
+    def __init__(
+        self,
+        table: NegativeTable | ScreenedTable,
+        direction: str,
+        *,
+        k: int,
+        h: int | None = None,
+        seed: int = 0,
+        anchors: Sequence[Any] | None = None,
+        candidates: Sequence[Any] | None = None,
+    ) -> None:
+        if direction not in DIRECTIONS:
+            raise ValueError(f'direction is {direction!r}; it is "i2t" (of images) or "t2i" (of captions).')
+        way: Direction = "i2t" if direction == "i2t" else "t2i"
+        if k < 1:
+            raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
+        bare = table.table if isinstance(table, ScreenedTable) else table
+        self.pairs = _anchors_first(bare, way)
+        self._lists = _drawable(table, way, h, self.pairs[:, 0])
+        self.k, self.direction, self._seed = k, way, seed
+        counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
+        for side, values in zip(SIDES[way], (anchors, candidates), strict=True):
+            count = counts[side]
+            if values is not None and len(values) != count:
+                raise ValueError(f"{len(values)} {side} are given for a table of {count}; they are of other data.")
+        self._anchors, self._candidates = anchors, candidates
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the negatives of this epoch from now on."""
+        self._epoch.fill_(epoch)
+
+    def negatives(self, anchors: Sequence[int] | np.ndarray, epoch: int | None = None) -> Int64[np.ndarray, "some k"]:
+        """The rows of these anchors' negatives in an epoch, by default the one that was set."""
+        rows = np.asarray(anchors)
+        if len(outside := np.flatnonzero((rows < 0) | (rows >= len(self._lists.ids)))):
+            raise ValueError(
+                f"{ANCHOR} {rows[outside[0]]} is none of the table's {SIDES[self.direction][0]}, 0 to "
+                f"{len(self._lists.ids) - 1}; these are other data."
+            )
+        now = int(self._epoch) if epoch is None else epoch
+        return np.array([self._turn(row, now) for row in rows.tolist()], np.int64).reshape(-1, self.k)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        anchor, positive = self.pairs[row].tolist()
+        ids = self.negatives([anchor])[0]
+        found = {ANCHOR: anchor, "positive_id": positive, "negative_ids": ids}
+        if self._anchors is not None:
+            found["anchor"] = self._anchors[anchor]
+        if self._candidates is not None:
+            found["positive"] = self._candidates[positive]
+            found["negatives"] = [self._candidates[one] for one in ids.tolist()]
+        return found
+
+    def __call__(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+        """Put negatives beside rows of `datasets`."""
+        if ANCHOR not in rows:
+            raise ValueError(
+                f"rows have the columns {', '.join(rows)}, and a rotation finds their negatives by {ANCHOR}, the row "
+                "of their anchor; add it."
+            )
+        places = self.negatives(rows[ANCHOR]).T.tolist()
+        if self._candidates is not None:
+            places = [[self._candidates[one] for one in place] for place in places]
+        kept = {name: values for name, values in rows.items() if name != ANCHOR}
+        return kept | {f"negative_{number}": place for number, place in enumerate(places, start=1)}
+
+    def _turn(self, anchor: int, epoch: int) -> Int32[np.ndarray, " k"]:
+        ids, weights = self._lists.ids[anchor], self._lists.weights
+        may = ids >= 0 if weights is None else (ids >= 0) & (weights[anchor] > 0)
+        if not may.any():
+            raise ValueError(f"{SIDES[self.direction][0][:-1]} {anchor} has no negative; leave its rows out.")
+        ring = np.random.default_rng([self._seed, anchor]).permutation(ids[may])
+        return ring[(epoch * self.k + np.arange(self.k)) % len(ring)]
+
+
+def _drawable(
+    table: NegativeTable | ScreenedTable, direction: Direction, h: int | None, anchors: Int32[np.ndarray, " pairs"]
+) -> Drawable:
+    """The lists without what a screen flags."""
+    bare = table.table if isinstance(table, ScreenedTable) else table
+    if not bare[direction].h:
+        raise ValueError(f"the table has no lists of {direction}; mine both directions.")
+    judged = table.view[direction] if isinstance(table, ScreenedTable) else None
+    suspected = table.suspected if isinstance(table, ScreenedTable) else "drop"
+    lists = drawable(direction, bare[direction], h=h, judged=judged, suspected=suspected)
+    if len(empty := np.intersect1d(lists.empty, anchors)):
+        raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
+    return lists
+
+
+def _anchors_first(table: NegativeTable, direction: Direction) -> Pairs:
+    """The true pairs, rows (anchor, positive)."""
+    if table.positives is None:
+        raise ValueError("the table does not say which pairs are true; give it `positives`.")
+    return table.positives if direction == "i2t" else table.positives[:, ::-1]

@@ -1,0 +1,28 @@
+"""Two processes with tables and options of their own: what they are told."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+
+import aoq
+from aoq.integrations.alike import require_alike
+
+
+def main() -> None:
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    mine, other = (aoq.hard_negatives(np.eye(5), np.eye(5) + seed, np.arange(5), h=2) for seed in (0, 1))
+    require_alike(mine, 3)
+    for given in ((mine if rank else other, 3), (mine, rank), (mine.screen(mutual_rank=1 + rank), 3)):
+        try:
+            require_alike(*given)
+        except ValueError as error:
+            sys.stdout.write(f"{rank}: {error}\n")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
