@@ -116,5 +116,5 @@ def _blocks(network: nn.Module) -> list[nn.Module]:
     for module in network.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential) and len({type(block) for block in module}) == 1:
             kinds.setdefault(type(module[0]), []).extend(module)
-    kinds = {kind: blocks for kind, blocks in kinds.items() if any(True for _ in blocks[0].children())}
-    return max(kinds.values(), key=len, default=[])
+    composed = [blocks for blocks in kinds.values() if any(True for _ in blocks[0].children())]
+    return max(composed or kinds.values(), key=len, default=[])
