@@ -1,19 +1,20 @@
-"""In what float32 matrices are multiplied on NVIDIA GPUs: exactly, or in TF32."""
+"""The precision of float32 products on NVIDIA GPUs: float32 or TF32."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
-from aoq.pipeline.config.training import Precision
+if TYPE_CHECKING:
+    from aoq.pipeline.config.training import Precision
 
 
 @contextmanager
 def products_in(precision: Precision) -> Iterator[None]:
-    """Let float32 matrices be multiplied in TF32 where that is the precision, and cuDNN, whose default it is, use it
-    nowhere else."""
+    """Use TF32 for products and in cuDNN if that is the precision; otherwise keep cuDNN from it, whose default it is."""
     before, by_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
