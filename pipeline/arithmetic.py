@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def products_in(precision: Precision) -> Iterator[None]:
-    """Use TF32 for products and in cuDNN if that is the precision; otherwise keep cuDNN from it, whose default it is."""
+    """Use TF32 for products and in cuDNN if that is the precision; otherwise keep cuDNN from its default, TF32."""
     before, by_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
