@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -28,12 +30,14 @@ from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from tests.exports.conftest import run
 from tests.prepare import tiny
+from tests.prepare.test_tutorials import IN_OPEN_CLIP, blocks, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "docs" / "recipes" / "open_clip_train.py"
 SHIMMED = Path(__file__).parent / "with_torchvision.py"
+AOQ = Path(sys.executable).parent / "aoq"
 TINY = {
     "model_cfg": {
         "embed_dim": 16,
@@ -153,6 +157,29 @@ def test_two_processes_end_where_one_does(demo, name, tmp_path):
     assert one.keys() == two.keys()
     for key, weights in one.items():
         torch.testing.assert_close(two[key], weights, rtol=1e-4, atol=1e-5)
+
+
+def test_the_tutorial_trains(open_clip, tmp_path):
+    torch.manual_seed(0)
+    tiny_pair = tmp_path / "pair"
+    tiny_pair.mkdir()
+    (tiny_pair / "open_clip_config.json").write_text(json.dumps(TINY))
+    torch.save(open_clip.CLIP(**TINY["model_cfg"]).state_dict(), tiny_pair / "open_clip_pytorch_model.bin")
+    (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
+    save_data_set(tmp_path / "flickr", 150)
+    (shell,) = blocks(IN_OPEN_CLIP, "sh")
+    shell = shell.replace("open_clip:ViT-B-32/laion2b_s34b_b79k", f"open_clip:{tiny_pair}")
+    shell = shell.replace("--model ViT-B-32 --pretrained laion2b_s34b_b79k", f"--model local-dir:{tiny_pair}")
+    shell = shell.replace("open_clip_train.py", f"{SHIMMED} {RECIPE}").replace("\naoq ", f"\n{SHIMMED} {AOQ} ")
+    for line in shell.splitlines()[1:]:
+        command = line.replace("torchrun", "-m torch.distributed.run --standalone")
+        command += " --device cpu --precision fp32 --workers 0" if "torchrun" in line else ""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, f"{line}\n{ended.stderr}"
+    assert len(torch.load(tmp_path / "open_clip.pt", weights_only=True)) > 10
 
 
 @pytest.fixture

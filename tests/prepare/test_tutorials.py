@@ -16,7 +16,7 @@ import pytest
 from tests.prepare.conftest import encoded, picture
 
 TUTORIALS = Path(__file__).parent.parent.parent / "docs" / "tutorials.md"
-FIRST, SECOND, THIRD, FOURTH = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
+FIRST, SECOND, THIRD, IN_OPEN_CLIP, LAST = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
 
 
 def blocks(text, kind):
@@ -79,7 +79,7 @@ def test_a_data_set_to_negatives(here, clip):
 
 
 def test_negatives_take_turns_in_a_loop_of_ones_own():
-    (loop,) = blocks(FOURTH, "python")
+    (loop,) = blocks(LAST, "python")
     names: dict = {}
     exec(compile(loop, "rotation", "exec"), names)
     assert names["loss"].isfinite()
