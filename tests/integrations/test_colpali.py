@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler
 
 import aoq
 from tests.exports.conftest import DEPTHS, colour, load_reader, readers_forgotten
+from tests.prepare.test_tutorials import IN_COLPALI, blocks, run, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
@@ -112,6 +113,30 @@ def trained(colpali, data, loss, tmp_path, **options):
     after = list(model.parameters())
     assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     return processor, losses
+
+
+def test_the_tutorial_trains(colpali, clip, tmp_path, monkeypatch):
+    """As it stands, but for a model that is larger than a test."""
+    (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
+    save_data_set(tmp_path / "flickr", 60)
+    tutorial = IN_COLPALI.replace("openai/clip-vit-base-patch32", str(clip))
+    run(tutorial, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(tutorial, "python")
+    names = {
+        "Corpus": colpali.Corpus,
+        "ColbertPairwiseNegativeCELoss": colpali.losses.ColbertPairwiseNegativeCELoss,
+        "VisualRetrieverCollator": colpali.Collator,
+        "model": Model(),
+        "processor": Processor(),
+    }
+    ours = [
+        line for line in code.splitlines() if not line.startswith(("from colpali_engine", "model =", "processor ="))
+    ]
+    code = "\n".join(ours).replace('output_dir="trained"', 'output_dir="trained", use_cpu=True, report_to="none"')
+    exec(compile(code, "tutorial", "exec"), names)
+    assert names["trainer"].state.global_step == len(names["data"]) // 16
+    assert len(names["processor"].texts) == names["trainer"].state.global_step
 
 
 @pytest.mark.parametrize("batches", ["random", "mined"])

@@ -16,7 +16,7 @@ import pytest
 from tests.prepare.conftest import encoded, picture
 
 TUTORIALS = Path(__file__).parent.parent.parent / "docs" / "tutorials.md"
-FIRST, SECOND, THIRD, IN_OPEN_CLIP, LAST = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
+FIRST, SECOND, THIRD, IN_OPEN_CLIP, IN_COLPALI, LAST = TUTORIALS.read_text(encoding="utf-8").split("\n## ")[1:]
 
 
 def blocks(text, kind):
