@@ -72,7 +72,7 @@ def test_mistakes_end_with_our_exit_codes(installed, folder):
     arguments = ["SecondRound", "--experiment", "mine", "--override", "seed=-1"]
     failed = installed.run("luigi", "--module", "tasks", *arguments, cwd=folder)
     assert failed.returncode in (30, 35, 40)  # [retcode] of the luigi.cfg that aoq brings
-    unknown = installed.run("aoq", "status", "f30k", cwd=folder)
-    assert unknown.returncode == 1
-    assert "'f30k_vsrn'" in unknown.stderr
-    assert "'mine'" in unknown.stderr
+    for near, name in (("f30k", "f30k_vsrn"), ("mime", "mine")):  # one that aoq brings, and one of this folder
+        unknown = installed.run("aoq", "status", near, cwd=folder)
+        assert unknown.returncode == 1
+        assert f"'{name}'" in unknown.stderr
