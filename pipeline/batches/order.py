@@ -81,8 +81,8 @@ class KeptOrder:
         self._make, self._lock = make, Lock()
         self._kept: tuple[int, Order] | None = None
 
-    def __deepcopy__(self, _: object) -> KeptOrder:
-        return KeptOrder(self._make)  # a lock cannot be copied
+    def __reduce__(self) -> tuple[type[KeptOrder], tuple[object]]:
+        return KeptOrder, (self._make,)  # a lock can be neither copied nor pickled
 
     def __call__(self, epoch: int) -> Order:
         with self._lock:

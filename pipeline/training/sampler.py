@@ -65,11 +65,21 @@ def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
     return ranks
 
 
+def uniform_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+    """Draw two independent ranks, as in the paper."""
+    return rng.random((2, batch))
+
+
+def coupled_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+    """Draw one rank for both lists, as in the official code (n and n // 5)."""
+    return np.repeat(rng.random((1, batch)), 2, axis=0)
+
+
 STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
-    "uniform": lambda rng, batch: rng.random((2, batch)),
-    "coupled": lambda rng, batch: np.repeat(rng.random((1, batch)), 2, axis=0),
+    "uniform": uniform_ranks,
+    "coupled": coupled_ranks,
     "normal": normal_ranks,
-    "weighted": lambda rng, batch: rng.random((2, batch)),
+    "weighted": uniform_ranks,
 }
 """Two independent draws, as in the paper; or `coupled`, one for both lists, as in the official code (n and n // 5)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from copy import deepcopy
@@ -23,7 +24,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler, offline_similarities
 from aoq.pipeline.training.drawable import Drawable
-from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.sampler import STRATEGIES, Sampler
 from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
 
 IMAGES, EACH = 16, 3
@@ -484,9 +485,12 @@ def test_random_batches_alone_need_no_table(table):
             BatchSampler(table, image_of=IMAGE_OF, batch_size=8, offline=False, **given)
 
 
-def test_a_mined_sampler_can_be_copied(table):
-    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined")
-    assert batches_of(deepcopy(sampler)) == batches_of(sampler)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_mined_sampler_can_be_copied_and_pickled(table, strategy):
+    """As trainers do that save their arguments."""
+    sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined", strategy=strategy)
+    for again in (deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert again.batch(1, 0).tolist() == sampler.batch(1, 0).tolist()
 
 
 @pytest.mark.parametrize(
