@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 CONTEXT_FRAGMENTS = 2**14
 PRODUCTS = 2**22
-"""The most products at a time, of the fragments of so many contexts: 16 MB."""
+"""The most products at a time, over the fragments of several contexts: 16 MB."""
 
 
 def best_match(

@@ -56,7 +56,7 @@ class MaxSim(FragmentModel):
         return sum(scores[1:], scores[0]) / len(scores)
 
     def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        """As `compare` has it, without keeping products for the gradient."""
+        """Compute `compare` without keeping products for the gradient."""
         score = {"t2i": self._words_to_regions, "i2t": self._regions_to_words}
         scores = [score[direction](images, captions) for direction in self.directions]
         return sum(scores[1:], scores[0]) / len(scores)

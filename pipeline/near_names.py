@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that is not there."""
+"""Suggestions for names that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for the rows of a table's sides in a trainer's own data."""
+"""A trainer's own items for the rows of a table's sides."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
 
 
 def seen_by_open_clip(name: str, config: dict[str, Any]) -> Preprocessing:
-    """What a preprocessing configuration of open_clip says."""
+    """Read a preprocessing configuration of open_clip."""
     size = config["size"]
     height, width = (size, size) if isinstance(size, int) else size
     if config["resize_mode"] == "longest" or (config["resize_mode"] == "shortest" and height != width):

@@ -1,4 +1,4 @@
-"""Where towers of open_clip come from: a pair of two encoders, each a module of its own."""
+"""Sources of open_clip towers: pairs of two encoders, each a module of its own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class OpenClipPair(NamedTuple):
         return numbers_of(self._create(self.tag))
 
     def preprocessing(self, visual: Any) -> Preprocessing:
-        """What the image side sees."""
+        """Preprocessing of the image side."""
         library = import_extra("open_clip", "open-clip", self.name)
         with loading(self.name, self.architecture):
             of_tag = library.get_pretrained_cfg(self.architecture, self.tag) if self.tag else {}

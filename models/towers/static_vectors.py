@@ -46,7 +46,7 @@ class StaticVectors:
             return cls(name, files[0])
 
     def shape(self) -> tuple[int, int]:
-        """How many tokens there are, and the length of a vector."""
+        """Number of tokens, and length of a vector."""
         with loading(self.name, str(self.file)):
             if self.file.suffix == ".npy":
                 shape = open_array(self.file).shape

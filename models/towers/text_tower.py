@@ -1,4 +1,4 @@
-"""What towers that read captions share."""
+"""Shared parts of towers that read captions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from aoq.pipeline.tables.pairs import pair_keys, positives_of
 
 @dataclass(frozen=True)
 class Given:
-    """What the command line says of a table's rows."""
+    """Texts, ids and pictures given on the command line for a table's rows."""
 
     data: Path | None = None
     """A dataset folder, with pictures in thumbs/."""

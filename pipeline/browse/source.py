@@ -44,10 +44,10 @@ class Album:
     texts: CaptionSearch
 
     @classmethod
-    def of(cls, folder: Path, split: Split, thumbs: Path | None = None) -> Album:
+    def of(cls, folder: Path, split: Split) -> Album:
         # The name includes the folder: browsers cache pictures, and another data set may be served from the same port.
         key = f"{split.name}-{digest([str(folder), split.ids])[:8]}"
-        return cls(key, split, Thumbnails(folder, split, thumbs), CaptionSearch(split.captions))
+        return cls(key, split, Thumbnails(folder, split), CaptionSearch(split.captions))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What to look at first in a table: hubs, the most confused anchors, suspected false negatives, and all scores."""
+"""First things to look at in a table: hubs, the most confused anchors, suspected false negatives, and all scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at: the table of an experiment, with its data, or any table's folder."""
+"""Tables to look at: that of an experiment, with its data, or any table's folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Looked:
         return self.chain.folder if self.chain.experiment.dataset.train_images is None else None
 
     def captioned(self, data: Path | None, split: str) -> Split | None:
-        """What the captions and the images' ids come from: the data that were given, else the experiment's."""
+        """Open the split with captions and image ids: of the given data, else the experiment's."""
         from aoq.pipeline.data.folder import open_split
 
         return self.split() if data is None else open_split(data, split)
@@ -101,7 +101,7 @@ def find_table(asked: str, **places: Path) -> Looked:
 
 
 def teachers_vectors(chain: Chain) -> EmbeddingStore | None:
-    """Those that the experiment's table was mined from, if they are there."""
+    """Open the vectors that the experiment's table was mined from, if they are there."""
     from aoq.pipeline.embedding import EmbeddingStore
 
     embeddings = chain.owner("hard_negatives").stages.get("embeddings")

@@ -20,7 +20,7 @@ def echo(text: object, *, err: bool = False) -> None:
 
 
 def echo_next(*commands: str, then: bool = False) -> None:
-    """How to go on, on stderr: a line a command; each is a choice, unless one comes after the other."""
+    """Print on stderr how to go on, a line per command; each is a choice, unless one comes after the other."""
     others = "then:" if then else "  or:"
     for lead, command in zip(("next:", *[others] * len(commands)), commands, strict=False):
         echo(f"{lead} {command}", err=True)

@@ -45,10 +45,10 @@ class Picture(NamedTuple):
 
 
 class Thumbnails:
-    """Pictures of a split's images: `thumbs/<id>` beside it or in `thumbs`, drawn for the demo world, or none."""
+    """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
 
-    def __init__(self, folder: Path, split: Split, thumbs: Path | None = None) -> None:
-        self._thumbs, self._split = (thumbs or folder / "thumbs").absolute(), split
+    def __init__(self, folder: Path, split: Split) -> None:
+        self._thumbs, self._split = (folder / "thumbs").absolute(), split
         self._refused: set[str] = set()
         is_generated = labels_path(folder, split.name).exists()
         self._labels = read_labels(folder, split.name)["regions"] if is_generated else None

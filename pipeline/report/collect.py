@@ -65,7 +65,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What makes its evaluation, and all that this takes."""
+        """The command that makes its evaluation and everything before it."""
         return f"aoq evaluate {quote(self.name)}"
 
 

@@ -1,4 +1,4 @@
-"""What the page's words mean, shown beside a word when it is chosen."""
+"""Meanings of the page's words, shown beside a chosen word."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run, or its seeds together, gain on their baselines."""
+    """Gain of a run, or of its seeds together, over the baselines."""
 
     label: str
     baseline: str
@@ -118,7 +118,7 @@ def time_to_control(chain: Chain) -> float | None:
 
 
 def gain_on_control(chain: Chain) -> str | None:
-    """What round two gains on the control, where both are there, are two trainings, and have their ranks."""
+    """Compare round two with the control, if both exist, are two trainings, and have ranks."""
     rounds = _rounds(chain)
     if len(rounds) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
         return None

@@ -1,4 +1,4 @@
-"""What stands in a table's rows, as far as the table tells: its true pairs, with ids and texts that are given."""
+"""A table's rows, as far as the table knows them: its true pairs, with ids and texts that are given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aoq.pipeline.tables.table import NegativeTable
 
 @runtime_checkable
 class Rows(Protocol):
-    """What an inspection asks about rows; a data set's split answers, or a table."""
+    """Interface of rows for an inspection; a data set's split has it, and a table."""
 
     @property
     def ids(self) -> Sequence[str]:

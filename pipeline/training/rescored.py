@@ -121,14 +121,14 @@ def _detached(code: Code, *, requires_grad: bool = False) -> Code:
 
 
 def _fragment_counts(code: Code) -> Int[Tensor, " items"]:
-    """How many fragments of each item are real; one each where there are none."""
+    """Count the real fragments of each item; one each for vectors."""
     if code.vectors.ndim == 2:
         return torch.ones(len(code), dtype=torch.int64, device=code.vectors.device)
     return real_fragments(code).sum(1)
 
 
 def _shortened(code: Code, longest: int) -> Code:
-    """Without the padding of longer items."""
+    """Cut the padding of longer items off."""
     if code.vectors.ndim == 2 or code.mask is None:
         return code
     return replace(code, vectors=code.vectors[:, :longest], mask=code.mask[:, :longest])

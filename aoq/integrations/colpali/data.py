@@ -85,7 +85,7 @@ class TableDataset(ColPaliEngineDataset):
 
 
 def _docids(table: NegativeTable, side: str, count: int, corpus: Corpus) -> Sequence[str] | None:
-    """What the corpus calls the table's rows; None where it counts them."""
+    """Find the corpus's names of the table's rows; None if it counts them."""
     known = corpus.docid_to_idx_mapping
     if known is None:
         if len(corpus) != count:

@@ -1,4 +1,4 @@
-"""In which order an epoch has the pairs: every batch of them keeps true matches apart."""
+"""Order of an epoch's pairs; every batch keeps true matches apart."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class TableData(Dataset[Row]):
 
 @dataclass(frozen=True)
 class EpochData:
-    """What open_clip calls DataInfo: a DataLoader, and epochs that are set before each is read."""
+    """open_clip's DataInfo: a DataLoader, and the epoch that is set before each reading."""
 
     dataloader: DataLoader[Any]
     sampler: BatchSampler

@@ -105,7 +105,7 @@ class TableLoss(nn.Module):
         return torch.cat(found)
 
     def _check(self, rows: Int[Tensor, "pairs 3"]) -> None:
-        """Of the first batch alone: it waits for the device."""
+        """Check the first batch only, since this waits for the device."""
         counts = rows[:, 2].bincount().tolist()
         wanted = next(name for name, groups in DRAWN.items() if groups == self.groups)
         if len(counts) != self.groups or len({*counts}) > 1:

@@ -1,4 +1,4 @@
-"""What every tokeniser owes: the ids of captions, and a folder that keeps it."""
+"""Contract of tokenisers: the ids of captions, and a folder that keeps the tokeniser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tokeniser(ABC):
     @classmethod
     @abstractmethod
     def open(cls, name: str, model: str) -> Tokeniser:
-        """That of `model`; errors call it `name`.
+        """Open the tokeniser of `model`; errors call it `name`.
 
         Raises:
             ValueError: for what cannot be loaded.
@@ -28,7 +28,7 @@ class Tokeniser(ABC):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Tokeniser:
-        """What `save` wrote."""
+        """Read what `save` wrote."""
 
     @abstractmethod
     def save(self, folder: Path) -> None: ...
@@ -39,7 +39,7 @@ class Tokeniser(ABC):
 
     @abstractmethod
     def ids(self, captions: Sequence[str]) -> list[list[int]]:
-        """Those of every caption, cut where it is too long.
+        """Return the ids of every caption, cut if it is too long.
 
         Raises:
             ValueError: for a caption of which nothing is left.
