@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-SHARE = 0.02
+SHARE = 0.01
 KILLED = """
 import os, pathlib, sys, time
 from tests.chaos import campaign

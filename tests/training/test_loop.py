@@ -119,7 +119,7 @@ def test_triples_train_with_the_same_steps(run_training, tmp_path):
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "bfan"])
 def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, name):
     whole, _ = run_training(tmp_path / "whole", name)
-    for kill_at in (1, 4, 7, 12):
+    for kill_at in (1, 4, 7, 12) if name in ("vsepp", "scan") else (7,):
         cut = tmp_path / f"cut{kill_at}"
         with pytest.raises(KilledError):
             run_training(cut, name, kill_at=kill_at)
