@@ -1,4 +1,4 @@
-"""What does a training step of sentence-transformers cost with our data and losses, beside its own hard negatives?
+"""Time a training step of sentence-transformers with our data and losses, beside its own hard negatives.
 
     pip install "aoq[cpu]" "sentence-transformers[train]"
     python benchmarks/integrations.py --size small --rounds 5
@@ -85,7 +85,7 @@ class World:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is trained: the data with its batch sampler, the loss, the items that a row of it has."""
+    """One training: the data with its batch sampler, the loss, the number of items in a row."""
 
     name: str
     items: int

@@ -73,7 +73,7 @@ def position_codes(positions: int, size: int) -> Float[Tensor, "positions size"]
 
 
 class SizeAugmentation(nn.Dropout):
-    """In training, leave out each fragment with probability p, so that GPO sees many lengths (section 3.3).
+    """Leave out each fragment with probability p in training, so that GPO sees many lengths (section 3.3).
 
     An item that would lose all its fragments keeps them.
     """

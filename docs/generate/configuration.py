@@ -116,7 +116,7 @@ def sections_in(annotation: Any) -> list[Section]:
 
 
 def docstrings(section: Section) -> dict[str, str]:
-    """What stands below each option in the class, or in the one that it derives from."""
+    """The docstring of each option, in the class or in one that it derives from."""
     found: dict[str, str] = {}
     for owner in reversed(section.__mro__):
         if not issubclass(owner, BaseModel) or owner is BaseModel:

@@ -1,4 +1,4 @@
-"""What mkdocs makes while it builds: the reference, and pages of files that lie at the top of the repository."""
+"""Make pages while mkdocs builds: the reference, and the files at the top of the repository."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class OpenClipImage(ImageTower):
         return self.network(pixels)
 
     def _drop_projection(self) -> None:
-        """What only the pair's own vector is made by, and would have no gradient."""
+        """Drop the layers that make the pair's own vector alone; they would have no gradient."""
         if hasattr(self.network, "proj"):
             self.network.proj = None
         if hasattr(self.network, "head"):

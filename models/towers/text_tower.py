@@ -15,7 +15,7 @@ class TextTower(Tower):
     """An encoder of captions, which are ids of the tokeniser that belongs to it."""
 
     has_ends = True
-    """Whether a caption's first and last ids are special tokens."""
+    """True if a caption's first and last ids are special tokens."""
 
     @abstractmethod
     def states(self, items: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:

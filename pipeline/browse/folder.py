@@ -35,7 +35,7 @@ class Given:
     """The captions', one a row."""
     image_ids: Sequence[str] | None = None
     image_root: Path | None = None
-    """Where the file of an image is its id, as it stands or with an ending."""
+    """Folder of the images' files, each named by its id, with or without an ending."""
     view: Path | None = None
 
 

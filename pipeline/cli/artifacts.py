@@ -58,7 +58,7 @@ def status(chain: Chain, as_json: bool) -> None:
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
-    """What is there of an artefact; when it was finished and how large it is, if it is done."""
+    """Say whether an artefact is done, begun or missing; when it was finished and how large it is, if it is done."""
     about = {"key": artifact.key, "path": str(artifact.path)}
     if not artifact.exists():
         return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
@@ -187,7 +187,7 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
 
 
 def _difference(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What stands in either recipe and not alike in the other, by place."""
+    """The places where two recipes differ, with the value of each."""
     ours, theirs = _leaves(recipe), _leaves(other)
     both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
     return {place: (here, there) for place, (here, there) in both.items() if here != there}

@@ -136,7 +136,7 @@ def _maker(
     seed: int,
     community: int,
 ) -> Callable[[int], Batches]:
-    """What makes the batches of an epoch, pairs (image, caption)."""
+    """A function from an epoch to its batches of pairs (image, caption)."""
     from aoq.pipeline.batches.order import MinedBatches
     from aoq.pipeline.data.batches import epoch_order
     from aoq.pipeline.training.batch_sampler import BatchSampler

@@ -64,7 +64,7 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
 
 
 def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
-    """What was recognised, where it went, and how to go on."""
+    """Report the model that was recognised, the files, and the next step."""
     model = models[0]
     lines = [f"Recognised {model.name}: {model.evidence}."]
     lines += [f"  {key} = {value}" for key, value in model.options.items()]

@@ -114,7 +114,7 @@ class Commands(click.Group):
 
 @contextmanager
 def _visible_usage() -> Iterator[None]:
-    """What click says of wrong arguments, which it prints itself."""
+    """Escape click's messages about wrong arguments, which click prints itself."""
     try:
         yield
     except click.ClickException as error:

@@ -68,5 +68,5 @@ def embed(
 
 
 def _has_blocks(scratch: Path) -> bool:
-    """Whether there is anything that a next run could use."""
+    """True if a next run can use what is there."""
     return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{BLOCKS}/*.unit"))

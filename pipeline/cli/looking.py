@@ -46,7 +46,7 @@ class Looked:
         return open_train_split(self.chain)
 
     def data_folder(self, data: Path | None) -> Path | None:
-        """Where the pictures of `captioned` are named, if anywhere: those of a part of a split are not."""
+        """The folder that names the pictures of `captioned`; None for a part of a split, which has none."""
         if data is not None or self.chain is None:
             return data
         return self.chain.folder if self.chain.experiment.dataset.train_images is None else None

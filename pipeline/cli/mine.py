@@ -91,7 +91,7 @@ def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str
 
 
 def _has_lists(build: Path) -> bool:
-    """Whether anything was mined that a next run could use."""
+    """True if a next run can use what was mined."""
     return any(build.glob("shards/*.unit"))
 
 
@@ -149,7 +149,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
 
 
 def _require_own_rows(problem: Problem) -> None:
-    """Where both sides are the same vectors, a row that is not paired with itself would be its own hardest negative."""
+    """Refuse a row that is not paired with itself: both sides are the same vectors, so it would be its own negative."""
     itself = problem.positives[problem.positives[:, 0] == problem.positives[:, 1], 0]
     if len(alone := np.setdiff1d(np.arange(len(problem.images)), itself)):
         raise ValueError(

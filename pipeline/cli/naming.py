@@ -1,4 +1,4 @@
-"""What users name on the command line, completed by the shell; and the commands that messages tell them to type."""
+"""Names on the command line, completed by the shell; and the commands that messages tell users to type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 ROUNDS = {"one": "first_round", "two": "second_round"}
-"""What people call the trainings; other stages go by their names."""
+"""Short names of the trainings; other stages go by their own names."""
 
 STAGES = (
     "world",

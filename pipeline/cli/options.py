@@ -124,4 +124,4 @@ mining_options = _together(
     ),
     click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
 )
-"""What `aoq mine` and `aoq estimate` take: the pairs, how many negatives, the metric, the search, memory, threads."""
+"""Options of `aoq mine` and `aoq estimate`: pairs, lengths of lists, metric, search, memory, threads."""

@@ -1,4 +1,4 @@
-"""What commands say: nothing in it is obeyed by the terminal or read as markup, wherever it is from."""
+"""Printing: no text is obeyed by the terminal or read as markup, wherever it is from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aoq.pipeline.terminal import visible
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """A plain line."""
+    """Print a plain line."""
     click.echo(visible(str(text)), err=err)
 
 
@@ -36,7 +36,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def echo_json(content: Any) -> None:
-    """JSON in ASCII, so that whatever shows it keeps it valid."""
+    """Print JSON in ASCII, so that whatever shows it keeps it valid."""
     click.echo(json.dumps(content, indent=1).replace("\x7f", r"\u007f"))
 
 

@@ -109,5 +109,5 @@ def _parent_of(folder: Path) -> Iterator[None]:
 
 
 def _has_work(scratch: Path, folder: Path) -> bool:
-    """Whether there is anything that a next run could use: what it was for is not published yet."""
+    """True if a next run can use what is there: the folder is not published yet."""
     return (scratch / "work").exists() and (scratch / folder.name).exists()

@@ -31,7 +31,7 @@ CO_TAUGHT = {"control": "control", "second_round": "co-taught"}
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
 STUDY_WIDTH = 200
-"""Where nobody watches, a study's rows are not folded: they are as long as it has columns."""
+"""Width without a terminal: a study's rows are not folded, they are as long as it has columns."""
 MOST_NAMED = 8
 """Trainings that are missing are named up to this many."""
 
@@ -152,7 +152,7 @@ def _how(artifact: Artifact) -> tuple[str, str]:
 
 
 def _show_annotations(console: Console, chain: Chain, evaluation: Mapping[str, Any]) -> None:
-    """What an evaluation knows beyond the pairs: attention, many right answers, PMRP, agreement with people."""
+    """Print the evaluation's other metrics: attention, many right answers, PMRP, agreement with people."""
     split, attention = chain.experiment.evaluation.split, evaluation.get("attention")
     if attention and not chain.is_ensemble:
         scores = "  ".join(f"{name} {attention[name]:.1f}" for name in SCORES)
@@ -217,7 +217,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 
 
 def _what_is_missing(planned: PlannedStudy) -> str:
-    """How much of an unfinished study is there, and the command that makes the rest where it was looked for."""
+    """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
     missing = [f"{cell.model}/{cell.arm}/{cell.seed}" for cell in planned.cells if not cell.is_there]
     named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
     count, command = len(planned.cells), ["aoq", "study", planned.asked]

@@ -261,7 +261,7 @@ def _own_vectors(table: Looked, rules: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _show_counts(view: View) -> None:
-    """How many negatives each rule takes, of those that the rules before it leave, and meets altogether."""
+    """Print how many negatives meet each rule, and how many of these no earlier rule took."""
     for direction, counts in view.manifest["directions"].items():
         rows = Table("", "meets", "takes", "left", box=None, pad_edge=False)
         left = counts["listed"]

@@ -44,11 +44,11 @@ class Source(Section):
     split_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
     """Draw splits of this many images, as {dev = 500, test = 500}; train is the rest."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """For drawing splits."""
+    """Seed that draws the splits."""
     restval: Literal["train", "drop"] = "train"
-    """What Karpathy's `restval` is: a part of train, or left out."""
+    """Karpathy's `restval`: a part of train, or left out."""
     extractor: str = "efficientnet-lite0"
-    """What makes features of an image, by name, as `aoq prepare --extractor` takes it."""
+    """Name of the extractor that makes an image's features, as `aoq prepare --extractor` takes it."""
     tokens: Literal["patches", "pooled"] = "patches"
     """`patches`: all regions of an image. `pooled`: one vector."""
     skip_broken: bool = False
@@ -121,7 +121,7 @@ class Dataset(Section):
 
 
 class Evaluation(Section):
-    """What the student is evaluated on."""
+    """The student's evaluation: a split and its folds."""
 
     split: str = "dev"
     """The split to evaluate on."""

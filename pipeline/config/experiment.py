@@ -27,7 +27,7 @@ class Experiment(Section):
     name: str
     """The name of its runs; by default the file's."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of initial weights, batches and draws."""
+    """Seed of initial weights, batches and draws."""
     dataset: Dataset
     model: Model
     teacher: str | None = None
@@ -136,7 +136,7 @@ class Experiment(Section):
 
     @property
     def _is_pair(self) -> bool:
-        """Whether the model starts as the pair that somebody trained."""
+        """True if the model starts as a pretrained pair of towers."""
         names = ("image_tower", "text_tower", "image_pooling", "text_pooling", "project")
         image, text, *how = (getattr(self.model, name, None) for name in names)
         return image is not None and image == text and how == ["native", "native", False]

@@ -83,7 +83,7 @@ def _section_of(name: str, loss: LossKind) -> type[LossSection]:
 class OnlineLoss(LossSection):
     has_offline_terms = False
     margin: Margin = MARGIN
-    """By how much a positive should score above a negative."""
+    """Margin by which a positive should score above a negative."""
 
 
 class WithCompanions(LossSection):
@@ -113,7 +113,7 @@ class OfflineLoss(TwoMargins, WithCompanions):
 
 class AdaptiveLoss(OfflineLoss):
     alpha: PositiveFloat = 0.3
-    """How fast an online negative's weight falls as it gets easier than the offline one, AOQ eq. (5)."""
+    """Difference in similarity over which an online negative's weight falls by 1, AOQ eq. (5)."""
     beta: PositiveFloat = 1.5
     """The weight of an online negative as hard as the offline one."""
 
@@ -173,7 +173,7 @@ class AdaptiveInfoNCELoss(InfoNCELoss):
     offline_columns: Literal[True] = True
     """Always on: the weights compare with offline negatives."""
     alpha: PositiveFloat = 0.3
-    """How fast an in-batch negative's weight falls as it gets easier than the offline one."""
+    """Difference in similarity over which an in-batch negative's weight falls by 1."""
     beta: PositiveFloat = 1.5
     """The weight of an in-batch negative as hard as the offline one."""
 

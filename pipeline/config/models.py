@@ -78,7 +78,7 @@ class VSRN(Encoders):
     embedding_size: PositiveInt = 2048
     """Numbers in the vectors that are compared."""
     variant: Literal["coco", "f30k"] = "coco"
-    """Which published one: `coco` normalises projected regions; `f30k` ends in a BatchNorm instead."""
+    """Published variant: `coco` normalises projected regions; `f30k` ends in a BatchNorm instead."""
     normalise_axis: Literal["regions", "features"] = "regions"
     """`regions`: each channel over the regions, as the official code does. `features`: each region, as was meant."""
     absolute: bool = False
@@ -122,20 +122,20 @@ class SCAN(Fragments):
     direction: Literal["t2i", "i2t"] = "t2i"
     """`t2i`: words attend to regions. `i2t`: regions attend to words."""
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "LogSumExp"
-    """How the cosines of all queries become one similarity."""
+    """Function that makes one similarity of the cosines of all queries."""
     normalisation: Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"] = (
         "clipped_l2norm"
     )
-    """How products are normalised along the queries, before the softmax."""
+    """Normalisation of products along the queries, before the softmax."""
     temperature: PositiveFloat | None = None
-    """Of the attention; by default 9 for `t2i`, 4 for `i2t`."""
+    """Temperature of the attention; by default 9 for `t2i`, 4 for `i2t`."""
     temperature_lse: PositiveFloat = 6.0
-    """Of `LogSumExp`: the higher, the nearer to the maximum."""
+    """Sharpness of `LogSumExp`: the higher, the nearer to the maximum."""
 
 
 class PFAN(SCAN):
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = "Mean"
-    """How the cosines of all queries become one similarity."""
+    """Function that makes one similarity of the cosines of all queries."""
     position_size: PositiveInt = 200
     """Numbers in the position vector of a region."""
     grid: PositiveInt = 16
@@ -149,7 +149,7 @@ class BFAN(Fragments):
     """A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by confidence
     (`prob`)."""
     temperature: PositiveFloat = 20.0
-    """Of the attention."""
+    """Temperature of the attention."""
 
 
 class SAF(Fragments):
@@ -166,7 +166,7 @@ class SGR(SAF):
 
 class NAAF(Fragments):
     temperature: PositiveFloat = 20.0
-    """Of the attention."""
+    """Temperature of the attention."""
     alpha: PositiveFloat = 2.0
     """The cost of calling a mismatched pair matched, when the threshold is learnt."""
     alpha_schedule: Literal["fixed", "adaptive"] = "fixed"
@@ -175,23 +175,23 @@ class NAAF(Fragments):
 
 class IMRAM(Fragments):
     mode: Literal["text", "image", "full"] = "full"
-    """Which side asks: words, regions, or both."""
+    """Side that asks: words, regions, or both."""
     steps: Steps = 3
     """Rounds of attention, with a memory between them."""
     temperature: PositiveFloat = 9.0
-    """Of the attention."""
+    """Temperature of the attention."""
 
 
 class MaxSim(Fragments):
     direction: Literal["t2i", "i2t", "both"] = "t2i"
     """`t2i`: the best region of each word. `i2t`: the best word of each region. `both`: the mean of the two."""
     aggregation: Literal["Mean", "Sum"] = "Mean"
-    """How the best matches become one similarity; the paper's is `Sum`."""
+    """Function that makes one similarity of the best matches; the paper's is `Sum`."""
 
 
 class VSEInfinity(Encoders):
     size_augmentation: Fraction = 0.2
-    """In training each region and word is left out with this probability."""
+    """Probability that a region or word is left out in training."""
     augment_words: Literal["drop", "mask"] = "drop"
     """`mask`: as in the released code, some words are replaced and not left out."""
     text_tower: str | None = None

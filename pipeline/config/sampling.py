@@ -26,9 +26,9 @@ class Sampling(Section):
     h_images: PositiveInt | None = None
     """Draw from the first of each caption's list; by default from all."""
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """With `weighted`, as in SimANS: negatives that score this far below the lowest positive are drawn most."""
+    """Gap below the lowest positive whose negatives `weighted` draws most, as in SimANS."""
     sharpness: PositiveFloat | None = None
-    """With `weighted`: weight exp(-sharpness (g - gap)^2) at a gap of g."""
+    """Sharpness of `weighted`: weight exp(-sharpness (g - gap)^2) at a gap of g."""
     hardness: Literal["auto"] | PositiveFloat | None = None
     """Draw negatives this many times harder than the hardest in-batch negative, which has rank C / B on average (C
     candidates, batches of B): lists are cut at rank C / (B hardness), instead of h_*. "auto" cuts at C / (10 B), as
@@ -43,9 +43,9 @@ class Sampling(Section):
     """Batches of pairs that are each other's hard negatives by the table (`aoq.pipeline.batches`); by default
     random ones."""
     batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
-    """With `batches`, the ranks [start, stop) of captions, from 0, that link pairs; by default all."""
+    """Ranks [start, stop) of captions, from 0, that link pairs in `batches`; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None
-    """With `batches`, the number of pairs close to each other; by default 32."""
+    """Number of pairs close to each other in `batches`; by default 32."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
     (`aoq.pipeline.losses.guide`)."""

@@ -68,7 +68,7 @@ class Screen(Section):
     """Suspect each negative, without a flag, with its posterior probability of a match, given its score and this
     prior (FNE)."""
     suspected: Suspected = "drop"
-    """What becomes of suspected false negatives in training."""
+    """Treatment of suspected false negatives in training."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

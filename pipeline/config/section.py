@@ -26,7 +26,7 @@ class NamedSection(Section):
     """A section whose `name` selects one of several kinds, each a subclass with its own options."""
 
     name: str
-    """Which kind it is."""
+    """The kind."""
 
     @classmethod
     @abstractmethod

@@ -29,7 +29,7 @@ class Arm(Section):
     says: str | None = None
     """Name in tables; by default its key."""
     change: Change = Field(default={})
-    """What it changes in an experiment, as sections and options."""
+    """Changes to an experiment, as sections and options."""
     change_for: dict[str, Change] = Field(default={})
     """Further changes for single models."""
     models: Names | None = None

@@ -53,7 +53,7 @@ class Members(Section):
     members: Annotated[Array[str], Field(min_length=2)]
     """Experiments, each with an optional override after `@`: "f30k_vsrn", "f30k_vsrn@seed=1"."""
     weights: Array[PositiveFloat] | None = None
-    """How much each member counts; by default all alike."""
+    """Weight of each member; by default all are equal."""
 
     @model_validator(mode="after")
     def _weights_fit(self) -> Members:

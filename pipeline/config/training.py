@@ -18,9 +18,9 @@ class Constraint(Section):
     """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 was best."""
 
     weight: PositiveFloat
-    """How much it counts beside the loss."""
+    """Weight beside the loss."""
     margin: Margin
-    """By how much the one should be closer than the other."""
+    """Margin by which the one should be closer than the other."""
 
 
 class Constraints(Section):
@@ -53,11 +53,11 @@ class Schedule(Section):
     batch_size: Annotated[int, Field(ge=2)] = 128
     """True pairs in a batch."""
     learning_rate: PositiveFloat = 2e-4
-    """Of Adam, at the start."""
+    """Learning rate of Adam, at the start."""
     decay_epochs: Array[PositiveInt] = ()
     """Epochs after each of which the learning rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """What `decay_epochs` multiply the learning rate by."""
+    """Factor of the learning rate at each of `decay_epochs`."""
     gradient_clip: PositiveFloat = 2.0
     """The largest norm of the gradient of all weights."""
     weight_decay: PositiveFloat | None = None
@@ -152,7 +152,7 @@ class CoTeaching(Schedule):
     warmup_epochs: PositiveInt
     """Epochs of each network alone on all pairs and all negatives, before co-teaching."""
     margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
-    """By how much a pair that is surely right should score above a negative."""
+    """Margin by which a pair that is surely right should score above a negative."""
     mask_positives: bool = True
     """Other captions of an anchor's image are no negatives."""
     threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5

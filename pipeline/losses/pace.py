@@ -69,7 +69,7 @@ class Pace:
 
     @property
     def is_at_hardest(self) -> bool:
-        """Whether the last step's online negatives were the hardest alone; a GPU is waited for."""
+        """True if the last step's online negatives were the hardest alone; this waits for a GPU."""
         return float(self.level) >= TOP - 0.5
 
     def follow(self, pairs: Similarities, loss: Loss | None = None) -> Similarities:

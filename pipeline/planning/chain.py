@@ -167,7 +167,7 @@ def same_queries(one: Chain, other: Chain) -> bool:
 
 
 def trains_as_control(one: Chain, other: Chain) -> bool:
-    """Whether the one's second round is the other's control."""
+    """True if the one's second round is the other's control."""
     control = other.stages.get("control")
     return control is not None and control.key == one["second_round"].key
 

@@ -86,7 +86,7 @@ def _own(store: Store) -> Store:
 
 @contextmanager
 def _told(store: Store, count: int, others: Sequence[BaseProcess]) -> Iterator[None]:
-    """If the others are lost, say why: one was killed, or failed by itself, and the rest ended without it."""
+    """Say why the others are lost: one was killed or failed, and the rest ended without it."""
     try:
         yield
     except RuntimeError as error:

@@ -97,7 +97,7 @@ def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | 
 
 
 def is_control(chain: Chain) -> bool:
-    """Whether the run trains as its own control does."""
+    """True if the run trains as its own control does."""
     return trains_as_control(chain, chain)
 
 

@@ -11,7 +11,7 @@ from aoq.pipeline.planning.chain import Chain, run_name, split_member, trains_as
 LONGEST = 24
 """Characters of a value."""
 SETTINGS = {"second_round.loss": "", "model": "", "second_round.epochs": "epochs", "second_round.batch_size": "batch"}
-"""What a setting is called where its own last word does not say it; a name says what it names."""
+"""Settings that are called otherwise than by their own last word."""
 
 
 def labels(named: Mapping[str, Chain]) -> dict[str, str]:

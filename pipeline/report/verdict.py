@@ -1,4 +1,4 @@
-"""What runs gain on those that they are compared with: what the page says first, and `aoq results` of round two."""
+"""Gains of runs over their baselines: the verdict that opens the page, and that of `aoq results` on round two."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Verdict:
     label: str
     baseline: str
     difference: float
-    """In rsum, the mean over seeds."""
+    """Difference in rsum, the mean over seeds."""
     interval: Interval
     chance: str
-    """Of one seed."""
+    """p value, of one seed."""
     seeds: int
     images: int
     captions: int
@@ -54,7 +54,7 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def on_dev(runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    """What runs gain on controls that were trained and are not evaluated."""
+    """Gains of runs over controls that were trained and are not evaluated."""
     waiting = [run for run in runs if run.gain is None and run.chain.trains_on_table]
     return [(run, said) for run in waiting if (said := gain_on_control(run.chain))]
 

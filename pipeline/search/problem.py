@@ -46,7 +46,7 @@ class Side:
     """Upper bound of an anchor's norm times a candidate's."""
     memory: int = DEFAULT_MEMORY
     themselves: Int64[np.ndarray, " anchors"] | None = None
-    """In one set, the anchors' own rows. They are among `positives`, as no list may hold them, but match nothing."""
+    """Anchors' own rows in one set. They are among `positives`, as no list may hold them, but match nothing."""
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Side:
         """Select some anchors."""

@@ -27,7 +27,7 @@ class Given(NamedTuple):
     """FILE or FILE::NAME: NAME is the part of the file that holds the vectors or the ids."""
 
     path: Path
-    """For a data set of the hub, its name."""
+    """Name of a data set of the hub."""
     part: str
 
     @classmethod

@@ -46,7 +46,7 @@ def open_cosine_vectors(given: str, copy: Path) -> tuple[Float32[np.ndarray, "it
 
 
 def _are_unit(vectors: Float32[np.ndarray, "items D"]) -> bool:
-    """Whether all are of norm 1, or one is not finite, which `check_vectors` names."""
+    """True if all are of norm 1, or one is not finite, which `check_vectors` names."""
     for start, stop in blocks(len(vectors), BLOCK):
         norms = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
         if not np.isfinite(norms).all():

@@ -107,9 +107,9 @@ def compare(
 
 
 def data_differ(one: NegativeTable, other: NegativeTable) -> str:
-    """Why two tables seem to be of different data; empty where nothing tells.
+    """Say why two tables seem to be of different data; empty if nothing shows it.
 
-    Ids tell where both have some. Else different fingerprints may be two programs' names for the same data, so that the
+    Ids decide where both tables have them. Different fingerprints may be two programs' names for the same data, so the
     true pairs must differ as well.
     """
     for side in one.ids.keys() & other.ids.keys():

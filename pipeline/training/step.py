@@ -47,7 +47,7 @@ class Objective:
     """The most entries of the matrix per anchor that have a gradient, if known beforehand; None: any number. Asked on
     CPUs only, since a GPU might have to be waited for."""
     observes: bool = True
-    """Whether the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
+    """True if the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import offline_similarities
 
 ROWS = 512
-"""Of the matrix of true pairs at a time: looking them up takes 24 bytes a pair."""
+"""Rows of the matrix of true pairs at a time: looking them up takes 24 bytes a pair."""
 
 
 class TableLoss(nn.Module):

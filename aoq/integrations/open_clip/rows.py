@@ -13,10 +13,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 COLUMNS = 3
-"""Of each pair the row of its image, the row of its caption, and its group."""
+"""Numbers of each pair: the row of its image, the row of its caption, and its group."""
 GROUPS = ("anchors", "offline negatives", "companions")
 DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
-"""How many of these groups a batch has."""
+"""Number of these groups that a batch has."""
 
 
 def with_rows(tokens: Int[Tensor, "pairs length"], rows: Int[Tensor, "pairs 3"]) -> Int[Tensor, "pairs longer"]:

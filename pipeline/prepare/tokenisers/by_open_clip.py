@@ -17,7 +17,7 @@ from aoq.pipeline.reading import read_json
 
 @dataclass(frozen=True)
 class OpenClipTokeniser(Tokeniser):
-    """With the start of a text before, and its end behind. What is kept of it is the name of its pair."""
+    """Tokenise with marks for the start and the end of a text. Saved is the name of its pair alone."""
 
     name: str
     tokeniser: Any

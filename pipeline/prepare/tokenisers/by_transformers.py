@@ -16,7 +16,7 @@ from aoq.pipeline.prepare.tokenisers.tokeniser import LONGEST, Tokeniser
 
 @dataclass(frozen=True)
 class TransformersTokeniser(Tokeniser):
-    """With its special tokens: a caption's last id is one."""
+    """Tokenise with special tokens: a caption's last id is one."""
 
     tokeniser: Any
     file = "tokenizer_config.json"

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST = 512
-"""Of a caption, in ids, where the tokeniser itself sets no lower limit."""
+"""Most ids of a caption, where the tokeniser itself sets no lower limit."""
 
 
 class Tokeniser(ABC):
     """Cuts captions into pieces, as a pretrained encoder of texts wants them."""
 
     file: str
-    """What of a folder that `save` wrote only this library has, or reads first."""
+    """File that only this library has in a folder that `save` wrote, or reads first."""
 
     @classmethod
     @abstractmethod

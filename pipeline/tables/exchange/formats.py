@@ -20,7 +20,7 @@ class Format:
     """Lines of its README that load it; `$folder` is replaced by the folder's name."""
     language: Literal["python", "bash", "yaml"] = "python"
     images: Literal["path", "lookup", "text", "id"] = "path"
-    """How images are given: by path; as rows of a lookup, by path or content; only as texts; or by id."""
+    """Form of an image: its path; a row of a lookup, by path or content; a text alone; or its id."""
     queries: Literal["any", "text"] = "any"
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
