@@ -33,7 +33,7 @@ from aoq.pipeline.settings import configured_path, runs_root
 def status(chain: Chain, as_json: bool) -> None:
     """Show what is made or missing.
 
-    A line a stage of EXPERIMENT, with its key; `aoq run EXPERIMENT --round STAGE` makes one.
+    One line per stage of EXPERIMENT, with its key. `aoq run EXPERIMENT --round STAGE` makes a stage.
     """
     if as_json:
         echo_json([{"stage": name, **_state(artifact)} for name, artifact in all_stages(chain).items()])
@@ -100,7 +100,8 @@ def explain(chain: Chain, stage: str) -> None:
 def verify(chain: Chain) -> None:
     """Check that artefacts are whole.
 
-    Hash every file of its artefacts and of its dataset, and check that each was made from what is there.
+    Every file of EXPERIMENT's artefacts and of its dataset is hashed. Each artefact must have been made from the data
+    and artefacts that are there. The exit code is 1 if anything is wrong.
     """
     problems, checked = [], 0
     for name, artifact in all_stages(chain).items():
@@ -119,15 +120,15 @@ def verify(chain: Chain) -> None:
 
 
 @click.command()
-@click.option("--delete", is_flag=True, help="Delete what is listed; without it nothing is touched.")
-@click.option("--unfinished", is_flag=True, help="List (and delete) interrupted work as well: it would start again.")
+@click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
+@click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
 @click.option("--data-root", default="")
 @click.option("--artifact-root", default="")
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
     """List or delete unused artefacts.
 
-    What an experiment in configs/ or a link in runs/ leads to is kept. Interrupted work is that of stages, and what
-    killed commands left as .OUTPUT.work in the current directory or in the cache.
+    Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept. Interrupted work is that
+    of stages, and what killed commands left as .OUTPUT.work in the current directory or in the cache.
     """
     root = configured_path("artifact_root", artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))

@@ -42,9 +42,9 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 @with_default("--epochs", default=1, type=COUNT, help="How many epochs to write.")
 @with_default("--seed", default=0, type=click.IntRange(min=0))
 @with_default("--kind", default="mined", type=click.Choice(["mined", "triples", "random"]))
-@click.option("--ranks", callback=_ranks, help="Ranks START:STOP of captions that should meet; default: all listed.")
-@with_default("--community", default=32, type=click.IntRange(min=2), help="Pairs that are close to each other.")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; what its rules suspect does not meet.")
+@click.option("--ranks", callback=_ranks, help="START:STOP: link captions of these ranks; default: all listed.")
+@with_default("--community", default=32, type=click.IntRange(min=2), help="Number of pairs close to each other.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags share no batch.")
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
 @click.option("--data", type=PATH, help="The dataset folder it was mined on; shards take captions and pictures of it.")
 @with_default("--split", default="train", help="Which of its splits.")
@@ -72,13 +72,13 @@ def batches(
     """Write batches of hard negatives.
 
     TABLE is an experiment or a table's folder. Its true pairs go to the new folder OUTPUT: epoch-000.parquet and so on,
-    a row a pair, with the columns batch, image_id and caption_id (rows of the data), and image and caption where the
-    table has ids. Each epoch has every pair once, in other batches. Triples are pairs, a negative of each, and its
-    companion: of these a third of the pairs is drawn. Shows what in-batch negatives are beside those at random.
+    with a row per pair. The columns are batch, image_id and caption_id (rows of the data), and image and caption if the
+    table has ids. Each epoch has every pair once, in other batches. With --kind triples, a third of the pairs is drawn;
+    a negative of each, and its companion, fill the batch. In-batch negatives are shown beside those of random batches.
 
-    webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order: read them in it, without
-    shuffling. Pictures and captions come from the experiment, a dataset folder (--data), or --image-root and --texts.
-    A folder of other data than the table's, or in another order, is refused, with shards or without.
+    webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order; read them without shuffling.
+    Pictures and captions come from the experiment, from a dataset folder (--data), or from --image-root and --texts.
+    --data is compared with the table, with shards or without: other data, or another order, is refused.
     """
     from aoq.pipeline.batches import shards
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch

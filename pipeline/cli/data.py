@@ -25,7 +25,7 @@ def data() -> None:
 def check(folder: Path, as_json: bool) -> None:
     """Check every split of a folder.
 
-    Everything that is wrong with FOLDER is said at once; the exit code is 1 if anything is an error.
+    Everything that is wrong with FOLDER is listed at once. The exit code is 1 if anything is an error.
     """
     from aoq.pipeline.data.check import check_folder
 
@@ -48,7 +48,7 @@ def check(folder: Path, as_json: bool) -> None:
 def relevance(folder: Path, split: str) -> None:
     """Add what ECCV Caption and CxC call right.
 
-    It is written beside a split of FOLDER; evaluations then measure by it.
+    Their matches are written beside a split of FOLDER. Evaluations then measure by them.
 
     Needs the extra: pip install "aoq[eccv]".
     """
@@ -66,7 +66,8 @@ def relevance(folder: Path, split: str) -> None:
 def classes(folder: Path, instances: Path, split: str) -> None:
     """Add the objects of COCO's images.
 
-    What INSTANCES (COCO's instances_val2014.json) show is written beside a split of FOLDER; evaluations then give PMRP.
+    The objects in INSTANCES (COCO's instances_val2014.json) are written beside a split of FOLDER. Evaluations then give
+    PMRP.
 
     Needs the extra: pip install "aoq[eccv]".
     """

@@ -23,7 +23,7 @@ BLOCKS = "blocks"
 @with_default("--split", default="train", help="Which of its splits.")
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
-@cluster_options("Who encodes; with ray, threads (0: one) are a unit's, and many run at a time.")
+@cluster_options("Who encodes. With ray, --threads (0: one) is for one unit, and many run at a time.")
 def embed(
     folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
 ) -> None:

@@ -52,11 +52,12 @@ def estimate(
 ) -> None:
     """Estimate what mining will take.
 
-    Options are those of `aoq mine`, but for --sides, --backend and --ray-address. Operations and sizes follow from the
-    shape; times are those of a piece that is mined in one process on this machine, a second or two long, scaled. With
-    --experiment, the shape comes from the data and the model, [mining] and luigi.cfg stand for the options, the
-    training's steps are counted as well, and it is said how hard the student's offline negatives will be beside those
-    of its batches.
+    It takes the options of `aoq mine` except --sides, --backend and --ray-address. Operations and sizes follow from the
+    shape. For times, a small piece is mined in one process on this machine, for a second or two, and the time is
+    scaled.
+
+    With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
+    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")

@@ -45,7 +45,7 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of the formats above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
 @click.option("--num-negatives", type=COUNT, help="At most this many of each list; default: all.")
-@click.option("--scores", is_flag=True, help="With scores, where the format has a place for them.")
+@click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
 @click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
 @with_default("--split", default="train", help="Which of its splits.")
 @texts_or_captions
@@ -54,8 +54,8 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--image-root", type=PATH, help="The pictures; an image's file is its id. DATA/thumbs has small ones.")
 @click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
 @click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
-@click.option("--image-texts", type=PATH, help="A text file, one line in the place of each image.")
-@click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="What the table was mined from.")
+@click.option("--image-texts", type=PATH, help="A text file with a line in place of each image.")
+@click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="The vectors that the table was mined from.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
 @roots
 def export(
@@ -79,8 +79,8 @@ def export(
 ) -> None:
     """Write a table for another trainer.
 
-    TABLE is an experiment or a table's folder. It is written to the new folder OUTPUT, with a README.md that loads it,
-    as:
+    TABLE is an experiment or a table's folder. It is written to the new folder OUTPUT, with a README.md that says how
+    to load it, in one of these formats:
 
     \b
     triplet, n-tuple,  Parquet for sentence-transformers,
@@ -98,14 +98,15 @@ def export(
     trec               runs of both directions, with scores
     aoq                the 2020 code's lists, both directions
 
-    A caption goes by its text, an image as a picture: what `aoq prepare` read for DATA (if packed, with --pack), or
-    the file below --image-root that its id names, with an ending or without. Texts may stand in for images
-    (--image-texts), and pictures for captions (--caption-root). An id in their place is refused. Captions and ids come
-    from a dataset folder (--data), or from text files (--texts, --image-ids, --caption-ids). The rows of one set go
-    by --image-ids, --image-texts or --image-root.
+    Captions are written as texts, images as pictures. A picture is the one that `aoq prepare` read for DATA (if it was
+    packed, give --pack), or the file below --image-root whose name is the image's id, with or without an ending.
+    --image-texts puts texts in place of images, --caption-root pictures in place of captions. An id is never written in
+    place of either. Captions and ids come from the experiment, from a dataset folder (--data), or from text files
+    (--texts, --image-ids, --caption-ids). Rows of one set are named by --image-ids, --image-texts or --image-root.
+    --data is compared with the table: other data, or another order, is refused.
 
-    An anchor with fewer negatives than --num-negatives is left out where all rows must be of one length. Of an anchor's
-    positives the table keeps the lowest score only; where there are several, scores of positives (--scores; pylate)
+    If all rows of a format must be of one length, anchors with fewer negatives than --num-negatives are left out. A
+    table keeps the lowest score of an anchor's positives alone, so the scores of several positives (--scores; pylate)
     need --vectors.
     """
     from aoq.pipeline.produce.photographs import photograph_files
@@ -168,7 +169,7 @@ def export(
 @click.argument("source", type=PATH)
 @click.argument("output", type=PATH)
 @pairing_options
-@click.option("--data", type=PATH, help="The dataset folder that says who belongs to whom.")
+@click.option("--data", type=PATH, help="The dataset folder that has the true pairs.")
 @with_default("--split", default="train", help="Which of its splits.")
 @image_ids
 @caption_ids
@@ -190,18 +191,18 @@ def import_table(
 ) -> None:
     """Make a table of others' lists.
 
-    The lists become a negative table, the folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's
-    official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in place
-    of i2t. In runs and in --pairs rows go by their numbers, unless --image-ids (or --data) or --caption-ids give ids.
-    --image-ids and --caption-ids are kept beside the lists; exports name rows by them.
+    The lists become a negative table, the new folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of
+    AOQ's official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in
+    place of i2t. Runs and --pairs name rows by number, or by the ids that --image-ids (or --data) and --caption-ids
+    give. These two options also keep the ids beside the lists, and exports name rows by them.
 
-    Own positives are taken out. With --vectors scores are exact and the order is ours; without them, scores are those
-    of the run, and lists of the official code have none.
+    Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
+    those of the run, and lists of the official code have none.
     """
     if sum((pairs is not None, per_image is not None, unpaired, data is not None)) != 1:
-        raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
+        raise click.UsageError("give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
     if pairs is None and min_grade is not None:
-        raise click.UsageError("--min-grade is about the grades of --pairs FILE")
+        raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @takes_tables("table")
-@click.option("--image", help="An image, by row or by id; of one set, an item.")
+@click.option("--image", help="An image, by row or by id; in one set, an item.")
 @click.option("--caption", help="A caption, by row (0 is the first line) or by id.")
 @click.option(
     "--direction",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     default="",
     type=click.Choice(["", "left", *RULES]),
     metavar="RULE",
-    help="Those that meet a rule of the view, such as same_text; left: those that meet none.",
+    help="Negatives that this rule of the view flags, such as same_text; left: those that no rule flags.",
 )
 @texts
 @image_ids
@@ -60,8 +60,8 @@ def inspect(
 ) -> None:
     """Show an anchor's hardest negatives.
 
-    TABLE is an experiment or a table's folder. The list of an image or a caption is shown beside its own positives.
-    Texts and ids are the experiment's; of a folder those that are given, or the ids that are kept beside it.
+    TABLE is an experiment or a table's folder. Shown is the list of an image or a caption, and its own positives. Texts
+    and ids are the experiment's; for a folder they are those that are given, or the ids that are kept beside it.
 
     `--image X --direction t2i` shows the lists of the image's captions, `--caption N --direction i2t` that of the
     caption's image.

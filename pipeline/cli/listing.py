@@ -26,8 +26,8 @@ SHOWN = ("experiments", "studies", "stages")
 def list_(kind: str | None, as_json: bool) -> None:
     """List experiments, studies, stages.
 
-    They are those of ./configs and those that aoq brings. KIND shows one sort alone; `aoq list searches` describes what
-    may search, as --search of `aoq mine` and [mining] take it.
+    Listed are those of ./configs and those that aoq brings, or those of one KIND. `aoq list searches` describes the
+    searches that `aoq mine --search` and [mining] take.
     """
     found = {name: list(LISTS[name]()) for name in ([kind] if kind else SHOWN)}
     if as_json:

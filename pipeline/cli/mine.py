@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @click.argument("captions", nargs=-1, metavar="[CAPTIONS]")
 @click.argument("output", type=PATH)
 @mining_options
-@click.option("--sides", nargs=2, metavar="NAME NAME", help="What the rows are, if not images and captions.")
-@cluster_options("Who mines; with ray, threads (0: one) and memory are a unit's, and many run at a time.")
+@click.option("--sides", nargs=2, metavar="NAME NAME", help="Names of the two sides, if not images and captions.")
+@cluster_options("Who mines. With ray, --threads (0: one) and --memory-mb are for one unit, and many run at a time.")
 def mine(
     images: str,
     captions: tuple[str, ...],
@@ -50,8 +50,8 @@ def mine(
 ) -> None:
     """Mine a table from your vectors.
 
-    The hardest negatives of IMAGES among CAPTIONS, and the other way round, are written to the folder OUTPUT. IMAGES
-    alone are one set: each is searched among the others, and pairs count both ways.
+    The hardest negatives of each image among CAPTIONS, and of each caption among IMAGES, are written to the new folder
+    OUTPUT. IMAGES alone are one set: each is searched among the others, and pairs count both ways.
 
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files,
     folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for one
@@ -59,7 +59,7 @@ def mine(
     address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg. Ids that are given are kept
     beside the lists; exports name rows by them.
 
-    A run that was cut short goes on where it was when the same command is given again.
+    Give the same command again to resume a run that was cut short.
     """
     from aoq.pipeline.engine import Engine
 

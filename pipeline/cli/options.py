@@ -76,13 +76,13 @@ pairing_options = _together(
     click.option(
         "--pairs",
         type=PATH,
-        help="A .npy file, the image of each caption (-1 for none) or rows image, caption; or Parquet, CSV, TSV, JSONL "
-        "or TREC's judgements, of rows or ids.",
+        help="The true pairs: a .npy file with the image of each caption (-1 for none) or with rows image, caption; or "
+        "Parquet, CSV, TSV, JSONL or TREC's judgements, of rows or ids.",
     ),
     click.option(
         "--min-grade",
         type=float,
-        help="Of graded pairs, those of at least this grade are positives, and the others candidates; default: 1.",
+        help="Graded pairs of at least this grade are positives, the others are candidates; default: 1.",
     ),
     click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
@@ -101,8 +101,8 @@ mining_options = _together(
     pairing_options,
     image_ids,
     caption_ids,
-    with_default("--h-captions", default=300, type=COUNT, help="Negatives an image; of one set, an item."),
-    with_default("--h-images", default=60, type=COUNT, help="Negatives a caption."),
+    with_default("--h-captions", default=300, type=COUNT, help="Negatives per image; in one set, per item."),
+    with_default("--h-images", default=60, type=COUNT, help="Negatives per caption."),
     with_default(
         "--metric",
         default="cosine",
@@ -120,7 +120,7 @@ mining_options = _together(
         help="Fraction of the true lists that an approximate search must find.",
     ),
     with_default(
-        "--memory-mb", default=1500, type=click.IntRange(min=100), help="Memory to use beyond the vectors, about."
+        "--memory-mb", default=1500, type=click.IntRange(min=100), help="Approximate memory beyond the vectors."
     ),
     click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
 )

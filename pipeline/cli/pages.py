@@ -76,12 +76,12 @@ def browse(
 ) -> None:
     """Browse tables and evaluations.
 
-    Each TABLE is an experiment, with an override after @ if need be, as in "demo@seed=1"; or each is a table's folder,
-    all of the same rows, with --texts, ids and --image-root, or --data, for what its rows are. They are shown in a
-    browser, until Ctrl-C.
+    Each TABLE is an experiment, with an override after @ if need be, as in "demo@seed=1". Or each is a table's folder,
+    all of the same rows; --texts, --image-ids and --image-root, or --data, say what the rows are. The pages are served
+    to browsers on this machine, until Ctrl-C.
 
-    Start with hubs, the most confused and suspects, search captions, see what an image or a caption is confused with
-    and whose negative it is, compare tables and models, and mark which negatives match after all and which do not:
+    Start with hubs, the most confused and suspects. Search captions, see what an image or a caption is confused with
+    and whose negative it is, and compare tables and models. Mark which negatives match after all and which do not:
     `[screen] positives` and `aoq screen --positives` read the file of matches, `--judgements` that of all marks.
     """
     import_extra("flask", "browse", "aoq browse")

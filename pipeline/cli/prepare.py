@@ -27,8 +27,8 @@ ABOUT = "prepared.json"
 @click.option("--split-column", help="The column that says train, dev or test.")
 @click.option("--split-sizes", default="", help="Draw splits: dev=1000,test=1000; train is the rest.")
 @with_default("--seed", default=0, type=click.IntRange(min=0), help="For drawing splits.")
-@with_default("--restval", default="train", type=click.Choice(["train", "drop"]), help="What COCO's restval is for.")
-@with_default("--extractor", default="efficientnet-lite0", help="What makes features of an image.")
+@with_default("--restval", default="train", type=click.Choice(["train", "drop"]), help="Where COCO's restval goes.")
+@with_default("--extractor", default="efficientnet-lite0", help="The encoder that makes features of an image.")
 @with_default(
     "--tokens", default="patches", type=click.Choice(["patches", "pooled"]), help="All regions, or one vector."
 )
@@ -38,7 +38,7 @@ ABOUT = "prepared.json"
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--batch-size", default=32, type=COUNT, help="Images at a time.")
 @with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
-@cluster_options("Who extracts; with ray, threads (0: one) are a unit's, and many run at a time.")
+@cluster_options("Who extracts. With ray, --threads (0: one) is for one unit, and many run at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
 def prepare(
     source: str,
@@ -59,13 +59,12 @@ def prepare(
 ) -> None:
     """Make a dataset of photographs.
 
-    SOURCE is what people have: a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or
-    several of captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data
-    set (a saved folder, a folder of Parquet files, or hf:OWNER/NAME); webdataset's .tar shards; a folder with
-    train_ids.txt and train_caps.txt. FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an
-    experiment's [dataset].
+    SOURCE is a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or several of
+    captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data set (a saved
+    folder, a folder of Parquet files, or hf:OWNER/NAME); webdataset's .tar shards; or a folder with train_ids.txt and
+    train_caps.txt. FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an experiment's [dataset].
 
-    A run that was cut short goes on where it was when the same command is given again.
+    Give the same command again to resume a run that was cut short.
     """
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.prepare.prepare import prepare as fill

@@ -36,7 +36,8 @@ def publish(
     """Write a table with a data card.
 
     TABLE is an experiment or a table's folder. It is checked and written to the new folder OUTPUT, with flags (--view),
-    ids and a README.md as the Hugging Face hub wants it; no pictures, no texts. OUTPUT is a table, for all commands.
+    ids and a README.md as the Hugging Face hub wants it; without pictures and texts. OUTPUT is a table, for all
+    commands. --data is compared with the table: other data, or another order, is refused.
 
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset

@@ -55,12 +55,13 @@ def results(
 ) -> None:
     """Show recalls, with a verdict.
 
-    They are those of EXPERIMENT's rounds on the dev split, or those of a study. The control is the same student and
-    steps on the online loss alone. The verdict is what round two gains on the control, with the 95 % interval of a
-    bootstrap over the images and a paired test. After an evaluation on another split (or in folds) its recalls follow,
-    and what else is known of the split: how well the student attends, metrics of many right answers, agreement with
-    people (docs/evaluation.md). An ensemble has the recalls of its members and of their mean similarity, on its
-    evaluation split; a --study its table, or what there is of it.
+    Shown are EXPERIMENT's rounds on the dev split, or the table of a --study, as far as it is trained. The control is
+    the same student with the same steps on the online loss alone. The verdict is the gain of round two over the
+    control, with the 95 % interval of a bootstrap over the images and a paired test.
+
+    An evaluation on another split (or in folds) adds its recalls, and what else is known of the split: how well the
+    student attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble has the
+    recalls of its members and of their mean similarity, on its evaluation split.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -212,7 +213,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
         console.print_table(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
         console.print()
     if not lines:
-        console.print("nothing of what was asked is there.\n")
+        console.print("none of these trainings is there yet.\n")
     console.print(said, soft_wrap=True)
 
 

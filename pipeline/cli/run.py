@@ -55,8 +55,8 @@ def run(
 ) -> None:
     """Make an experiment, or one stage.
 
-    EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. What it
-    needs and is not there is made first. What is there is kept: a second run has nothing to do.
+    EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. Stages
+    that are missing are made first. What is there is kept: a second run has nothing to do.
 
     Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does, and the exit code is its
     own: 0 where all is made, 30 where a task failed. An interrupted run goes on where it was.
@@ -80,8 +80,8 @@ def run(
 def evaluate(experiment: str, override: str, data_root: str, artifact_root: str, workers: int, **settings: Any) -> None:
     """Evaluate an experiment's student.
 
-    The metrics are those of the split that [evaluation] of EXPERIMENT names, of its second round; of an ensemble,
-    those of its members together. What it needs and is not there is made first, as `aoq run` does.
+    The metrics are those of its second round, on the split that [evaluation] of EXPERIMENT names; for an ensemble,
+    those of its members together. Stages that are missing are made first, as `aoq run` does.
     """
     name, override = with_override(experiment, override)
     task = _task_of("evaluation")(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root)

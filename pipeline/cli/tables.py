@@ -61,8 +61,8 @@ def audit(table: Looked, as_json: bool) -> None:
 def stats(table: Looked, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
-    TABLE is an experiment or a table's folder. Shown are its scores, where the positives would rank, and hubs; with a
-    view also how many negatives each of its rules suspects. Without one, `aoq screen` makes it.
+    TABLE is an experiment or a table's folder. Shown are its scores, the ranks that positives would have, and hubs;
+    with a view, which `aoq screen` makes, also how many negatives each rule flags.
     """
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.statistics import QUANTILES, describe
@@ -113,8 +113,8 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
 def diff(table: Looked, other: Looked, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    TABLE and OTHER are experiments or tables' folders. Both are of the same data: row n of one is row n of the other.
-    A warning is printed where they are not, as far as their ids and their true pairs tell.
+    TABLE and OTHER are experiments or tables' folders. Both must be of the same data: row n of one is row n of the
+    other. A warning is printed if their ids or their true pairs show that they are not.
     """
     from aoq.pipeline.tables.statistics import compare, data_differ
     from aoq.pipeline.tables.table import read_table
@@ -138,14 +138,14 @@ def diff(table: Looked, other: Looked, depth: int | None, as_json: bool) -> None
 @experiment_chain
 @with_default("--of", "stage", default="second_round", type=STAGES, help="The stage whose model searches.")
 @click.option("--weights", type=PATH, help="A model.safetensors in place of a stage's.")
-@with_default("--anchors", default=256, type=COUNT, help="Searched in full, each way.")
+@with_default("--anchors", default=256, type=COUNT, help="Number of anchors, in each direction.")
 @click.option("--depth", type=int, help="Compare up to this rank; default: all.")
 @as_json
 def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
     """Compare a model with its table.
 
-    Sampled anchors of the training set are searched with a model of EXPERIMENT, and compared with its negative table.
-    Little overlap: what the table calls hard is no longer what this model confuses.
+    A model of EXPERIMENT searches sampled anchors of the training set, and its lists are compared with the experiment's
+    table. Little overlap means that this model no longer confuses what the table calls hard.
     """
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.drift import measure_drift
@@ -226,11 +226,12 @@ def screen(
 ) -> None:
     """Flag suspected false negatives.
 
-    TABLE is an experiment or a table's folder. What the rules say of it is written to the folder OUTPUT; give at least
-    one, such as --mutual-rank 5. The table stays as it is: OUTPUT is a view of it, with flags and a suspicion for every
-    negative, which `aoq stats`, `aoq inspect` and `aoq export` take as --view. An experiment's texts and teacher's
-    vectors are used where a rule needs them. For its training an experiment has a section [screen], with the same
-    rules.
+    TABLE is an experiment or a table's folder. Give at least one rule, such as --mutual-rank 5. The table stays as it
+    is. The new folder OUTPUT is a view of it: flags and a suspicion for every negative. `aoq stats`, `aoq inspect` and
+    `aoq export` take it as --view.
+
+    Rules that need texts or vectors take an experiment's own, or those that are given. To train on a screened table,
+    give an experiment a section [screen] with the same rules.
     """
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table

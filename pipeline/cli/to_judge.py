@@ -36,16 +36,17 @@ def to_judge(
 ) -> None:
     """Write pairs for a judge to fill in.
 
-    TABLE is an experiment or a table's folder. Its pairs, each once, go to the new file OUTPUT (.csv, .tsv, .jsonl or
-    .parquet): image_id and caption_id, rows of the data, and similarity, the teacher's score; of an experiment, or with
-    --data, or --texts and --image-ids, image and caption as well, and without these the ids that are kept beside the
-    table. Both rows of a pair of one set go by --texts, or by ids. Add a column probability, from 0 to 1, that they
-    match, and then:
+    TABLE is an experiment or a table's folder. The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each of its
+    pairs once: image_id and caption_id, which are rows of the data, and similarity, the teacher's score. The columns
+    image and caption are the image's id and the caption's text, of the experiment, of --data, or of --image-ids and
+    --texts; without these they are the ids that are kept beside the table. In one set both go by --texts, or by ids.
+    --data is compared with the table: other data, or another order, is refused. Add a column probability, from 0 to 1,
+    that the two match; then:
 
     \b
     aoq screen TABLE VIEW --judgements OUTPUT
 
-    What is left empty is not judged. What a view's judge or people have said before is not asked again.
+    Rows left empty are not judged. With --view, pairs that its judge or people have judged are not asked again.
     """
     from aoq.pipeline.tables.screens.to_judge import check_format, pairs_to_judge, write_pairs
     from aoq.pipeline.tables.screens.view import read_view

@@ -26,9 +26,9 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
     if one_set and click.get_current_context().get_parameter_source("h_images") is ParameterSource.COMMANDLINE:
         raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
     if sum((pairs is not None, per_image is not None, options["unpaired"])) != 1:
-        raise click.UsageError("say who belongs to whom: --pairs FILE, --per-image K or --unpaired")
+        raise click.UsageError("give the true pairs: --pairs FILE, --per-image K or --unpaired")
     if pairs is None and options["min_grade"] is not None:
-        raise click.UsageError("--min-grade is about the grades of --pairs FILE")
+        raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
 
 
 def given_ids(options: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -83,7 +83,8 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
         return np.full(captions, -1, dtype=np.int32)
     if images * per_image != captions:
         raise ValueError(
-            f"{images} images of {per_image} captions make {images * per_image}, and there are {captions}."
+            f"--per-image {per_image} makes {images * per_image} captions of {images} images, and there are {captions};"
+            " give the right number, or --pairs FILE if images differ in it."
         )
     return np.repeat(np.arange(images, dtype=np.int32), per_image)
 

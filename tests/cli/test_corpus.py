@@ -366,10 +366,10 @@ def test_every_command_takes_the_table(files, table):
             "one set has lists of one kind; give their length as --h-c",
         ),
         (("item.npy", "out", *TWIN, "--sides", "a", "b"), "--sides names two sides, and IMAGES alone are one set"),
-        (("item.npy", "out"), "say who belongs to whom"),
+        (("item.npy", "out"), "give the true pairs"),
         (("query.npy", "document.npy", "--pairs", "pairs.qrels"), "OUTPUT is missing after document.npy"),
         (("query.npy", "document.npy", "item.npy", "out", "--unpaired"), "item.npy is one too many"),
-        (("query.npy", "document.npy", "out", *CORPUS, "--per-image", 2), "say who belongs to whom"),
+        (("query.npy", "document.npy", "out", *CORPUS, "--per-image", 2), "give the true pairs"),
         (("query.npy", "document.npy", "out", "--unpaired", "--min-grade", 2), "--min-grade is about the grades of"),
         (
             ("item.npy", "item.npy", "out", "--unpaired"),

@@ -228,7 +228,7 @@ def test_runs_that_are_none_are_refused(run, files, lines, message):
         (np.zeros((IMAGES, 3)), "i2t_x.npy holds float64 of shape (15, 3); official lists are integers"),
         (np.zeros(IMAGES, np.int32), "i2t_x.npy holds int32 of shape (15,)"),
         (np.full((IMAGES, 1), IMAGES * EACH), "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29"),
-        (np.zeros((IMAGES + 1, 1), np.int32), "16 images of 2 captions make 32, and there are 30"),
+        (np.zeros((IMAGES + 1, 1), np.int32), "--per-image 2 makes 32 captions of 16 images, and there are 30"),
         (np.array([[None]]), "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)"),
     ],
 )
@@ -356,7 +356,7 @@ def test_places_and_tables_that_do_not_do_are_refused(run, files):
     assert "holds no manifest.json" in run("export", "nowhere", "out", *given).stderr
     assert "is not the name of a file with images' lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
     assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
-    assert "say who belongs to whom" in run("import-table", "i2t.npy", "out").stderr
+    assert "give the true pairs" in run("import-table", "i2t.npy", "out").stderr
     mined = ("--normalise", "--unpaired", "--h-captions", 2, "--h-images", 2)
     assert run("mine", "images.npy", "captions.npy", "unpaired", *mined).exit_code == 0
     assert "no caption belongs to any image" in run("export", "unpaired", "out", *given).stderr

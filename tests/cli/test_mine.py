@@ -219,9 +219,9 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "say who belongs to whom"),
-        (("--per-image", "2", "--unpaired"), "say who belongs to whom"),
-        (("--per-image", "3"), "20 images of 3 captions make 60, and there are 40"),
+        ((), "give the true pairs"),
+        (("--per-image", "2", "--unpaired"), "give the true pairs"),
+        (("--per-image", "3"), "--per-image 3 makes 60 captions of 20 images, and there are 40"),
         (("--per-image", "2", "--h-captions", "39"), r"lower .* to at most 38"),
         (("--pairs", "images.npy"), "float32 of shape (20, 7); an integer a caption is needed"),
         (("--per-image", "2", "--search", "best"), "there is no search 'best'"),

@@ -170,7 +170,7 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
     assert "Fine-tuned" not in result.stdout
     shutil.rmtree(plan.cells[0].chain["second_round"].path)
     result = shown("--study", file, "--artifact-root", tmp_path)
-    assert "nothing of what was asked is there" in result.stdout
+    assert "none of these trainings is there yet" in result.stdout
     assert "0 of 4 trainings are there" in result.stdout
 
 
