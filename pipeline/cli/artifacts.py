@@ -1,30 +1,24 @@
-"""`aoq status`, `explain`, `verify`, `gc`: what is there, what its key is made of, whether it is whole."""
+"""`aoq status`, `explain`, `verify`: what is there, what its key is made of, whether it is whole."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
-from filelock import FileLock, Timeout
 from rich.table import Column, Table
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build
 from aoq.pipeline.cli.naming import STAGE, to_make
 from aoq.pipeline.cli.options import as_json, experiment_chain
 from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
-from aoq.pipeline.config.load import names_in
 from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
-from aoq.pipeline.settings import configured_path, runs_root
 
 
 @click.command()
@@ -71,83 +65,65 @@ def _state(artifact: Artifact) -> dict[str, Any]:
 @click.command()
 @experiment_chain
 @click.argument("stage", type=STAGE)
-def explain(chain: Chain, stage: str) -> None:
+@as_json
+def explain(chain: Chain, stage: str, as_json: bool) -> None:
     """Show what a stage's key is made of.
 
     Where the artefact is missing, show what differs from the nearest one that exists.
     """
     artifact = chain[stage]
-    echo_json({"key": artifact.key, **artifact.recipe})
+    nearest, differs = (None, {}) if artifact.exists() else _nearest(artifact)
+    recipe = {"key": artifact.key, **artifact.recipe}
+    if as_json:
+        differences = {place: {"here": ours, "there": theirs} for place, (ours, theirs) in differs.items()}
+        echo_json({**recipe, **_state(artifact), "nearest": nearest, "differences": differences})
+        return
+    echo_json(recipe)
     if artifact.exists():
         echo(f"\nIt is there: {artifact.path}")
         return
-    made = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
-    others = {folder.name: read_manifest(folder)["recipe"] for folder in made}
-    differences = {key: _difference(artifact.recipe, recipe) for key, recipe in others.items()}
-    if not differences:
+    if nearest is None:
         echo(f"\nIt is not there, and no other {artifact.stage} is.")
-        echo_next(to_make(stage))
-        return
-    nearest = min(differences, key=lambda key: (len(differences[key]), key))
-    echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
-    for place, (ours, theirs) in sorted(differences[nearest].items()):
+    else:
+        echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
+    for place, (ours, theirs) in differs.items():
         echo(f"  {place}: {ours} here, {theirs} there")
     echo_next(to_make(stage))
 
 
 @click.command()
 @experiment_chain
-def verify(chain: Chain) -> None:
+@as_json
+def verify(chain: Chain, as_json: bool) -> None:
     """Check that artefacts are whole.
 
     Every file of EXPERIMENT's artefacts and of its dataset is hashed. Each artefact must have been made from the data
     and artefacts that are there. The exit code is 1 if anything is wrong.
     """
-    problems, checked = [], 0
-    for name, artifact in all_stages(chain).items():
-        if not artifact.exists():
-            echo(f"{name}: not made yet")
-            continue
-        checked += 1
-        problems += [f"{name}: {sentence}" for sentence in _problems(artifact)]
-    problems += changed_data(chain)
+    stages = [_checked(name, artifact) for name, artifact in all_stages(chain).items()]
+    of_data = changed_data(chain)
+    problems = [*(f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]), *of_data]
+    if as_json:
+        echo_json({"stages": stages, "dataset": {"path": str(chain.folder), "problems": of_data}})
+        sys.exit(bool(problems))
+    for one in stages:
+        if one["state"] == "missing":
+            echo(f"{one['stage']}: not made yet")
     for sentence in problems:
         echo(sentence, err=True)
     if problems:
         found = counted(len(problems), "problem")
         raise ValueError(f"{found}; delete the artefacts named and run again to remake them.")
-    echo("1 artefact is whole." if checked == 1 else f"{checked} artefacts are whole.")
+    made = sum(one["state"] == "whole" for one in stages)
+    echo("1 artefact is whole." if made == 1 else f"{made} artefacts are whole.")
 
 
-@click.command()
-@click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
-@click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
-@click.option("--data-root", default="")
-@click.option("--artifact-root", default="")
-def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str) -> None:
-    """List or delete unused artefacts.
-
-    Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept. Interrupted work is that
-    of stages, and what killed commands left as .OUTPUT.work in the current directory or in the cache.
-    """
-    root = configured_path("artifact_root", artifact_root)
-    needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
-    made = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
-    unneeded, begun = [path for path in made if path not in needed], []
-    if unfinished:
-        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs_root(artifact_root).glob("*"))
-        begun = [*sorted(root.glob("*/.*.work")), *scratch]
-    total = 0
-    for path in (*unneeded, *begun):
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        if delete and not _delete(path):
-            echo(f"{path} is being worked on; left alone")
-            continue
-        total += size
-        echo(f"{'deleted ' if delete else ''}{path}  {size / 1e6:.1f} MB")
-    said = "freed" if delete else "could be freed: aoq gc --delete"
-    count = f"{len(unneeded)} of {len(made)} artefacts" + (f", {len(begun)} unfinished" if begun else "")
-    echo(f"{count}, {total / 1e6:.1f} MB {said}" if unneeded or begun else "nothing to free")
+def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
+    """An artefact and what is wrong with it; its state is missing, changed or whole."""
+    is_made = artifact.exists()
+    problems = _problems(artifact) if is_made else []
+    state = "missing" if not is_made else "changed" if problems else "whole"
+    return {"stage": name, "key": artifact.key, "path": str(artifact.path), "state": state, "problems": problems}
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
@@ -187,6 +163,16 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
     return {place: value}
 
 
+def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
+    """The key of the artefact of this stage that differs least, and in what; None if there is no other."""
+    made = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
+    differences = {folder.name: _difference(artifact.recipe, read_manifest(folder)["recipe"]) for folder in made}
+    if not differences:
+        return None, {}
+    nearest = min(differences, key=lambda key: (len(differences[key]), key))
+    return nearest, dict(sorted(differences[nearest].items()))
+
+
 def _difference(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The places where two recipes differ, with the value of each."""
     ours, theirs = _leaves(recipe), _leaves(other)
@@ -224,37 +210,3 @@ def _other_inputs(artifact: Artifact) -> Iterator[str]:
         file = name.rpartition("/")[2]
         if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
             yield f"made from another {file} than the dataset"
-
-
-def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
-    needed: set[Path] = set()
-    for name in names_in():
-        try:
-            chain = plan(name, data_root=data_root, artifact_root=root)
-        except (ValueError, OSError):
-            continue  # its data is not here, so neither is anything made from it, unless a link below says so
-        needed |= {artifact.path for artifact in all_stages(chain).values()}
-    linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST).exists()]
-    while linked:
-        path = linked.pop()
-        needed.add(path)
-        upstream = (root / stage / key for stage, key in read_manifest(path)["recipe"]["upstream"])
-        linked += [other for other in upstream if (other / MANIFEST).exists()]
-    return needed
-
-
-def _delete(path: Path) -> bool:
-    """Delete an artefact, a work directory or scratch, unless a run holds its lock."""
-    if (path / LOCK).exists():
-        return reclaim(path)
-    key = path.name.removeprefix(".").removesuffix(".work")
-    lock = FileLock(path.with_name(f".{key}.lock"))
-    try:
-        with writing_in(path.parent), lock.acquire(timeout=0):
-            (path / MANIFEST).unlink(missing_ok=True)  # first: what has no manifest is no artefact
-            Build(path).clear()
-            path.rmdir()
-            Path(lock.lock_file).unlink(missing_ok=True)
-    except Timeout:
-        return False
-    return True

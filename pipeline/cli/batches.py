@@ -84,8 +84,6 @@ def batches(
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
     from aoq.pipeline.batches.lists import meeting_lists
     from aoq.pipeline.batches.statistics import meetings_of
-    from aoq.pipeline.data.folder import open_split, split_fingerprint
-    from aoq.pipeline.tables.origin import require_origin
     from aoq.pipeline.tables.screens.screened import ScreenedTable
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.table import read_table
@@ -94,8 +92,7 @@ def batches(
     read = read_table(table.folder)
     if read.positives is None:
         raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
-    if data is not None and not read.is_one_set:
-        require_origin(read, open_split(data, split), split_fingerprint(data, split))
+    opened = table.captioned(data, split) if data is not None or write_shards else None
     seen = None if view is None else read_view(view, read.manifest)
     lists = meeting_lists(read, read.positives, view=seen, ranks=ranks)
     screened = read if seen is None else ScreenedTable(read, seen)
@@ -103,8 +100,7 @@ def batches(
     with made_whole(output) as made:
         sources = None
         if write_shards:
-            given = table.captioned(data, split)
-            sources = _sources(read, given, table.data_folder(data), texts, image_root, made.parent / "pictures")
+            sources = _sources(read, opened, table.data_folder(data), texts, image_root, made.parent / "pictures")
         made.mkdir()
         epoch_0 = make(0)
         for epoch in range(epochs):

@@ -56,7 +56,7 @@ GROUPS = {
 """A line each, uncropped at 60 columns; a test holds it against the command's own."""
 
 HOMES = {"study": "run", "evaluate": "run", "list": "listing", "import-checkpoint": "checkpoint"}
-HOMES |= {"status": "artifacts", "verify": "artifacts", "explain": "artifacts", "gc": "artifacts"}
+HOMES |= {"status": "artifacts", "verify": "artifacts", "explain": "artifacts"}
 HOMES |= dict.fromkeys(("audit", "stats", "diff", "drift", "screen"), "tables")
 HOMES |= {"export": "exchange", "import-table": "exchange", "browse": "pages", "report": "pages"}
 """The modules of commands that have none of their own name."""

@@ -52,10 +52,21 @@ class Looked:
         return self.chain.folder if self.chain.experiment.dataset.train_images is None else None
 
     def captioned(self, data: Path | None, split: str) -> Split | None:
-        """Open the split with captions and image ids: of the given data, else the experiment's."""
-        from aoq.pipeline.data.folder import open_split
+        """Open the split with captions and image ids: of the given data, else the experiment's.
 
-        return self.split() if data is None else open_split(data, split)
+        Raises:
+            ValueError: if a table of two sides was mined on other data than those given.
+        """
+        from aoq.pipeline.data.folder import open_split, split_fingerprint
+        from aoq.pipeline.tables.files import read_manifest, sides_of
+        from aoq.pipeline.tables.origin import require_origin
+
+        if data is None:
+            return self.split()
+        opened = open_split(data, split)
+        if len(sides_of(read_manifest(self.folder))) > 1:
+            require_origin(self.folder, opened, split_fingerprint(data, split))
+        return opened
 
 
 def takes_tables(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from aoq.pipeline.cli.looking import table_folder
 from aoq.pipeline.cli.naming import EXPERIMENT, with_override
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -65,11 +66,23 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
         from aoq.pipeline.planning.planner import plan
 
+        _require_experiment(experiment)
         experiment, override = with_override(experiment, override)
         chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         return command(chain, **options)
 
     return with_chain
+
+
+def _require_experiment(named: str) -> None:
+    from aoq.pipeline.config.load import names_in
+
+    if table_folder(named) is not None and named not in names_in():
+        command = click.get_current_context().info_name
+        raise ValueError(
+            f"{named} is a table's folder, which has no data and no model; `aoq {command}` needs the experiment that "
+            "they belong to."
+        )
 
 
 pairing_options = _together(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.pipeline.cli.artifacts import _delete
+from aoq.pipeline.cli.gc import _delete
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.ranks import write_ranks

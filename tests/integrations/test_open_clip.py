@@ -259,7 +259,7 @@ def test_other_data_than_the_tables_are_refused(demo, tmp_path):
     captions = folder / "train_caps.txt"
     lines = captions.read_text().splitlines()
     captions.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
-    refused(table, "in another order; mine again")
+    refused(table, "in another order; give the data that the table was mined on, or mine again")
 
 
 def test_lists_of_other_lengths_are_refused(world):

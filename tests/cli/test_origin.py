@@ -1,0 +1,69 @@
+"""Data given for a table's rows are those that it was mined on; what a table's folder lacks is said."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aoq.pipeline.cli import main
+from aoq.pipeline.data.folder import split_fingerprint
+from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import EACH, IMAGES
+
+FORMAT = ("--format", "pylate", "--direction", "t2i", "--image-texts", "described.txt")
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def data(files):
+    """`own`, the data of `named`; `turned`, with the captions in another order; `other`, with other ids of images."""
+    for name in ("own", "turned", "other"):
+        (files / name).mkdir()
+        np.save(files / name / "train_ims.npy", np.zeros((IMAGES, 1, 4), np.float32))
+        shutil.copy("captions.txt", files / name / "train_caps.txt")
+        shutil.copy("ids.txt", files / name / "train_ids.txt")
+    for name, file in (("turned", "train_caps.txt"), ("other", "train_ids.txt")):
+        lines = (files / name / file).read_text().splitlines()
+        (files / name / file).write_text("\n".join(reversed(lines)) + "\n")
+    read_table("table").save("named", dataset=split_fingerprint(files / "own", "train"))
+    kept = ("--per-image", EACH, "--h-captions", 6, "--h-images", 4, "--image-ids", "ids.txt")
+    assert run("mine", "images.npy", "captions.npy", "kept", *kept).exit_code == 0
+    return files
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong", "message"),
+    [
+        ("named", "turned", "the table was mined on other data (fingerprint "),
+        ("kept", "other", "image 0 is '0.jpg' in the table and '14.jpg' in the split"),
+    ],
+)
+@pytest.mark.parametrize("command", [("export", "out", *FORMAT), ("to-judge", "out.csv"), ("publish", "out")])
+def test_data_that_are_not_the_tables_are_refused(data, command, table, wrong, message):
+    name, *arguments = command
+    before = sorted(data.iterdir())
+    shown = run(name, table, *arguments, "--data", wrong)
+    assert shown.exit_code == 1
+    assert message in shown.stderr
+    assert "in another order; give the data that the table was mined on, or mine again.\n" in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert sorted(data.iterdir()) == before
+    shown = run(name, table, *arguments, "--data", "own")
+    assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("command", [("drift",), ("status",), ("verify",), ("explain", "dataset")])
+def test_an_experiment_is_asked_for_where_a_tables_folder_is_not_enough(files, command):
+    name, *arguments = command
+    shown = run(name, "table", *arguments)
+    assert shown.exit_code == 1
+    assert shown.stderr == (
+        f"error: table is a table's folder, which has no data and no model; `aoq {name}` needs the experiment that "
+        "they belong to.\n"
+    )
