@@ -14,6 +14,19 @@ from aoq.pipeline.planning.comparisons import plan_report
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.comparisons import render_report
 
+SECTIONS = (
+    "verdict",
+    "results",
+    "runs",
+    "training",
+    "cross",
+    "right",
+    "attention",
+    "tables",
+    "examples",
+    "provenance",
+)
+"""The page's, in their order."""
 STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
 TEACHER = """
 dataset.folder = "one"

@@ -8,6 +8,8 @@ import io
 import pytest
 from playwright.sync_api import expect
 
+from tests.report.conftest import SECTIONS
+
 
 @pytest.fixture
 def file(page, tmp_path):
@@ -111,18 +113,7 @@ def test_pictures_are_decoded(open_page, file):
 
 def test_sections_are_reached_by_the_keyboard(open_page, file):
     page = open_page(file)
-    for section in (
-        "verdict",
-        "results",
-        "runs",
-        "training",
-        "cross",
-        "right",
-        "attention",
-        "tables",
-        "examples",
-        "provenance",
-    ):
+    for section in SECTIONS:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"#{section}"
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"

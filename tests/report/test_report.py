@@ -26,6 +26,7 @@ from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.terms import TERMS
 from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.terminal import is_hidden
+from tests.report.conftest import SECTIONS
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
 
@@ -220,18 +221,7 @@ def test_the_terminal_says_the_same(planned, root, names):
 def test_every_part_is_there(page):
     read = Read(page)
     ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
-    assert ids == {
-        "verdict",
-        "results",
-        "runs",
-        "training",
-        "cross",
-        "right",
-        "attention",
-        "tables",
-        "examples",
-        "provenance",
-    }
+    assert ids == {*SECTIONS}
     plots = [attributes["aria-label"] for tag, attributes in read.tags if tag == "svg" and "aria-label" in attributes]
     assert {"dev rsum", "loss", "Cross-retrieval ranks", "mean adaptive weight"} <= set(plots)
     assert sum(label.startswith("Scores, ") for label in plots) == 2
