@@ -12,7 +12,9 @@ from aoq.pipeline.tables.table import NegativeTable
 
 
 def require_alike(table: NegativeTable | ScreenedTable, *drawn: Any) -> None:
-    """Refuse to train where a process has another table than the first, or other options; all must ask.
+    """Refuse to train where a process has another table than the first, or draws otherwise; all must ask.
+
+    `drawn` is what else must be alike: options, and texts and pictures by name.
 
     Raises:
         ValueError: names the process, in each of them.
@@ -24,5 +26,6 @@ def require_alike(table: NegativeTable | ScreenedTable, *drawn: Any) -> None:
     torch.distributed.all_gather_object(said, digest([bare.sha256, view, *map(str, drawn)]))
     if others := [rank for rank, one in enumerate(said) if one != said[0]]:
         raise ValueError(
-            f"process {others[0]} has another table than process 0, or other options; give every process the same."
+            f"process {others[0]} has another table than process 0, or other texts, pictures or options; give every "
+            "process the same."
         )

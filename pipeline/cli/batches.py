@@ -12,7 +12,17 @@ import numpy as np
 from rich.table import Table
 
 from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, roots, texts_or_captions, with_default
+from aoq.pipeline.cli.options import (
+    COUNT,
+    PATH,
+    as_json,
+    data,
+    image_root,
+    roots,
+    split,
+    texts_or_captions,
+    with_default,
+)
 from aoq.pipeline.cli.output import Console, counted, echo, echo_json
 from aoq.pipeline.tables.pairs import SIDES
 
@@ -46,10 +56,10 @@ def _ranks(_: click.Context, option: click.Parameter, given: str | None) -> tupl
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Number of pairs close to each other.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags share no batch.")
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
-@click.option("--data", type=PATH, help="The dataset folder it was mined on; shards take captions and pictures of it.")
-@with_default("--split", default="train", help="Which of its splits.")
+@data
+@split
 @texts_or_captions
-@click.option("--image-root", type=PATH, help="For shards: the pictures; an image's file is its id.")
+@image_root
 @as_json
 @roots
 def batches(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import PATH, cluster_options, with_default
+from aoq.pipeline.cli.options import PATH, cluster_options, split, with_default
 from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.progress import show_progress
@@ -20,7 +20,7 @@ BLOCKS = "blocks"
 @click.argument("folder", type=PATH)
 @click.argument("output", type=PATH)
 @click.option("--encoder", "name", required=True, help="Such as transformers:openai/clip-vit-base-patch32.")
-@with_default("--split", default="train", help="Which of its splits.")
+@split
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
 @cluster_options("Who encodes. With ray, --threads (0: one) is for one unit, and many run at a time.")

@@ -19,12 +19,14 @@ from aoq.pipeline.cli.options import (
     COUNT,
     PATH,
     caption_ids,
+    data,
     image_ids,
+    image_root,
     normalise,
     pairing_options,
     roots,
+    split,
     texts_or_captions,
-    with_default,
 )
 from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.cli.vectors import open_sides, pair_in_order
@@ -46,12 +48,12 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
 @click.option("--num-negatives", type=COUNT, help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
-@click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
-@with_default("--split", default="train", help="Which of its splits.")
+@data
+@split
 @texts_or_captions
 @image_ids
 @caption_ids
-@click.option("--image-root", type=PATH, help="The pictures; an image's file is its id. DATA/thumbs has small ones.")
+@image_root
 @click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
 @click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
 @click.option("--image-texts", type=PATH, help="A text file with a line in place of each image.")
@@ -170,7 +172,7 @@ def export(
 @click.argument("output", type=PATH)
 @pairing_options
 @click.option("--data", type=PATH, help="The dataset folder that has the true pairs.")
-@with_default("--split", default="train", help="Which of its splits.")
+@split
 @image_ids
 @caption_ids
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="To score every pair exactly, as `aoq mine` does.")

@@ -11,7 +11,7 @@ import click
 from rich.table import Column, Table
 
 from aoq.pipeline.cli.looking import Looked, takes_tables, teachers_vectors, texts_of
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, caption_ids, image_ids, roots, texts, with_default
+from aoq.pipeline.cli.options import COUNT, as_json, caption_ids, image_ids, own_view, roots, texts, with_default
 from aoq.pipeline.cli.output import Console, echo_json, styled
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.search.problem import Direction
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="Which lists: an image's captions (i2t) or a caption's images (t2i). Default: those of what you name.",
 )
 @with_default("--top", default=10, type=COUNT, help="How many negatives.")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
+@own_view
 @click.option(
     "--only",
     default="",

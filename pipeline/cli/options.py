@@ -26,6 +26,10 @@ caption_ids = click.option("--caption-ids", help="The captions' ids, given likew
 texts = click.option("--texts", type=PATH, help="The captions' texts, one a line.")
 """--captions was its name in some commands, where it works still; in others that names vectors."""
 texts_or_captions = click.option("--texts", "--captions", "texts", type=PATH, help="The captions' texts, one a line.")
+data = click.option("--data", type=PATH, help="The dataset folder that has captions, ids and pictures.")
+split = with_default("--split", default="train", help="Which of its splits.")
+image_root = click.option("--image-root", type=PATH, help="The folder of the pictures; an image's file is its id.")
+own_view = click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )

@@ -9,7 +9,17 @@ import click
 
 from aoq.pipeline.cli.looking import table_folder, texts_of
 from aoq.pipeline.cli.naming import EXPERIMENT, typed
-from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, roots, texts, with_default
+from aoq.pipeline.cli.options import (
+    caption_ids,
+    data,
+    image_ids,
+    image_root,
+    own_view,
+    roots,
+    split,
+    texts,
+    with_default,
+)
 from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import split_member
@@ -52,13 +62,13 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     help="Where marked pairs are kept: .csv, .parquet or .json, as [screen] positives reads it.",
 )
 @click.option("--marker", help="Who marks; default: the user's name.")
-@click.option("--data", type=PATH, help="For a table's folder: the dataset folder with captions, ids and thumbs/.")
-@with_default("--split", default="train", help="Which of its splits.")
+@data
+@split
 @texts
 @image_ids
 @caption_ids
-@click.option("--image-root", type=PATH, help="For a table's folder: the pictures; an image's file is its id.")
-@click.option("--view", type=PATH, help="For a table's folder: a view made by `aoq screen`.")
+@image_root
+@own_view
 @roots
 def browse(
     runs: tuple[str, ...],

@@ -9,7 +9,7 @@ import click
 
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.cli.looking import Looked, takes_tables
-from aoq.pipeline.cli.options import PATH, caption_ids, image_ids, roots, with_default
+from aoq.pipeline.cli.options import PATH, caption_ids, data, image_ids, roots, split
 from aoq.pipeline.cli.output import echo, echo_next
 
 
@@ -17,8 +17,8 @@ from aoq.pipeline.cli.output import echo, echo_next
 @takes_tables("table")
 @click.argument("output", type=PATH)
 @click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
-@click.option("--data", type=PATH, help="The dataset folder that has the image ids.")
-@with_default("--split", default="train", help="Which of its splits.")
+@data
+@split
 @image_ids
 @caption_ids
 @click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")

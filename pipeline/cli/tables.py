@@ -13,7 +13,17 @@ from rich.table import Table
 
 from aoq.pipeline.cli.looking import Looked, takes_tables, teachers_vectors, texts_of
 from aoq.pipeline.cli.naming import to_make, typed
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, normalise, roots, texts, with_default
+from aoq.pipeline.cli.options import (
+    COUNT,
+    PATH,
+    as_json,
+    experiment_chain,
+    normalise,
+    own_view,
+    roots,
+    texts,
+    with_default,
+)
 from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
 from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
@@ -55,7 +65,7 @@ def audit(table: Looked, as_json: bool) -> None:
 
 @click.command()
 @takes_tables("table")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
+@own_view
 @as_json
 @roots
 def stats(table: Looked, view: Path | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
 from aoq.pipeline.cli.naming import typed
-from aoq.pipeline.cli.options import COUNT, PATH, image_ids, roots, texts, with_default
+from aoq.pipeline.cli.options import COUNT, PATH, data, image_ids, roots, split, texts, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_next
 
 
@@ -19,8 +19,8 @@ from aoq.pipeline.cli.output import counted, echo, echo_next
 @click.argument("output", type=PATH)
 @with_default("--top", default=10, type=COUNT, help="Ask about this many of each list.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
-@click.option("--data", type=PATH, help="The dataset folder that has the captions and image ids.")
-@with_default("--split", default="train", help="Which of its splits.")
+@data
+@split
 @texts
 @image_ids
 @roots

@@ -16,5 +16,7 @@ def test_processes_of_other_tables_are_refused():
     script = Path(__file__).parent / "two_tables.py"
     ended = subprocess.run([*launch, str(script)], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    refused = "process 1 has another table than process 0, or other options; give every process the same."
+    refused = (
+        "process 1 has another table than process 0, or other texts, pictures or options; give every process the same."
+    )
     assert sorted(ended.stdout.splitlines()) == [f"{rank}: {refused}" for rank in (0, 0, 0, 1, 1, 1)]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from aoq.integrations.alike import require_alike
 from aoq.integrations.open_clip.rows import DRAWN, with_rows
 from aoq.integrations.sides import Side
 from aoq.pipeline.data.folder import open_split, split_fingerprint
-from aoq.pipeline.digests import digest
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.tables.origin import require_origin
@@ -98,7 +98,7 @@ class TableData(Dataset[Row]):
         rank, processes = 0, 1
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            self._require_alike([batch_size, negatives, batches, seed, str(drawing)], processes)
+            require_alike(self.table, self._named(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(
             self.table,
             batch_size=batch_size,
@@ -122,22 +122,12 @@ class TableData(Dataset[Row]):
         loader.num_samples = len(sampler) * batch_size * processes * DRAWN[negatives]
         return EpochData(loader, sampler)
 
-    def _require_alike(self, options: list[Any], processes: int) -> None:
-        if isinstance(self.table, ScreenedTable):
-            drawn_from: Any = self.table.table.sha256, dict(self.table.view.manifest)
-        else:
-            drawn_from = self.table.sha256
+    def _named(self) -> list[Any]:
+        """The names of the images' files, as far as they are known, and the captions."""
         images, captions = self._given
-        names: Any = len(images)
-        if isinstance(images, list | tuple):  # others may be read one by one
-            names = [Path(one).name if isinstance(one, str | Path) else "" for one in images]
-        mine, all_of_them = digest([drawn_from, names, list(captions), options]), [""] * processes
-        torch.distributed.all_gather_object(all_of_them, mine)
-        if others := [rank for rank, theirs in enumerate(all_of_them) if theirs != all_of_them[0]]:
-            raise ValueError(
-                f"process {others[0]} has another table than process 0, or other captions, images or options; give "
-                "every process the same."
-            )
+        if not isinstance(images, list | tuple):  # others may be read one by one
+            return [len(images), list(captions)]
+        return [[Path(one).name if isinstance(one, str | Path) else "" for one in images], list(captions)]
 
 
 @dataclass(frozen=True)
