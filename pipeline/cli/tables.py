@@ -251,7 +251,7 @@ def screen(
         listed = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {listed}, such as --mutual-rank 5.")
     with made_whole(output) as made:
-        vectors = open_sides(images, captions, made.parent, normalise=normalise)
+        vectors = open_sides(images, captions, made.parent, normalise=normalise, cosine=True)
         vectors = {**_own_vectors(table, rules), **vectors}
         view = read_table(table.folder).screen(texts=texts_of(texts, table.split()), **vectors, **rules).view
         write_view(view, made)

@@ -90,17 +90,26 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
 
 
 def open_sides(
-    images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str]
+    images: str | None,
+    captions: str | None,
+    scratch: Path,
+    *,
+    normalise: bool | Sequence[str] = False,
+    cosine: bool = False,
 ) -> dict[str, Float32[np.ndarray, "_ D"]]:
-    """The vectors of `images` and of `captions` that are given, all finite and of one dimension.
+    """Open the vectors of `images` and of `captions` that are given, all finite and of one dimension.
 
-    `normalise` names sides that are divided by their norms, or says it of both.
+    `normalise` names sides that are divided by their norms, or says it of both. For a `cosine` each side is divided
+    unless all its vectors are of norm 1, as `aoq mine` does.
     """
     opened = {}
     for side, given in (("images", images), ("captions", captions)):
         if given is not None:
-            divides = normalise if isinstance(normalise, bool) else side in normalise
-            opened[side] = open_vectors(given, scratch / f"{side}.npy", normalise=divides)
+            copy, divides = scratch / f"{side}.npy", normalise if isinstance(normalise, bool) else side in normalise
+            if cosine and not divides:
+                opened[side], _ = open_cosine_vectors(given, copy)
+            else:
+                opened[side] = open_vectors(given, copy, normalise=divides)
             check_vectors(opened[side], given, unit=False)
     sizes = [vectors.shape[1] for vectors in opened.values()]
     if len({*sizes}) > 1:

@@ -132,7 +132,6 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
             ["--caption-similarity", 0.5, "--captions", "short.npy"],
             "2 vectors of captions are given",
         ),
-        (["--image-similarity", 0.5, "--images", "long.npy"], "norm 2, and a cosine needs norm 1"),
         (["--min-score", "nan"], "min_score: Input should be a finite number"),
         (["--positives", "none.csv"], "none.csv does not exist"),
         (["--judgements", "none.csv"], "none.csv does not exist"),
@@ -153,7 +152,6 @@ def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("short.txt").write_text("one\ntwo\n")
     np.save("short.npy", np.eye(2, dtype=np.float32))
-    np.save("long.npy", 2 * np.eye(60, dtype=np.float32))
     Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
     write_clean_pairs(Path("short.parquet"), np.ones(2, np.float32))
     write_clean_pairs(Path("high.parquet"), np.full(300, 1.5, np.float32))
