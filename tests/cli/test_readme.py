@@ -32,8 +32,8 @@ def test_the_commands_run(files):
     for _, name, *arguments in commands:
         small = {"5": str(EACH), "17": "7"}
         run(name, *(small.get(word, word) for word in arguments), *(SMALL if name == "mine" else ()))
-    queries = pq.read_table("negatives/queries.parquet")
-    assert queries["text"].to_pylist()[3] == "caption 3"
+    captions = pq.read_table("negatives/captions.parquet")
+    assert captions["text"].to_pylist()[3] == "caption 3"
 
 
 @pytest.mark.parametrize("side", ["image", "caption"])
