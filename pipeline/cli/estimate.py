@@ -99,6 +99,7 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.engine import Engine
+    from aoq.pipeline.mining.depths import too_long
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.prepare.encoders import open_encoder
     from aoq.pipeline.produce.data import open_true_train_split
@@ -133,6 +134,8 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
         if training is not None
     }
     memory = settings.mining_memory_mb * 1_000_000
+    if said := too_long(mining, images, captions, positives):
+        raise ValueError(said)
     problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
     drawing = list(forecast(chain, (images, captions))) if draws else []

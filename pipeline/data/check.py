@@ -6,6 +6,7 @@ With an error, the folder cannot be trained on. With a warning it can, but somet
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -79,11 +80,11 @@ class _Examination:
         same = ((row + 1, first + 1) for row, first in _again(self.ids))
         self._note("ids.txt", "repeats the id of line {}", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
-            there = {path.name for path in thumbs.iterdir()}
+            there = {path.relative_to(thumbs).as_posix() for path in thumbs.rglob("*")}  # ids may be paths
             self.flaws += _at_most(
-                Flaw(f"thumbs/{image}", f"is missing; it is image {line} of its split", "warning")
+                Flaw(f"thumbs/{image}", f"is missing; it is image {line} of {self.split}", "warning")
                 for line, image in enumerate(self.ids, start=1)
-                if image not in there
+                if os.path.normpath(image) not in there
             )
         self._examine_annotations()
 

@@ -26,6 +26,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import collected, planned_file
+from aoq.pipeline.mining.depths import too_long
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.produce.data import (
@@ -33,6 +34,7 @@ from aoq.pipeline.produce.data import (
     check_pretrained,
     model_options,
     open_pairs,
+    open_train_split,
     open_true_train_split,
 )
 from aoq.pipeline.produce.drawing import cautions, open_table, ranks_of
@@ -57,10 +59,21 @@ logger = logging.getLogger(__name__)
 def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
     """Train the teacher, or import weights that fit the data, with their dev recalls."""
     experiment = chain.experiment
+    _announce_lists_too_long(chain, engine)
     if experiment.first_round is not None:
         _train(chain, "first_round", build, engine)
     else:
         _import(chain, "first_round", str(experiment.teacher_weights), build, engine)
+
+
+def _announce_lists_too_long(chain: Chain, engine: Engine) -> None:
+    """Log it now: the search would refuse them only after the training."""
+    mining = chain.experiment.mining
+    if mining is None:
+        return
+    split = open_train_split(chain, engine.verify)
+    if said := too_long(mining, split.image_count, split.caption_count, split.positives):
+        logger.warning("a table cannot be mined with this teacher: %s", said)
 
 
 def produce_control(chain: Chain, build: Build, engine: Engine) -> None:

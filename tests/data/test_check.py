@@ -125,6 +125,16 @@ def test_missing_thumbs(write_split: Write) -> None:
     assert {flaw.severity for flaw in flaws} == {"warning"}
 
 
+def test_thumbs_of_ids_that_are_paths(write_split: Write) -> None:
+    folder = write_split(ids=["photos/a.jpg", "./b.jpg", "photos/c.jpg", "d.jpg"])
+    (folder / "thumbs" / "photos").mkdir(parents=True)
+    for name in ("photos/a.jpg", "b.jpg", "photos/d.jpg"):
+        (folder / "thumbs" / name).touch()
+    flaws = check_folder(folder)
+    assert [flaw.file for flaw in flaws] == ["thumbs/photos/c.jpg", "thumbs/d.jpg"]
+    assert flaws[0].message == "is missing; it is image 3 of train"
+
+
 def test_missing_files(write_split: Write) -> None:
     folder = write_split()
     (folder / "train_ims.npy").unlink()
