@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aoq.pipeline.cli.options import as_json
-from aoq.pipeline.cli.output import counted, echo, echo_json
+from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next
 
 split_option = click.option("--split", default="testall", show_default=True, help="The split with COCO's test images.")
 
@@ -40,6 +40,7 @@ def check(folder: Path, as_json: bool) -> None:
         echo(f"{counted(errors, 'error')}, {counted(len(flaws) - errors, 'warning')}", err=True)
         sys.exit(1)
     echo(f"{folder} is sound" + (f", with {counted(len(flaws), 'warning')}" if flaws else ""))
+    echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
 
 
 @data.command()

@@ -33,9 +33,9 @@ class DrawnRanks:
     """Ranks `start` to `stop`, from 0, of lists of candidates, compared with batches of a size.
 
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
-    a batch of 64 finds rank 469 of 30,000 captions by itself; draws from the first 60: about 7.8 times harder
+    the hardest in a batch of 64 has rank 469 of 30,000 captions; draws from the first 60: about 7.8 times harder
     >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
-    a batch of 64 finds rank 9 of 600 images by itself; draws from the first 60: no harder
+    the hardest in a batch of 64 has rank 9 of 600 images; draws from the first 60: no harder
     """
 
     direction: Direction
@@ -53,7 +53,7 @@ class DrawnRanks:
         own = max(1, round(self.candidates / self.batch))
         drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
         times = f"about {self.harder:.2g} times harder" if self.harder >= 1.5 else "no harder"
-        found = f"a batch of {self.batch} finds rank {own:,} of {self.candidates:,} {WHAT[self.direction]} by itself"
+        found = f"the hardest in a batch of {self.batch} has rank {own:,} of {self.candidates:,} {WHAT[self.direction]}"
         return f"{found}; draws from {drawn}: {times}"
 
 

@@ -220,7 +220,9 @@ def test_gc_leaves_alone_what_is_being_worked_on(tmp_path):
 
 def test_data_check(aoq, mined, tmp_path):
     world = only(mined, "world")
-    assert aoq("data", "check", world, root=None).exit_code == 0
+    sound = aoq("data", "check", world, root=None)
+    assert sound.exit_code == 0
+    assert sound.stderr == f'next: aoq run EXPERIMENT, a file with folder = "{world.name}" in its [dataset]\n'
     broken = tmp_path / "broken"
     shutil.copytree(world, broken)
     features = np.load(broken / "train_ims.npy")

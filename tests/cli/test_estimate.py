@@ -67,7 +67,7 @@ def test_an_experiments_training_is_counted_in_steps(run):
 def test_it_says_how_hard_offline_negatives_will_be(run):
     """20 captions and 8 images a list, beside 300 and 60 in batches of 16."""
     shown = run("--experiment", TINY).stdout
-    whole = "a batch of 16 finds rank 19 of 300 captions by itself; draws from the first 20: no harder"
+    whole = "the hardest in a batch of 16 has rank 19 of 300 captions; draws from the first 20: no harder"
     assert whole in shown
     assert "most of these captions are easier than in-batch negatives" in shown
     said = json.loads(run("--experiment", TINY, "--override", 'sampling.hardness="auto"', "--json").stdout)

@@ -155,8 +155,8 @@ def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
     assert (len(table.i2t), len(table.t2i)) == (9, 45)
     assert made["counts"]["train"] == {"images": 9, "captions": 45}
     assert table.manifest["dataset"] == made["fingerprint"]["train"]
-    assert "finds rank 3 of 45 captions by itself; draws from the first 2" in caplog.text  # 45 / (16 * 1.5)
-    assert "finds rank 1 of 9 images by itself; draws from the first 1" in caplog.text  # at least 1
+    assert "has rank 3 of 45 captions; draws from the first 2" in caplog.text  # 45 / (16 * 1.5)
+    assert "has rank 1 of 9 images; draws from the first 1" in caplog.text  # at least 1
     assert whole["dataset"].key != chain["dataset"].key
 
 

@@ -1,4 +1,4 @@
-"""Which ranks are drawn, beside the rank that a batch finds by itself."""
+"""Which ranks are drawn, beside the rank of the hardest in a batch."""
 
 from __future__ import annotations
 
