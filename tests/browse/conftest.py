@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,24 @@ def browse(pages_of, source):
 
 
 @pytest.fixture
-def served(source, tmp_path):
-    """The address of a real server."""
-    split = source.train.split
-    matches = Matches(tmp_path / "matches.csv", split.image_count, split.caption_count)
-    server = open_server(source, Marks(matches, "ann"), 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
-    thread.join()
+def serve(tmp_path):
+    """Give a source to a real server; its address. Marks go to `matches.csv`."""
+    with ExitStack() as running:
+
+        def start(source):
+            split = source.train.split
+            matches = Matches(tmp_path / "matches.csv", split.image_count, split.caption_count)
+            server = open_server(source, Marks(matches, "ann"), 0)
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            running.callback(thread.join)
+            running.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.port}"
+
+        yield start
+
+
+@pytest.fixture
+def served(serve, source):
+    """The address of the world's pages."""
+    return serve(source)

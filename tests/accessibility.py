@@ -1,0 +1,23 @@
+"""What axe-core finds wrong with a page, for those who do not see it as its author does."""
+
+from __future__ import annotations
+
+import itertools
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+SCHEMES, WIDTHS = ("light", "dark"), (1280, 390)
+
+
+def serious_findings(page: Page) -> list[str]:
+    """Serious and critical findings on the open page, light and dark, on a wide screen and a narrow one."""
+    found = []
+    for scheme, width in itertools.product(SCHEMES, WIDTHS):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        for finding in Axe().run(page).response["violations"]:
+            if finding["impact"] in ("serious", "critical"):
+                shown = [node["html"] for node in finding["nodes"]]
+                found.append(f"{scheme}, {width}: {finding['help']}: {shown}")
+    return found
