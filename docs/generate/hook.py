@@ -23,20 +23,6 @@ ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add what lies in docs/tutorials/ to the navigation, after the first page of tutorials."""
-    assert config.nav is not None
-    (start,) = (section["Start"] for section in config.nav if "Start" in section)
-    place = next(i for i, entry in enumerate(start) if "Tutorials" in entry)
-    found = sorted((Path(config.docs_dir) / "tutorials").glob("*.md"))
-    if found:
-        start[place]["Tutorials"] = [
-            "tutorials.md",
-            *(path.relative_to(config.docs_dir).as_posix() for path in found),
-        ]
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, none of which is in docs/."""
     for name, page in REFERENCE.items():

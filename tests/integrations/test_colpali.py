@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler
 
 import aoq
 from tests.exports.conftest import DEPTHS, colour, load_reader, readers_forgotten
-from tests.prepare.test_tutorials import IN_COLPALI, blocks, run, save_data_set
+from tests.tutorials import blocks, page, run, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
@@ -119,8 +119,8 @@ def test_the_tutorial_trains(colpali, clip, tmp_path, monkeypatch):
     """As it stands, but for a model that is larger than a test."""
     (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
     save_data_set(tmp_path / "flickr", 60)
-    tutorial = IN_COLPALI.replace("openai/clip-vit-base-patch32", str(clip))
-    run(tutorial, tmp_path)
+    tutorial = page("colpali").replace("openai/clip-vit-base-patch32", str(clip))
+    run(blocks(tutorial, "sh")[0], tmp_path)
     monkeypatch.chdir(tmp_path)
     (code,) = blocks(tutorial, "python")
     names = {

@@ -30,7 +30,7 @@ from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from tests.exports.conftest import run
 from tests.prepare import tiny
-from tests.prepare.test_tutorials import IN_OPEN_CLIP, blocks, save_data_set
+from tests.tutorials import blocks, page, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
@@ -167,7 +167,7 @@ def test_the_tutorial_trains(open_clip, tmp_path):
     torch.save(open_clip.CLIP(**TINY["model_cfg"]).state_dict(), tiny_pair / "open_clip_pytorch_model.bin")
     (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
     save_data_set(tmp_path / "flickr", 150)
-    (shell,) = blocks(IN_OPEN_CLIP, "sh")
+    (shell,) = blocks(page("open_clip"), "sh")
     shell = shell.replace("open_clip:ViT-B-32/laion2b_s34b_b79k", f"open_clip:{tiny_pair}")
     shell = shell.replace("--model ViT-B-32 --pretrained laion2b_s34b_b79k", f"--model local-dir:{tiny_pair}")
     shell = shell.replace("open_clip_train.py", f"{SHIMMED} {RECIPE}").replace("\naoq ", f"\n{SHIMMED} {AOQ} ")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.prepare.test_tutorials import THIRD, blocks, run, save_data_set
+from tests.tutorials import blocks, page, run, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
@@ -16,8 +16,8 @@ def test_a_data_set_to_a_clip_trained_on_its_negatives(clip, tmp_path, monkeypat
         pytest.skip("sentence-transformers is not installed")
     (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
     save_data_set(tmp_path / "flickr", 200)
-    tutorial = THIRD.replace("openai/clip-vit-base-patch32", str(clip))
-    run(tutorial, tmp_path)
+    tutorial = page("sentence_transformers").replace("openai/clip-vit-base-patch32", str(clip))
+    run(blocks(tutorial, "sh")[0], tmp_path)
     monkeypatch.chdir(tmp_path)
     (code,) = blocks(tutorial, "python")
     names: dict = {}

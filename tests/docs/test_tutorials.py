@@ -1,0 +1,186 @@
+"""The tutorials as they stand, on a few photographs. Those that train in other libraries are in tests/integrations."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.config.load import load_experiment
+from aoq.pipeline.data.demo import write_demo_world
+from tests.prepare.conftest import encoded, picture, save_clip, write_csv
+from tests.tutorials import PAGES, blocks, page, run, save_data_set
+
+ROOT = PAGES.parent.parent
+IMAGES = 70  # enough for lists of 300 captions and 60 images
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
+    return tmp_path
+
+
+def photograph(folder: Path, count: int) -> list[str]:
+    """Photographs below the folder; their names."""
+    (folder / "photos").mkdir()
+    names = [f"{n}.jpg" for n in range(count)]
+    for n, name in enumerate(names):
+        (folder / "photos" / name).write_bytes(encoded(picture(n, 40, 30), "JPEG"))
+    return names
+
+
+def test_every_tutorial_is_in_the_list_and_in_the_menu():
+    pages = {path.name for path in PAGES.glob("*.md")} - {"index.md"}
+    assert set(re.findall(r"\]\((\w+\.md)\)", page("index"))) == pages
+    assert set(re.findall(r"tutorials/(\w+\.md)", (ROOT / "mkdocs.yml").read_text())) == pages | {"index.md"}
+
+
+@contextmanager
+def browsing(shell: str, folder: Path):
+    """The address that `aoq browse` prints, while it runs."""
+    (line,) = shell.splitlines()
+    # What runs in the background of a shell is deaf to Ctrl-C, and so would be what it starts.
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{hears}; from aoq.pipeline.cli import main; main()", *shlex.split(line)[1:]]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*command, "--port", "0"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        address = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert address is not None, process.communicate()
+        yield address[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def mark_first_suspect(address: str) -> tuple[int, int]:
+    """The pair (image, caption) that is marked as a match, as the button on the page does."""
+    with urllib.request.urlopen(f"{address}suspects", timeout=60) as answer:
+        shown = answer.read().decode()
+    form = {
+        name: re.search(f'name="{name}" value="([^"]*)"', shown)[1] for name in ("token", "image", "caption", "back")
+    }
+    sent = urllib.parse.urlencode({**form, "match": "yes"}).encode()
+    with urllib.request.urlopen(f"{address}mark", data=sent, timeout=60) as answer:
+        assert answer.status == 200
+    return int(form["image"]), int(form["caption"])
+
+
+def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, capsys):
+    """Both tutorials, as the second goes on where the first ends."""
+    (here / "ids.txt").write_text("".join(f"{name}\n" for name in photograph(here, IMAGES)))
+    write_demo_world(here / "world", images=IMAGES, dev_images=5, seed=0)
+    (here / "world" / "train_caps.txt").rename(here / "captions.txt")
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(IMAGES, 8))
+    np.save(here / "images.npy", images.astype(np.float32))
+    np.save(here / "captions.npy", (images.repeat(5, axis=0) + rng.normal(size=(5 * IMAGES, 8))).astype(np.float32))
+    said = run("".join(blocks(page("vectors"), "sh")), here)
+    assert "image 17" in said
+    (code,) = blocks(page("vectors"), "python")
+    monkeypatch.chdir(here)
+    exec(compile(code, "vectors", "exec"), {})
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.findall(r"\d+", first)[:3] == re.findall(r"\d+", second)[:3]
+
+    look, browse, screen, export = blocks(page("screening"), "sh")
+    run(look, here)
+    with browsing(browse, here) as address:
+        image, caption = mark_first_suspect(address)
+    said = run(screen, here)
+    assert all(rule in said for rule in ("positives", "near_text", "caption_similarity"))
+    run(export, here)
+    texts = (here / "captions.txt").read_text().splitlines()
+    rows = pq.read_table(here / "triplets" / "train.parquet").to_pylist()
+    negatives = {row["negative"] for row in rows if row["anchor"] == str(here / "photos" / f"{image}.jpg")}
+    assert len(negatives) == 5
+    assert texts[caption] not in negatives
+
+
+def test_photographs_become_a_student_and_a_study_asks_again(here):
+    """Both tutorials, as the second goes on where the first ends."""
+    rows = [[f"photos/{name}", f"{text} {name}"] for name in photograph(here, 40) for text in ("a photo", "from afar")]
+    write_csv(here / "photos.csv", ["image", "caption"], rows)
+    (toml,) = blocks(page("photographs"), "toml")
+    small = toml.replace("300", "5").replace("60", "3").replace("epochs = 12", "epochs = 2").replace("[8]", "[1]")
+    (here / "mine.toml").write_text(small)
+    said = run("".join(blocks(page("photographs"), "sh")), here)
+    assert "round two - control:" in said
+    assert "fewer than a batch of 64" in said
+
+    (toml,) = blocks(page("study"), "toml")
+    (here / "trial.toml").write_text(toml.replace("[0, 1, 2]", "[0, 1]"))
+    trained = set((here / "artifacts" / "second_round").glob("*/MANIFEST.json"))
+    said = run("".join(blocks(page("study"), "sh")), here)
+    assert "in-batch negatives" in said
+    assert "the teacher's negatives" in said
+    added = set((here / "artifacts" / "second_round").glob("*/MANIFEST.json")) - trained
+    assert len(added) == 3, "one of seed 0 was there, and in-batch negatives alone are the teacher's training"
+
+
+def test_two_rounds_on_flickr30k(here):
+    """On a generated world in the folder's format, by the shipped experiments with smaller models."""
+    data = here / "data" / "f30k_precomp"
+    write_demo_world(data, images=30, dev_images=8, seed=0, feature_size=16)
+    for kind in ("ims.npy", "caps.txt"):
+        (data / f"test_{kind}").write_bytes((data / f"dev_{kind}").read_bytes())
+    (here / "configs").mkdir()
+    smaller = {
+        r"^epochs = \d+": "epochs = 1",
+        r"^decay_epochs = .*": "",
+        r"^batch_size = \d+": "batch_size = 50",
+        r"^h_captions = 300": "h_captions = 9",
+        r"^h_images = 60": "h_images = 4",
+        r'^name = "(\w+)"': r'name = "\1"\nembedding_size = 16\nword_size = 8',
+    }
+    for name in ("f30k_vsrn", "f30k_scan"):
+        toml = (ROOT / "configs" / f"{name}.toml").read_text()
+        for said, here_ in smaller.items():
+            toml = re.sub(said, here_, toml, flags=re.MULTILINE)
+        (here / "configs" / f"{name}.toml").write_text(toml)
+    said = run("".join(blocks(page("flickr30k"), "sh")), here)
+    assert "round two - control:" in said
+    assert "image 17" in said
+    (first_round,) = (here / "artifacts" / "first_round").glob("*/MANIFEST.json")
+    assert '"vsrn"' in first_round.read_text()
+    assert load_experiment("f30k_scan").evaluation.split == "test"
+
+
+def test_a_data_set_to_negatives(here, tmp_path_factory):
+    save_data_set(here / "flickr", 40)
+    clip = tmp_path_factory.mktemp("clip")
+    save_clip(clip)
+    mine, export = blocks(page("sentence_transformers").replace("openai/clip-vit-base-patch32", str(clip)), "sh")
+    said = run(mine + export, here)
+    assert "resolve_ids" in said
+    pictures = pq.read_table(here / "negatives" / "images.parquet")
+    assert all(cell["bytes"] for cell in pictures["image"].to_pylist())
+    assert len(np.load(here / "vectors" / "captions.npy")) == 2 * len(np.load(here / "vectors" / "images.npy"))
+
+
+def test_negatives_take_turns_in_a_loop_of_ones_own():
+    (loop,) = blocks(page("rotation"), "python")
+    names: dict = {}
+    exec(compile(loop, "rotation", "exec"), names)
+    assert names["loss"].isfinite()
+    assert int(names["rows"]["negative_ids"].shape[1]) == 4
