@@ -22,7 +22,8 @@ class Engine:
     """Number of threads; 0: as many as this process may use, and one in a unit on Ray."""
     checkpoint_steps: int = 500
     workers: int = 1
-    """Threads that draw and read batches ahead of a training; 0: its own thread does."""
+    """Threads that draw and read batches ahead of a training; 0: its own thread does. If there are several, photographs
+    are decoded by as many processes."""
     tensorboard: bool = False
     verify: Verify = "sampled"
     """Check of data arrays over 1 GiB against what was read first: by blocks, or in full."""

@@ -42,6 +42,10 @@ class PhotographPixels(Pixels):
     def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
         return replace(self, augmenter=Augmenter(ways, seed, epoch))
 
+    def decoded(self, rows: Int[np.ndarray, " some"]) -> UInt8[np.ndarray, "some height width 3"]:
+        """Decode these photographs in this thread."""
+        return np.stack([self._pixels(row) for row in rows.tolist()])
+
     def _pixels(self, row: int) -> UInt8[np.ndarray, "height width 3"]:
         content = self.photographs.read(row)
         try:

@@ -53,8 +53,7 @@ def _started(engine: Engine, port: int, follow: Follow, given: Sequence[Any]) ->
     """Start the others on this machine; none outlives the block."""
     context = multiprocessing.get_context("spawn")
     others: list[BaseProcess] = [
-        context.Process(target=_other, args=(rank, port, engine, follow, given), daemon=True)
-        for rank in range(1, engine.processes)
+        context.Process(target=_other, args=(rank, port, engine, follow, given)) for rank in range(1, engine.processes)
     ]
     try:
         for other in others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.mining.depths import too_long
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
+from aoq.pipeline.prepare.decoders import decoded_elsewhere
 from aoq.pipeline.produce.data import (
     check_inputs,
     check_pretrained,
@@ -220,7 +221,12 @@ def _prepared(
         mean = processes.rows_to_leader(scores[0] if len(scores) == 1 else ensemble(scores), images)
         return retrieval_ranks(mean, dev_pairs.split.image_of, dev_pairs.split.identity) if processes.leads else None
 
-    with show_progress(f"{chain.experiment.name} {what}") if processes.leads else nullcontext(_say_nothing) as report:
+    with ExitStack() as stack:
+        if train_pairs.pixels is not None and engine.workers > 1:
+            pixels = stack.enter_context(decoded_elsewhere(train_pairs.pixels, engine.workers))
+            train_pairs = replace(train_pairs, pixels=pixels)
+        shown = show_progress(f"{chain.experiment.name} {what}") if processes.leads else nullcontext(_say_nothing)
+        report = stack.enter_context(shown)
         run = Run(
             build.directory, device, engine.checkpoint_steps, engine.tensorboard, report, engine.workers, processes
         )

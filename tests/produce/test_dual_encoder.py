@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import re
 import shutil
 from dataclasses import replace
@@ -179,6 +180,20 @@ def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
     assert taken[3] > taken[2]
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
     assert again == weights
+
+
+def test_weights_do_not_depend_on_who_decodes(make):
+    """Its own thread, or three other processes; each of two that train together has two."""
+    chain, said = make("world", "dataset", epochs=2), []
+    for engine in ({"workers": 0}, {"workers": 3}, {"workers": 2, "processes": 2}):
+        with chain["first_round"].building() as build:
+            PRODUCERS["first_round"](chain, build, replace(ENGINE, **engine))
+        said.append(chain["first_round"].manifest())
+        chain["first_round"].path.rename(chain["first_round"].path.with_name(f"made {len(said)}"))
+    assert said[1]["final_weights_sha256"] == said[0]["final_weights_sha256"]
+    assert said[2]["processes"] == 2
+    assert said[2]["learnt_by_epoch"][0] == pytest.approx(said[0]["learnt_by_epoch"][0], rel=1e-3)
+    assert not multiprocessing.active_children()
 
 
 @pytest.fixture
