@@ -17,6 +17,7 @@ from aoq.models.base import Captions, Code, Images
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
 from aoq.models.fused import clipped_unit, projected_difference
+from aoq.models.moments import Moments
 from aoq.models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
 from aoq.models.regions import Fragments, Mask, group_by_group, masked_mean
 
@@ -131,6 +132,7 @@ class SAF(_SGRAF):
         super().__init__(similarity_size=similarity_size, **options)
         self.gate = _linear(similarity_size, 1)
         self.norm = nn.BatchNorm1d(1)
+        self.moments = Moments()
 
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
         local, whole = self.local(block), l2_normalise(self.whole(block))
@@ -146,12 +148,15 @@ class SAF(_SGRAF):
         if not self.training or block.is_aligned:
             mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
         else:
-            variance, mean = torch.var_mean(logits, dim=(0, 2), correction=0, keepdim=True)
-            self._update(mean.detach().flatten(), variance.detach().flatten(), logits[:, 0].numel())
+            mean, variance, count = self.moments(logits)
+            self._update(mean.detach(), variance.detach(), count)
+            mean, variance = mean.unsqueeze(1), variance.unsqueeze(1)
         return (logits - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
 
     @torch.no_grad()
-    def _update(self, means: Float[Tensor, " C"], variances: Float[Tensor, " C"], count: int) -> None:
+    def _update(
+        self, means: Float[Tensor, " C"], variances: Float[Tensor, " C"], count: int | Float[Tensor, ""]
+    ) -> None:
         """Update the running statistics, one momentum step per caption."""
         norm, momentum = self.norm, float(self.norm.momentum or 0.0)
         kept = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)

@@ -60,7 +60,7 @@ class Trainer(Resumable):
 
     def __post_init__(self) -> None:
         self.cut = Cut(self.schedule.chunk, self.run.processes)
-        self.cut.check(self.models[0])
+        self.cut.check(self.models[0], gradient_checkpointing=bool(self.schedule.gradient_checkpointing))
         self.learnt = learnt_numbers(self.schedule.loss)
         if self.learnt is not None:
             self.learnt.to(self.run.device)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
@@ -23,6 +23,7 @@ from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.rescored import AsBefore, Entries, any_number, pays, rescored
 from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
+from aoq.pipeline.training.shared_statistics import has_batch_norm, shared_statistics
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,27 @@ class Cut:
     chunk: int | None = None
     processes: Processes = ALONE
 
-    def check(self, model: MatchingModel) -> None:
+    def check(self, model: MatchingModel, *, gradient_checkpointing: bool = False) -> None:
         """Refuse a model that would learn differently in parts."""
-        if not any(isinstance(layer, _BatchNorm) for layer in model.modules()):
-            return
-        what = f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained"
-        if self.chunk is not None:
-            raise ValueError(f"{what} in chunks; leave `chunk` out.")
-        if self.processes.are_several:
-            raise ValueError(f"{what} by {self.processes.count} processes; set [engine] processes = 1.")
+        if self.chunk is not None and has_batch_norm(model):
+            raise ValueError(
+                f"{type(model).__name__} has BatchNorm, whose statistics are of the whole batch: it cannot be trained "
+                "in chunks; leave `chunk` out, or train it by several processes."
+            )
+        towers = [tower.network for tower in model.towers.values()] if gradient_checkpointing else []
+        if self.processes.are_several and any(map(has_batch_norm, towers)):
+            raise ValueError(
+                f"a tower of this {type(model).__name__} has BatchNorm, whose statistics {self.processes.count} "
+                "processes share: they cannot compute it again; leave `gradient_checkpointing` out."
+            )
 
     def for_batch(self, size: int) -> Cut:
         """Fit the cut to a batch: too few pairs to share are computed by each process, with the leader's gradients."""
         return replace(self, processes=ALONE) if size < self.processes.count else self
+
+    def gather(self, of_batch: Cut) -> Callable[[list[nn.Parameter]], None]:
+        """Return what adds up the gradients of a batch that was cut so: the leader's alone if each computed it."""
+        return partial(self.processes.add_up_gradients, counts=of_batch is self or self.processes.leads)
 
     def scores(self, model: MatchingModel, images: Images, captions: Captions, size: int) -> Scores:
         """Make the scores of this process's part of a batch of `size` pairs."""
@@ -67,15 +76,17 @@ class InParts(Scores):
         self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
         rows = [[slice(g * own + c.start, g * own + c.stop) for c in self._chunks] for g in range(groups)]
         self._words = [captions[one] for one in rows[0]]
-        self._images, self._captions = (
-            self._encoded(encode, items, rows)
-            for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
-        )
+        with shared_statistics(model, cut.processes):
+            self._images, self._captions = (
+                self._encoded(encode, items, rows)
+                for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
+            )
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
     def matrix(self, entries: Entries = any_number) -> Float[Tensor, "batch batch"]:
         again = self._replays or pays(self._model, self._images[0][0], self._size, entries)
-        rows = [self._scored(images, again and torch.is_grad_enabled()) for images in self._images[0]]
+        with shared_statistics(self._model, self._processes):
+            rows = [self._scored(images, again and torch.is_grad_enabled()) for images in self._images[0]]
         return self._processes.gather_alike(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:

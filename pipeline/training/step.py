@@ -212,8 +212,7 @@ def take_step(
     of_batch = cut.for_batch(len(batch.image_rows))
     value, auxiliary = forward(model, batch, objective, of_batch)
     total = value.total if auxiliary is None else value.total + auxiliary
-    counts = of_batch is cut or cut.processes.leads
-    norm = descend(total, optimizer, gradient_clip, partial(cut.processes.add_up_gradients, counts=counts))
+    norm = descend(total, optimizer, gradient_clip, cut.gather(of_batch))
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary

@@ -15,6 +15,7 @@ from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.processes import Processes
+from aoq.pipeline.training.shared_statistics import has_batch_norm
 from aoq.pipeline.training.step import PairDraws, constrain, draw_batch, make_objective, read_batch, take_step
 
 LOSSES = {
@@ -25,6 +26,13 @@ LOSSES = {
 }
 BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
 SMALL = {"embedding_size": 8, "word_size": 5, "feature_size": 6, "vocabulary_size": 24}
+WITHOUT_DRAWS = {
+    "vsrn": {"caption_dropout": 0.0},
+    "sgr": {"regions": 4, "dropout": 0.0},
+    "saf": {"regions": 4, "dropout": 0.0},
+    "vse_infinity": {"size_augmentation": 0.0},
+}
+"""What models need, and that leaves nothing to chance, which differs by process."""
 ROWS = np.arange(0, 48, 5, dtype=np.int32)
 
 
@@ -47,14 +55,11 @@ def fresh(name):
     torch.manual_seed(0)
     if name == "described":
         return Described().double().train()
-    return build_model(name, **SMALL, **({"regions": 4} if name in ("sgr", "saf") else {})).double().train()
+    return build_model(name, **SMALL, **WITHOUT_DRAWS.get(name, {})).double().train()
 
 
-def has_batch_norm(name):
-    return any(isinstance(layer, torch.nn.BatchNorm1d) for layer in build_model(name, **SMALL).modules())
-
-
-NAMES = [*(name for name in MODELS if not has_batch_norm(name)), "described"]
+NORMED = [name for name in MODELS if has_batch_norm(build_model(name, **SMALL))]
+NAMES = [*(name for name in MODELS if name not in NORMED), "described"]
 CASES = [(name, loss) for name in NAMES for loss in LOSSES]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,15 +165,21 @@ def test_chunks_keep_no_more_than_codes_and_scores(pairs):
     assert kept[2] < kept[None] / 6
 
 
-def test_batch_norm_is_refused_in_parts():
+def test_batch_norm_is_refused_in_chunks():
     with pytest.raises(ValueError, match=r"VSRN has BatchNorm.*leave `chunk` out"):
         Cut(chunk=3).check(fresh("vsrn"))
     WHOLE.check(fresh("vsrn"))
-    tower = fresh("vsepp")
-    tower.stem = torch.nn.BatchNorm2d(3)
-    with pytest.raises(ValueError, match=r"BatchNorm.*by 2 processes; set \[engine\] processes = 1"):
-        Cut(processes=Processes(count=2)).check(tower)
+    Cut(processes=Processes(count=2)).check(fresh("vsrn"), gradient_checkpointing=True)  # it has no towers
     Cut(chunk=3).check(fresh("scan"))
+
+
+def test_several_processes_cannot_compute_batch_norm_again(monkeypatch):
+    model = fresh("vsepp")
+    monkeypatch.setattr(type(model), "towers", {"image": SimpleNamespace(network=torch.nn.BatchNorm2d(3))})
+    Cut(processes=Processes(count=2)).check(model)
+    Cut().check(model, gradient_checkpointing=True)
+    with pytest.raises(ValueError, match=r"a tower of this VSEpp has BatchNorm, .* leave `gradient_checkpointing` out"):
+        Cut(processes=Processes(count=2)).check(model, gradient_checkpointing=True)
 
 
 def nothing_to_learn(found):

@@ -7,16 +7,17 @@ import multiprocessing
 import pytest
 import torch
 
-from tests.training.steps import CASES, ROWS, drawn, one_of_several
+from tests.training.steps import CASES, NORMED, ROWS, drawn, one_of_several
 
 SPAWN = multiprocessing.get_context("spawn")
 CHUNKED = [("scan", "table", 2), ("naaf", "learnt", 1)]
-FEW = [("scan", "table", ROWS[:1]), ("vsepp", "learnt", ROWS[:3])]
+FEW = [("scan", "table", ROWS[:1]), ("vsepp", "learnt", ROWS[:3]), ("sgr", "table", ROWS[:3])]
 """Too few pairs for some numbers of processes."""
 
 
 def some_steps(pairs, sampler, every):
     cases = [(name, loss) for name, loss in CASES if every or loss == "table" or name == "vsepp"]
+    cases += [(name, loss) for name in NORMED for loss in ("online", "table")]
     steps = [(drawn(pairs, sampler, loss), name, loss, None) for name, loss in cases]
     steps += [(drawn(pairs, sampler, loss), name, loss, chunk) for name, loss, chunk in CHUNKED]
     return steps + [(drawn(pairs, sampler, loss, rows), name, loss, None) for name, loss, rows in FEW]
