@@ -50,8 +50,8 @@ from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.drawable import GapWeights, drawable
 from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.loop import Trainer
-from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.resumable import Run
+from aoq.pipeline.training.processes import Processes
+from aoq.pipeline.training.resumable import Resumable, Run
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
@@ -86,10 +86,10 @@ def produce_second_round(chain: Chain, build: Build, engine: Engine) -> None:
     experiment = chain.experiment
     if experiment.weights is not None:
         _import(chain, "second_round", experiment.weights, build, engine)
-    elif experiment.co_teaching is not None:
-        _co_teach(chain, experiment.co_teaching, build, engine)
     else:
         _train(chain, "second_round", build, engine)
+        if experiment.co_teaching is not None:
+            _note_suspected(chain, experiment.co_teaching, build, engine)
 
 
 def _import(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -> None:
@@ -129,9 +129,9 @@ def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
 
 
 def _train(chain: Chain, stage: str, build: Build, engine: Engine) -> None:
-    """Train one model, fresh, or on the table from the weights of the chain's `start`, if any."""
+    """Train one model, or two that are co-taught, with as many processes as the engine has."""
     with together(engine, follow_stage, stage, chain) as processes:
-        build.notes |= _train_one(chain, stage, build, engine, processes)
+        build.notes |= _train_part(chain, stage, build, engine, processes)
 
 
 def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain) -> None:
@@ -139,11 +139,19 @@ def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain)
     with TemporaryDirectory() as folder:
         build = Build(Path(folder))
         with collected(build.inputs):
-            _train_one(chain, stage, build, replace(engine, tensorboard=False), processes)
+            _train_part(chain, stage, build, replace(engine, tensorboard=False), processes)
+
+
+def _train_part(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
+    """Do this process's part of a training; the leader returns the manifest's notes."""
+    section = chain.experiment.co_teaching
+    if stage == "second_round" and section is not None:
+        return _co_teach(chain, section, build, engine, processes)
+    return _train_one(chain, stage, build, engine, processes)
 
 
 def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
-    """Do this process's part of a training; the leader returns the manifest's notes."""
+    """Train one model, fresh, or on the table from the weights of the chain's `start`, if any."""
     training, on_table = _training(chain, stage)
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         sampler, orders = None, None
@@ -161,24 +169,30 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
         guide = _guide(chain) if on_table else None
         training = _with_numbers_of_pair(training, model)
         trainer = Trainer(models=[model], schedule=training, sampler=sampler, orders=orders, guide=guide, **given)
-        if processes.are_several:
-            processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
-        if processes.leads:
-            return trainer.train(validate)
-        trainer.follow(validate)
-        return {}
+        return _in_step(trainer, validate, chain, build)
 
 
-def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
-    """Co-teach two networks; if the wrong pairs are known, note the fraction of them that was suspected."""
-    if engine.processes > 1:
-        raise ValueError(
-            f"[engine] processes is {engine.processes}, and two networks that are co-taught train in one; give 1."
-        )
-    with _prepared(chain, build, engine, "co-teaching", ALONE) as (validate, given):
+def _in_step(trainer: Resumable, validate: Callable[..., Any], chain: Chain, build: Build) -> dict[str, Any]:
+    """Lead the training, or follow, where all processes have the same code, data and settings."""
+    processes = trainer.run.processes
+    if processes.are_several:
+        processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
+    if processes.leads:
+        return trainer.train(validate)
+    trainer.follow(validate)
+    return {}
+
+
+def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
+    """Co-teach two networks."""
+    with _prepared(chain, build, engine, "co-teaching", processes) as (validate, given):
         models = [_model(given) for _ in FILES]
-        build.notes |= CoTrainer(models=models, section=section, **given).train(validate)
-    seen, true = given["pairs"].split.image_of, open_true_train_split(chain, engine.verify).image_of
+        return _in_step(CoTrainer(models=models, section=section, **given), validate, chain, build)
+
+
+def _note_suspected(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
+    """Note which fraction of the wrong pairs was suspected, if they are known."""
+    seen, true = (opened(chain, engine.verify).image_of for opened in (open_train_split, open_true_train_split))
     wrong = seen != true
     if wrong.any():
         suspected = read_clean_pairs(build.directory / CLEAN_PAIRS, len(seen)) <= section.threshold

@@ -9,13 +9,16 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.produce.together import together
+from aoq.pipeline.training.co_teaching.loop import FILES
 from aoq.pipeline.training.kept_files import CHECKPOINTS
 from tests.produce.conftest import ENGINE
 
@@ -93,14 +96,25 @@ def test_the_leaders_own_error_is_its_own():
 NCR = """
 dataset.folder = "one"
 model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
-co_teaching = {{epochs = 1, warmup_epochs = 1, batch_size = 16}}
+co_teaching = {{epochs = 2, warmup_epochs = 1, batch_size = 16}}
 """
 
 
-def test_co_teaching_is_of_one_process(make):
+def test_two_networks_are_co_taught_by_two_processes_as_by_one(make):
+    """To the same probabilities, and the same weights of both networks."""
     chain = make("ncr", "dataset", text=NCR)
-    with pytest.raises(ValueError, match=r"\[engine\] processes is 2, and two networks that are co-taught"):
-        train(chain, TWO)
+    said = []
+    for engine in (ENGINE, TWO):
+        said.append((train(chain, engine), weights(chain), load_file(chain["second_round"].path / FILES[1])))
+        found = read_clean_pairs(chain["second_round"].path / CLEAN_PAIRS, 200)
+        said[-1] += (found,)
+        chain["second_round"].path.rename(chain["second_round"].path.with_name(f"made {len(said)}"))
+    (alone, *expected, sure), (together, *others, as_sure) = said
+    assert (alone["processes"], together["processes"]) == (1, 2)
+    assert together["steps"] == alone["steps"]
+    torch.testing.assert_close(others, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(as_sure, sure, atol=1e-3)
+    assert 0 < sure.mean() < 1
 
 
 def test_threads_are_shared():

@@ -27,6 +27,7 @@ from aoq.pipeline.training.co_teaching.division import (
 )
 from aoq.pipeline.training.co_teaching.step import Network, read_pairs
 from aoq.pipeline.training.collapse import on_plateau
+from aoq.pipeline.training.parts import Cut
 from aoq.pipeline.training.resumable import Resumable, State
 from aoq.pipeline.training.step import Batch
 from aoq.pipeline.training.window import Figure
@@ -71,10 +72,17 @@ class CoTrainer(Resumable):
     def __post_init__(self) -> None:
         scikit_learn()  # where it is missing, say so before the warm-up
         self.schedule = plain_training(self.section)
+        self.cut = Cut(processes=self.run.processes)
+        self.cut.check(self.models[0], gradient_checkpointing=bool(self.section.gradient_checkpointing))
         super().__post_init__()
         self._networks = [
             Network(
-                model, optimizer, self.section, self.run.device, self.section.start_up and Pace(self.section.margin)
+                model,
+                optimizer,
+                self.section,
+                self.run.device,
+                self.section.start_up and Pace(self.section.margin),
+                self.cut,
             )
             for model, optimizer in zip(self.computing, self.optimizers, strict=True)
         ]
@@ -172,8 +180,8 @@ class CoTrainer(Resumable):
         """Read a step's pairs, a function of the epoch's probabilities and of the step."""
         rows, doubtful = clean[step], None
         if self._is_rectified and noisy.steps:
-            doubtful = self._pinned(read_pairs(self.seen, noisy[step]))
-        return Read(rows, self._pinned(read_pairs(self.seen, rows)), doubtful)
+            doubtful = self._pinned(read_pairs(self.seen, noisy[step], self.cut))
+        return Read(rows, self._pinned(read_pairs(self.seen, rows, self.cut)), doubtful)
 
     def _pinned(self, batch: Batch) -> Batch:
         return batch.pin_memory() if self.run.device.type == "cuda" else batch
@@ -189,6 +197,7 @@ class CoTrainer(Resumable):
         network, peer = self._networks[state.network], self._networks[1 - state.network]
         batch = read.batch.to(device)
         state.taken += 1
+        self._seed(batch)
         if self.probabilities is None:
             return network.warm_up(batch)
         trusted = torch.from_numpy(self.probabilities[1 - state.network][read.rows]).to(device, non_blocking=True)
@@ -197,7 +206,13 @@ class CoTrainer(Resumable):
         doubtful = read.doubtful.to(device)
         labels = (network.labels(doubtful) + peer.labels(doubtful)) / 2  # before either step, as are all labels
         figures = network.learn_clean(batch, trusted)
+        self._seed(doubtful)
         return {**figures, "noisy_loss": network.learn_noisy(doubtful, labels), "noisy_label": labels.mean()}
+
+    def _seed(self, batch: Batch) -> None:
+        """Let each process draw its own numbers for its part; all the same for a batch that each computes."""
+        size = len(batch.image_rows)
+        self.run.processes.seed(self.seed, self.state.taken, size, self.cut.for_batch(size).processes.rank)
 
 
 def _say_collapsed(who: str, line: Mapping[str, float]) -> None:

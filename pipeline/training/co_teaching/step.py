@@ -26,6 +26,7 @@ from aoq.pipeline.losses.soft_margin import (
     soft_margins,
     soft_triplet,
 )
+from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Batch, Objective, descend, forward, read_batch, take_step
 
@@ -33,8 +34,10 @@ Loss = Callable[[Similarities], LossValue]
 Follow = Callable[[Similarities], Similarities]
 
 
-def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]))
+def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"], cut: Cut = WHOLE) -> Batch:
+    """Read this process's part of the pairs in these rows."""
+    own = cut.for_batch(len(rows)).processes.rows(len(rows))
+    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]), own)
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,11 @@ class Network:
     device: torch.device
     pace: Pace | None = None
     """Pace of its online negatives; None makes them the hardest."""
+    cut: Cut = WHOLE
+    """Division of batches among processes, each of which judges and learns from the whole."""
 
     def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_pairs(pairs, rows).to(self.device)
+        return read_pairs(pairs, rows, self.cut).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return pair_losses(self._judged(batch), margin=self.section.margin)
@@ -61,9 +66,8 @@ class Network:
     @torch.no_grad()
     def _judged(self, batch: Batch) -> Similarities:
         self.model.eval()
-        matrix = self.model.similarity(
-            self.model.encode_images(batch.images), self.model.encode_captions(batch.captions)
-        )
+        size = len(batch.image_rows)
+        matrix = self.cut.for_batch(size).scores(self.model, batch.images, batch.captions, size).matrix()
         return Similarities(matrix, positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives))
 
     def warm_up(self, batch: Batch) -> dict[str, Tensor]:
@@ -92,8 +96,9 @@ class Network:
         self.model.train()
         pace = None if self.pace is None else self.pace.at_level  # which wrong pairs do not change
         objective = Objective(loss, self.section.mask_positives, pace=pace, observes=False)
-        value, _ = forward(self.model, batch, objective)
-        descend(value.total, self.optimizer, self.section.gradient_clip)
+        of_batch = self.cut.for_batch(len(batch.image_rows))
+        value, _ = forward(self.model, batch, objective, of_batch)
+        descend(value.total, self.optimizer, self.section.gradient_clip, self.cut.gather(of_batch))
         return value.total.detach()
 
     @property
@@ -107,4 +112,4 @@ class Network:
 
     def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, Tensor]:
         objective = Objective(loss, self.section.mask_positives, pace=pace)
-        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip)
+        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
