@@ -16,7 +16,7 @@ from aoq.pipeline.config.tables import Mining, Refresh
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
 TOWER_OPTIONS = {
-    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing")},
+    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
     "augment": {"image"},
 }
 """Training options for towers, each with the towers of which it needs one."""

@@ -45,6 +45,15 @@ class Constraints(Section):
         return tuple(name for name in ("ccr", "ccs") if getattr(self, name) is not None)
 
 
+class LoRA(Section):
+    """Low-rank adapters of towers, which are trained in place of their weights."""
+
+    rank: PositiveInt
+    """Rank of what is added to the weights of each linear layer."""
+    alpha: PositiveFloat | None = None
+    """Adapters count alpha / rank; by default 1."""
+
+
 class Schedule(Section):
     """Length and rates of a training: whole epochs."""
 
@@ -76,6 +85,9 @@ class Schedule(Section):
     """Ratio of a tower layer's learning rate to that of the layer above; the highest layer has `tower_rate`."""
     gradient_checkpointing: Literal[True] | None = None
     """Recompute towers' activations in the backward pass instead of keeping them: less memory, more time."""
+    lora: LoRA | None = None
+    """Train low-rank adapters of towers that are not frozen, at `tower_rate` (by default the whole learning rate); the
+    weights that are published have them added."""
     augment: Array[Augmentation] | None = None
     """Random changes of photographs before an image tower, anew in each epoch: a crop of at least half
     of the image; a flip unless a caption names a side; RandAugment with operations that keep colours."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.training import Schedule, Training
+from aoq.pipeline.training.adapters import adapt
 
 TOWER_RATE = 0.1
 """Default fraction of the learning rate for pretrained parameters (VSE∞)."""
@@ -47,13 +48,16 @@ def make_optimizer(
 
 
 def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
-    """Freeze the towers that the schedule names, and checkpoint the activations of others if it says so."""
+    """Freeze the towers that the schedule names; checkpoint the activations of others and adapt them if it says so."""
     frozen = schedule.freeze or ()
     for side, tower in model.towers.items():
         if side in frozen:
             tower.freeze()
-        elif schedule.gradient_checkpointing:
+            continue
+        if schedule.gradient_checkpointing:
             tower.checkpoint_gradients()
+        if schedule.lora is not None:
+            adapt(tower, schedule.lora)
 
 
 class _Trained(NamedTuple):
@@ -64,7 +68,8 @@ class _Trained(NamedTuple):
 
 def _parameters(model: MatchingModel, schedule: Schedule) -> Iterator[_Trained]:
     """Collect parameters that are not frozen, fresh ones first."""
-    pretrained, rate = model.pretrained_parameters(), schedule.tower_rate or TOWER_RATE
+    pretrained = model.pretrained_parameters()
+    rate = schedule.tower_rate or (TOWER_RATE if schedule.lora is None else 1.0)  # adapters start from nothing
     shares = {id(one): rate for one in pretrained}
     if schedule.layer_decay is not None:
         for tower in model.towers.values():

@@ -24,6 +24,7 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
+from aoq.pipeline.training.adapters import merged_weights
 from aoq.pipeline.training.ahead import made_ahead
 from aoq.pipeline.training.average import Average
 from aoq.pipeline.training.checkpoint import pack, save_model, unpack
@@ -145,7 +146,7 @@ class Resumable(ABC):
     def keep_best(self, folder: Path) -> None:
         """Write the files of the best epoch so far."""
         for model, name in zip(self.evaluated, self.weights, strict=True):
-            save_model(folder / name, model.state_dict(), self.description)
+            save_model(folder / name, merged_weights(model), self.description)
 
     def train(self, validate: Validate) -> dict[str, Any]:
         """Train to the last epoch, from the last checkpoint if there is one; return notes for the manifest."""
@@ -313,7 +314,7 @@ class Resumable(ABC):
         self._log.close()
         found, final = [], self.run.work / "final.safetensors"
         for model in self.models:
-            save_model(final, model.state_dict(), self.description)
+            save_model(final, merged_weights(model), self.description)
             found.append(file_sha256(final))
         final.unlink()
         if lost := self._lost(self.state):
