@@ -1,4 +1,4 @@
-"""Vectors at an address, such as s3://bucket/images.npy: copied once into a cache folder, then mapped like any file."""
+"""Vectors at an address, such as s3://bucket/images.npy: copied once into a cache folder, or read by range."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pyarrow import fs
 from aoq.pipeline.digests import digest, file_sha256, known_sha256
 from aoq.pipeline.scratch import scratch_beside, writing_in
 
+OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
+"""Schemes that pyarrow reads without further packages."""
+
 
 def is_address(given: str) -> bool:
     return "://" in given
@@ -19,7 +22,8 @@ def is_address(given: str) -> bool:
 def fetch(address: str, cache: Path) -> Path:
     """Copy the file at `address` into `cache`, named after its content, and return the copy; renewed when it changes.
 
-    pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for.
+    pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for; and
+    fsspec's the rest, such as https://, where they are installed.
     """
     system, place, info = _find(address)
     with writing_in(cache):
@@ -52,15 +56,30 @@ def fetch_given(given: str, cache: Path) -> str:
     return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else given
 
 
+def open_ranges(address: str) -> pa.NativeFile:
+    """Open the file at `address` for `read_at(bytes, offset)`, which fetches these bytes alone."""
+    system, place, _ = _find(address)
+    return system.open_input_file(place)
+
+
 def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
     try:
-        system, place = fs.FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, ValueError) as error:
+        system, place = _system_of(address)
+    except (pa.ArrowInvalid, ValueError, ImportError) as error:
         raise ValueError(
-            f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs:// and "
-            "file:///."
+            f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, file:/// "
+            "and what fsspec finds installed."
         ) from None
     info = system.get_file_info(place)
     if info.type != fs.FileType.File:
         raise FileNotFoundError(f"there is no file at {address}; is the address right, and may you read it?")
     return system, place, info
+
+
+def _system_of(address: str) -> tuple[fs.FileSystem, str]:
+    if address.partition("://")[0] in OF_ARROW:
+        return fs.FileSystem.from_uri(address)
+    import fsspec  # takes a while, and few need it
+
+    system, place = fsspec.url_to_fs(address)
+    return fs.PyFileSystem(fs.FSSpecHandler(system)), place
