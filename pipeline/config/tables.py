@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Array, Section
 
-EXACT = ("auto", "onepass", "faiss-flat")
+EXACT = ("auto", "onepass", "faiss-flat", "streamed")
 """Built-in exact searches, known by name: the registry of searches would load torch."""
 FACTORY = "faiss:"
 

@@ -8,6 +8,7 @@ from aoq.pipeline.search.brute_force import gpus
 from aoq.pipeline.search.by_faiss import FACTORY, FAISS_FLAT, faiss_index
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.products.choice import fastest_precision
+from aoq.pipeline.search.streamed.backend import STREAMED
 from aoq.pipeline.search.units import Backend
 
 logger = logging.getLogger(__name__)
@@ -15,6 +16,7 @@ logger = logging.getLogger(__name__)
 BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
     "faiss-flat": FAISS_FLAT,
+    "streamed": STREAMED,
     "faiss:FACTORY": faiss_index("FACTORY"),
 }
 

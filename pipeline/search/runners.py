@@ -15,6 +15,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.rows import left_of, outputs_of
 from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
 
@@ -41,9 +42,10 @@ class Found(Generic[Lists]):
 
 def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
     """Do one unit after the other, each with all threads."""
-    total, done = sum(map(len, steps)), 0
-    for step in steps:
-        for unit in step:
+    left = [left_of(step, store) for step in steps]
+    total, done = sum(map(len, left)), 0
+    for units in left:
+        for unit in units:
             unit.do(job, store)
             done += 1
             progress(done, total)
@@ -102,7 +104,7 @@ def run_search(
                 f"{backend.name} finds {guarantee['recall']:.1%} of the {direction} lists, and mining.recall_floor is "
                 f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
             )
-    outputs = [name for step in steps for unit in step for name in unit.outputs]
+    outputs = [name for step in steps for name in outputs_of(step, store)]
     lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
     return Found(backend.name, lists, guarantees)
 
