@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, for tests marked `cluster`."""
+"""A Ray cluster of a few nodes on this machine, for tests marked `cluster`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STORE_BYTES = 80_000_000
 
 
 @contextmanager
-def two_nodes(module: str, memory: int) -> Iterator[Any]:
-    """A head and one more node, `second`, of one processor each; a lost node is noticed within a few seconds.
+def two_nodes(module: str, memory: int, more: int = 1) -> Iterator[Any]:
+    """A head and `more` nodes, of which one is `second`, of one processor each; a lost one is noticed within seconds.
 
     What the test module brings of its own travels to the workers, which do not have it.
     """
@@ -32,7 +32,7 @@ def two_nodes(module: str, memory: int) -> Iterator[Any]:
     started = Cluster()
     try:
         started.add_node(**node, include_dashboard=False, _system_config=checks)
-        started.second = started.add_node(**node)
+        started.second, *started.others = (started.add_node(**node) for _ in range(more))
         ray.init(started.address, log_to_driver=False)
         yield started
     finally:

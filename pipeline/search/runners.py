@@ -15,7 +15,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.rows import left_of, outputs_of
+from aoq.pipeline.search.rows import RowStep, left_of, outputs_of
 from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
 
@@ -134,7 +134,23 @@ def choose_runner(engine: Engine, ship: Callable[[Job, Folder], ClusterJob[Job]]
 
 
 def choose_search_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner[Problem]:
-    """Choose the runner of a search; `fetched` names the addresses of cached files, so that every node gets a copy."""
+    """Choose the runner of a search; `fetched` names the addresses of cached files.
+
+    Where units may be of any rows, nodes of a cluster read them by range; else every node gets a copy.
+    """
+    from aoq.pipeline.search.cluster.ranged_job import ship_by_range
     from aoq.pipeline.search.cluster.search_job import ship_problem
 
-    return choose_runner(engine, partial(ship_problem, fetched=fetched or {}))
+    whole = choose_runner(engine, partial(ship_problem, fetched=fetched or {}))
+    by_range = choose_runner(engine, partial(ship_by_range, fetched=fetched or {}))
+
+    def run(steps: Steps[Problem], problem: Problem, store: Store, progress: Progress) -> None:
+        is_cut = all(isinstance(step, RowStep) for step in steps)
+        (by_range if is_cut else whole)(steps, problem, store, progress)
+
+    return run
+
+
+def search_for(engine: Engine, search: str) -> str:
+    """Choose the search for an engine: on a cluster the one that streams, which nodes of all kinds do together."""
+    return "streamed" if engine.backend == "ray" and search in ("auto", "onepass") else search

@@ -35,8 +35,12 @@ class Room(NamedTuple):
 
     def is_on(self, resources: Mapping[str, float]) -> bool:
         """Return whether a node with these resources has this room."""
+        return self.times_on(resources) > 0
+
+    def times_on(self, resources: Mapping[str, float]) -> int:
+        """Number of units that a node with these resources has room for at a time."""
         there = (resources.get(name, 0) for name in ("CPU", "memory", "GPU"))
-        return all(has >= wanted for has, wanted in zip(there, self, strict=True))
+        return int(min(has // wanted for has, wanted in zip(there, self, strict=True) if wanted))
 
 
 def load_ray() -> Any:

@@ -71,25 +71,35 @@ class SearchJob(Job[Problem]):
 
 def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str]) -> SearchJob:
     """Turn a problem of mapped vectors into files; its positives are written into the work folder."""
-    temporary, positives = store.path / "positives.tmp", store.path / POSITIVES
-    with temporary.open("wb") as file:
-        np.save(file, problem.positives)
-    os.replace(temporary, positives)
     return SearchJob(
         store=store,
         versions=versions_here(),
         memory=problem.memory,
         images=_file_of(problem.images, fetched),
         captions=_file_of(problem.captions, fetched),
-        positives_sha256=file_sha256(positives),
+        positives_sha256=write_positives(problem, store),
         h_captions=problem.h_captions,
         h_images=problem.h_images,
         one_set=problem.one_set,
     )
 
 
-def _file_of(vectors: np.ndarray, fetched: Mapping[Path, str]) -> VectorsFile:
+def write_positives(problem: Problem, store: Folder) -> str:
+    """Write the positives into the work folder, and return their hash."""
+    temporary, positives = store.path / "positives.tmp", store.path / POSITIVES
+    with temporary.open("wb") as file:
+        np.save(file, problem.positives)
+    os.replace(temporary, positives)
+    return file_sha256(positives)
+
+
+def source_of(vectors: np.ndarray) -> np.memmap:
+    """Require that the vectors are one whole file, and return its map."""
     if not isinstance(vectors, np.memmap) or isinstance(vectors.base, np.memmap):
         raise ValueError("vectors for Ray must each be one whole memory-mapped .npy file, for all nodes to read.")
-    path = Path(str(vectors.filename))
+    return vectors
+
+
+def _file_of(vectors: np.ndarray, fetched: Mapping[Path, str]) -> VectorsFile:
+    path = Path(str(source_of(vectors).filename))
     return VectorsFile(path, fetched.get(path, ""), file_sha256(path))

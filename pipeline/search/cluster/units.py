@@ -6,13 +6,18 @@ Only units, paths and numbers go through Ray: every node reads its own input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from aoq.pipeline.search.cluster.connection import Room, connected, usable_nodes
+from aoq.pipeline.search.cluster.dispatch import LOOK, Feed, Piece, Slot, dispatch
 from aoq.pipeline.search.cluster.job import Job, Opened, check_nodes
+from aoq.pipeline.search.rows import RowStep
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.threads import use_threads
 from aoq.pipeline.search.units import Progress, Steps, Unit
@@ -35,8 +40,8 @@ def run_on_ray(
 ) -> None:
     """Do the units on a cluster, each with `cpus` threads and the job's memory for itself.
 
-    A node runs as many at a time as it has processors and memory for. A unit's own error ends the run; what was
-    finished stays for the next one.
+    A node runs as many at a time as it has processors and memory for (`dispatch`). A unit's own error ends the run;
+    what was finished stays for the next one.
     """
     if not isinstance(store, Folder):
         raise ValueError("Ray needs a folder that all nodes share; what stays in memory is done in process.")
@@ -44,26 +49,68 @@ def run_on_ray(
         job = ship(opened, replace(store, path=store.path.absolute()))
         room = Room(cpus, job.memory, job.gpus)
         check_nodes(ray, job, room)
-        takes = {"num_cpus": cpus, "memory": job.memory, "num_gpus": job.gpus}
-        # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
-        task = ray.remote(**takes, max_retries=RETRIES, max_calls=0)(do_unit)
         total, done = sum(map(len, steps)), 0
         for step in steps:
-            waiting = [task.remote(unit, job, cpus) for unit in step]
-            while waiting:
-                finished, waiting = ray.wait(waiting, timeout=PATIENCE)
-                if not finished:
-                    usable_nodes(ray, room)
-                for unit in finished:
-                    _raise_its_error(ray, unit)
-                    done += 1
-                    progress(done, total)
+            feed, finished = Feed(step, store), 0
+
+            def report(rows: int, whole: int = feed.rows, length: int = len(step), before: int = done) -> None:
+                nonlocal finished
+                finished += rows
+                progress(before + length * finished // whole, total)
+
+            dispatch(feed, RayCluster(ray, job, room, shares_gpus=isinstance(step, RowStep)), report)
+            done += len(step)
 
 
-def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
-    """Do one unit on a worker."""
+class RayCluster:
+    """The nodes of a cluster, as slots of one room each."""
+
+    def __init__(self, ray: Any, job: Job[Any], room: Room, *, shares_gpus: bool) -> None:
+        """With `shares_gpus` a node's slots have a GPU each as long as there are any, and the others none."""
+        self._ray, self._job, self._room, self._shares_gpus = ray, job, room, shares_gpus
+        # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
+        takes = {"num_cpus": room.cpus, "memory": room.memory, "max_retries": RETRIES, "max_calls": 0}
+        self._task = ray.remote(**takes)(do_unit)
+
+    def slots(self) -> list[Slot]:
+        found = []
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                count = self._room.times_on(node["Resources"])
+                gpus = int(node["Resources"].get("GPU", 0)) if self._shares_gpus else 0
+                found += [Slot(node["NodeID"], number < gpus) for number in range(count)]
+        return found
+
+    def start(self, piece: Piece[Any], slot: Slot) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(slot.node, soft=True)
+        task = self._task.options(num_gpus=int(slot.gpu) or self._room.gpus, scheduling_strategy=where)
+        return task.remote(piece.cut, self._job, self._room.cpus, slot.gpu)
+
+    def wait(self, handles: Sequence[Any], seconds: float | None) -> Sequence[Any]:
+        if not handles:
+            usable_nodes(self._ray, self._room)
+            time.sleep(LOOK)
+            return []
+        finished, _ = self._ray.wait(list(handles), timeout=PATIENCE if seconds is None else seconds)
+        if not finished:
+            usable_nodes(self._ray, self._room)
+        return finished
+
+    def seconds(self, handle: Any) -> float:
+        return _result(self._ray, handle)
+
+    def stop(self, handle: Any) -> None:
+        self._ray.cancel(handle, force=True)
+
+
+def do_unit(cut: Callable[[str], Unit[Opened]], job: Job[Opened], cpus: int, gpu: bool) -> float:
+    """Do one unit on a worker, on a GPU if it was given one that torch can use; return the seconds it took."""
     use_threads(cpus)
-    unit.do(_open(job), job.store)
+    opened, began = _open(job), time.monotonic()
+    cut("cuda" if gpu and torch.cuda.is_available() else "cpu").do(opened, job.store)
+    return time.monotonic() - began
 
 
 @lru_cache(maxsize=1)
@@ -74,9 +121,9 @@ def _open(job: Job[Any]) -> Any:
     return job.open()
 
 
-def _raise_its_error(ray: Any, unit: Any) -> None:
+def _result(ray: Any, unit: Any) -> float:
     try:
-        ray.get(unit)
+        return float(ray.get(unit))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     except ray.exceptions.RayError as error:
