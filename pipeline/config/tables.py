@@ -11,14 +11,15 @@ from aoq.pipeline.config.section import Array, Section
 
 EXACT = ("auto", "onepass", "faiss-flat", "streamed")
 """Built-in exact searches, known by name: the registry of searches would load torch."""
-FACTORY = "faiss:"
+INDEXED, FACTORY = ("ivf", "hnsw"), "faiss:"
+"""Approximate ones, likewise."""
 
 
 def _is_approximate(search: str) -> bool:
     """Look up a name that is not built in; the registry of searches refuses an unknown one."""
     if search in EXACT:
         return False
-    if search.startswith(FACTORY) and search != FACTORY:
+    if search in INDEXED or (search.startswith(FACTORY) and search != FACTORY):
         return True
     from aoq.pipeline.search.backends import choose_backend
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from aoq.pipeline.digests import digest
 from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import RECALL_FLOOR, Runner, run_in_process, run_search
+from aoq.pipeline.search.runners import Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.search.units import Backend, Progress
 from aoq.pipeline.tables.files import directions_of
@@ -29,12 +30,14 @@ def mine(
     work: Path,
     output: Path,
     recall_floor: float = RECALL_FLOOR,
+    indexes: Path | None = None,
     run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
     They stay until the table's publisher deletes them, so a kill until then costs no search.
+    An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
     """
@@ -42,7 +45,7 @@ def mine(
     if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    backend = choose_backend(search) if isinstance(search, str) else search
+    backend = choose_backend(search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
     store = Folder(work, digest([backend.name, provenance, problem.sha256]))
     store.clear_unfinished()
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)

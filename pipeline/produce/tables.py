@@ -107,6 +107,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
             Problem(store.images, store.captions, split.positives, *depths, memory),
             work=build.directory / UNITS,
             output=build.directory / "table",
+            indexes=chain["hard_negatives"].root,
             run=run,
             progress=lambda done, total: report(done, total, "shards"),
             **how,

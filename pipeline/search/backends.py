@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from aoq.pipeline.search.brute_force import gpus
-from aoq.pipeline.search.by_faiss import FACTORY, FAISS_FLAT, faiss_index
+from aoq.pipeline.search.by_faiss import FAISS_FLAT
+from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
+from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.products.choice import fastest_precision
 from aoq.pipeline.search.streamed.backend import STREAMED
@@ -17,7 +20,7 @@ BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
     "faiss-flat": FAISS_FLAT,
     "streamed": STREAMED,
-    "faiss:FACTORY": faiss_index("FACTORY"),
+    **{name: indexed_backend(name, RECALL_FLOOR, None) for name in (*RECIPES, f"{FACTORY}FACTORY")},
 }
 
 
@@ -29,14 +32,17 @@ def fastest() -> tuple[Backend, str]:
     return BACKENDS["onepass"], why
 
 
-def choose_backend(search: str) -> Backend:
-    """Find a backend by its name; an unknown one is refused with the list of names."""
+def choose_backend(search: str, *, wanted: float = RECALL_FLOOR, kept: Path | None = None) -> Backend:
+    """Find a backend by its name; an unknown one is refused with the list of names.
+
+    An approximate one looks for `wanted` of the true lists, and keeps its indexes below the folder `kept`.
+    """
     if search == "auto":
         backend, why = fastest()
         logger.info(why)
         return backend
-    if search.startswith(FACTORY) and search != FACTORY:
-        return faiss_index(search.removeprefix(FACTORY))
+    if search in RECIPES or (search.startswith(FACTORY) and search != FACTORY):
+        return indexed_backend(search, wanted, kept)
     if search not in BACKENDS:
         *names, last = ["auto", *BACKENDS]
         raise ValueError(f"there is no search {search!r}; known are {', '.join(names)} and {last}.")

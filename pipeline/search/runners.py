@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.backends import choose_backend
+from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.rows import RowStep, left_of, outputs_of
@@ -21,8 +22,6 @@ from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.cluster.job import Job as ClusterJob
-
-RECALL_FLOOR = 0.95
 
 Job = TypeVar("Job")
 Lists = TypeVar("Lists")
@@ -94,7 +93,7 @@ def run_search(
     (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are
     in them.
     """
-    backend = choose_backend(search) if isinstance(search, str) else search
+    backend = choose_backend(search, wanted=recall_floor) if isinstance(search, str) else search
     steps = backend.plan(problem)
     run(steps, problem, store, progress)
     guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}

@@ -371,7 +371,7 @@ def test_every_loss_has_a_section_with_its_numbers():
 
 def test_searches_and_strategies_are_those_of_the_config():
     mining = Experiment.model_fields["mining"].annotation.__args__[0]
-    for search in ("auto", "onepass", "faiss-flat", "faiss:Flat"):
+    for search in ("auto", "onepass", "faiss-flat", "ivf", "hnsw", "faiss:Flat"):
         assert mining(search=search).search == search
         choose_backend(search)
     for search in ("exact", "faiss:"):

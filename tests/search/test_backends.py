@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import backends, by_faiss, onepass
+from aoq.pipeline.search import backends, onepass
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
+from aoq.pipeline.search.indexes import backend
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
@@ -143,7 +144,7 @@ def problem():
 @pytest.mark.parametrize("search", [*EXACT, "faiss:IVF16,Flat|nprobe=4"])
 def test_in_memory_the_lists_are_those_of_the_table(problem, tmp_path, monkeypatch, search):
     monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
-    monkeypatch.setattr(by_faiss, "BLOCK", 150)
+    monkeypatch.setattr(backend, "BLOCK", 150)
     found = search_problem(problem, search=search, recall_floor=0.1)
     table = mined(problem, tmp_path, search, recall_floor=0.1)
     assert found.search == search

@@ -1,0 +1,1 @@
+"""Approximate searches: an index of FAISS proposes candidates, their scores are exact, and recall is measured."""
