@@ -19,6 +19,7 @@ from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.tables.guarantee import describe_guarantee
 
 
 @click.command()
@@ -109,6 +110,8 @@ def verify(chain: Chain, as_json: bool) -> None:
     for one in stages:
         if one["state"] == "missing":
             echo(f"{one['stage']}: not made yet")
+        for direction, said in one["not_exact"].items():
+            echo(f"{one['stage']}: {direction} is {said}")
     for sentence in problems:
         echo(sentence, err=True)
     if problems:
@@ -123,7 +126,14 @@ def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
     is_made = artifact.exists()
     problems = _problems(artifact) if is_made else []
     state = "missing" if not is_made else "changed" if problems else "whole"
-    return {"stage": name, "key": artifact.key, "path": str(artifact.path), "state": state, "problems": problems}
+    return {
+        "stage": name,
+        "key": artifact.key,
+        "path": str(artifact.path),
+        "state": state,
+        "problems": problems,
+        "not_exact": dict(_inexact(artifact)) if is_made else {},
+    }
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
@@ -189,6 +199,18 @@ def _problems(artifact: Artifact) -> list[str]:
         except ValueError as error:  # a manifest, its own or that of an input
             sentences.append(str(error))
     return list(dict.fromkeys(sentences))
+
+
+def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
+    """The guarantee of each direction of a table that is not exact; a damaged one is a problem already."""
+    if artifact.stage == "hard_negatives":
+        from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
+
+        with suppress(ValueError, OSError):
+            manifest = read_manifest(artifact.path / "table")
+            for direction in directions_of(manifest):
+                if (about := said_of(manifest, direction)).get("guarantee") != "exact":
+                    yield direction, describe_guarantee(about)
 
 
 def _other_inputs(artifact: Artifact) -> Iterator[str]:

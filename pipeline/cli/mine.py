@@ -25,6 +25,7 @@ from aoq.pipeline.search.remote import fetch_given, is_address
 from aoq.pipeline.search.vector_files import READERS, Given
 from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.settings import configured_path
+from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def mine(
         os.replace(build / "table", output)
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     for direction, about in manifest["directions"].items():
-        found, what = ("recall", "of the true lists") if "recall" in about else ("certified_share", "certified")
-        sure = f"{about['guarantee']}, {about[found]:.2%} {what}"
-        echo(f"{direction}: {about['anchors']} lists of {about['h']}, {sure}")
+        echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
     echo(output)
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
@@ -142,6 +141,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             work=build / "shards",
             output=build / "table",
             recall_floor=options["recall_floor"],
+            indexes=configured_path("artifact_root"),
             run=run,
             progress=lambda done, total: report(done, total, "units"),
         )

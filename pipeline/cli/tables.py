@@ -29,6 +29,7 @@ from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
+from aoq.pipeline.tables.guarantee import describe_guarantee
 
 if TYPE_CHECKING:
     from aoq.pipeline.planning.chain import Chain
@@ -50,10 +51,14 @@ def audit(table: Looked, as_json: bool) -> None:
     certificates, and footer, manifest and content against each other.
     """
     from aoq.pipeline.tables.audit import audit as find_all
+    from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
 
-    findings = find_all(table.folder)
+    findings, manifest = find_all(table.folder), read_manifest(table.folder)
+    guarantees = {direction: said_of(manifest, direction) for direction in directions_of(manifest)}
+    told = {direction: describe_guarantee(about) for direction, about in guarantees.items()}
     if as_json:
-        echo_json({"table": str(table.folder), "errors": [str(finding) for finding in findings]})
+        errors = [str(finding) for finding in findings]
+        echo_json({"table": str(table.folder), "errors": errors, "guarantees": told})
         sys.exit(bool(findings))
     for finding in findings:
         echo(f"error: {finding}")
@@ -61,6 +66,9 @@ def audit(table: Looked, as_json: bool) -> None:
         echo(f"{counted(len(findings), 'check fails', 'checks fail')}; mine the table again", err=True)
         sys.exit(1)
     echo(f"{table.folder} is sound")
+    for direction, said in told.items():
+        if guarantees[direction].get("guarantee") != "exact":
+            echo(f"{direction}: {said}")
 
 
 @click.command()
@@ -74,6 +82,7 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
     TABLE is an experiment or a table's folder. Shown are its scores, the ranks that positives would have, and hubs;
     with a view, which `aoq screen` makes, also how many negatives each rule flags.
     """
+    from aoq.pipeline.tables.files import said_of
     from aoq.pipeline.tables.screens.view import read_view
     from aoq.pipeline.tables.statistics import QUANTILES, describe
     from aoq.pipeline.tables.table import read_table
@@ -87,7 +96,10 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
             described[direction] = describe(read[direction], len(read[OTHER[direction]]))
     seen = None if view is None else read_view(view, read.manifest)
     if as_json:
-        found = {direction: asdict(one) for direction, one in described.items()}
+        found = {
+            direction: {**asdict(one), "guarantee": describe_guarantee(said_of(read.manifest, direction))}
+            for direction, one in described.items()
+        }
         for direction, counts in seen.manifest["directions"].items() if seen is not None else ():
             found[direction]["screen"] = counts
         echo_json(found)
@@ -95,6 +107,7 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
     console = Console()
     for direction, one in described.items():
         console.print(styled((direction, "bold"), f": {one.anchors} lists of {one.h}, {one.full:.2%} full"))
+        console.print(describe_guarantee(said_of(read.manifest, direction)), soft_wrap=True)
         rows = Table("", *(f"{quantile:.0%}" for quantile in QUANTILES), box=None, pad_edge=False)
         for name, values in (
             ("first score", one.first_score),

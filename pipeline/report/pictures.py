@@ -19,6 +19,8 @@ from aoq.pipeline.planning.chain import Chain, table_owner
 from aoq.pipeline.report.collect import Run
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.tables.files import said_of
+from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
@@ -55,6 +57,7 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
         anchors = np.random.default_rng(0).choice(len(lists), min(ANCHORS, len(lists)), replace=False)
         directions[direction] = {
             "title": title,
+            "guarantee": describe_guarantee(said_of(table.manifest, direction)),
             "about": describe(lists, len(table[OTHER[direction]])),
             "plot": hardness(f"Scores, {title}, {name}", lists.scores.ravel(), lists.positive_score),
             "listed": [inspect_anchor(table, split, direction, row, TOP, None) for row in np.sort(anchors).tolist()],

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
+from aoq.pipeline.tables.guarantee import describe_guarantee
+from aoq.pipeline.terminal import visible
 
 TABLES = ("i2t", "t2i", "positives", "images", "captions", "items")
 """Files that `datasets` may read, by name; the first is what it reads where none is named."""
@@ -13,6 +16,8 @@ README = """\
 A negative table by aoq: a row an anchor, its hardest negatives by falling score. `negative_ids` are rows of what is
 searched, padding is −1; an anchor's own are in `positives`, never in the lists. `manifest.json` says whose scores these
 are.
+
+GUARANTEES
 
 ```python
 import aoq
@@ -28,8 +33,11 @@ rows = load_dataset("FOLDER", split="train")  # i2t; others by name: load_datase
 
 def write_table_readme(table: Path) -> None:
     """Write it beside the files that are there; the same files have the same."""
+    manifest = read_manifest(table)
+    said = {direction: describe_guarantee(said_of(manifest, direction)) for direction in directions_of(manifest)}
+    guarantees = "\n".join(f"- `{direction}`: {visible(guarantee)}." for direction, guarantee in said.items())
     tables = describe_tables(table, {name: f"{name}.parquet" for name in TABLES}, default=TABLES[0])
-    (table / "README.md").write_text(f"---\n{tables}---\n{README}", encoding="utf-8")
+    (table / "README.md").write_text(f"---\n{tables}---\n{README.replace('GUARANTEES', guarantees)}", encoding="utf-8")
 
 
 def describe_tables(folder: Path, tables: Mapping[str, str], *, default: str = "") -> str:

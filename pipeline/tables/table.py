@@ -34,7 +34,8 @@ from aoq.pipeline.tables.writing import Made, made_whole, write_table
 if TYPE_CHECKING:
     from aoq.pipeline.tables.screens.screened import ScreenedTable
 
-SAID = ("search", "guarantee", "recall", "recall_anchors", "searched_share", "scores", "sources")
+RECALL = ("recall", "recall_interval", "recall_anchors", "index")
+SAID = ("search", "guarantee", *RECALL, "searched_share", "scores", "sources")
 """The manifest's fields of a direction's search; figures of the lists are recomputed."""
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -74,3 +75,39 @@ def test_drift_says_what_is_wrong(aoq, mined, arguments, message):
     shown = aoq("drift", TINY, *arguments)
     assert shown.exit_code == 1
     assert message in shown.stderr
+
+
+def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, monkeypatch):
+    """Mining, its README, stats, audit and verify all say it, with the recall and its interval."""
+    pytest.importorskip("faiss")
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("images.npy", rng.normal(size=(700, 6)).astype(np.float32))
+    mined = aoq("mine", "images.npy", "set", "--unpaired", "--h-captions", 5, "--search", "ivf", root=None)
+    assert mined.exit_code == 0, mined.stderr
+    about = json.loads(Path("set/manifest.json").read_text())["directions"]["i2t"]
+    low, high = about["recall_interval"]
+    said = (
+        f"approximate, {about['recall']:.2%} of the true lists (95% interval {low:.2%} to {high:.2%}, 512 anchors), "
+        f"not certified; index {about['index']['factory']} {about['index']['parameters']}"
+    )
+    assert mined.stdout == f"i2t: 700 lists of 5, {said}\nset\n"
+    assert f"- `i2t`: {said}." in Path("set/README.md").read_text()
+    assert said in aoq("stats", "set", root=None).stdout
+    assert json.loads(aoq("stats", "set", "--json", root=None).stdout)["i2t"]["guarantee"] == said
+    assert aoq("audit", "set", root=None).stdout == f"set is sound\ni2t: {said}\n"
+    assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
+    again = aoq("mine", "images.npy", "deeper", "--unpaired", "--h-captions", 9, "--search", "ivf", root=None)
+    assert again.exit_code == 0
+    assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
+
+
+def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    search = ("--override", 'mining.search="ivf", mining.recall_floor=0.5')
+    assert aoq("run", TINY, *search, "--round", "hard_negatives", root=tmp_path).exit_code == 0
+    assert (tmp_path / "index").is_dir()
+    shown = aoq("verify", TINY, *search, root=tmp_path)
+    assert shown.exit_code == 0
+    assert "hard_negatives: i2t is approximate, " in shown.stdout
+    assert "not certified" in shown.stdout
