@@ -4,7 +4,7 @@
     python benchmarks/index.py --rows 300000 --search hnsw
 
 A row is a pair of an image and a caption. Its content is a theme (one of 500) plus a topic (one of N / 40) plus its own
-part, and either side adds noise of its own: Gaussian vectors, weighed 0.6, 0.6, 0.8 and 0.8, whose k-th dimension has
+part, and either side adds noise of its own: Gaussian vectors, weighed 0.6, 0.6, 0.6 and 0.45, whose k-th dimension has
 a deviation of k^-0.4, for models fill few of their dimensions evenly. All are divided by their norms.
 So topics overlap, lists of 50 reach beyond a topic of 40, and images and captions are two clouds, not one.
 
@@ -36,7 +36,7 @@ from aoq.pipeline.tables.files import read_manifest, read_unverified
 from benchmarks.memory import Peak
 
 THEMES, TOPIC_ROWS, SPECTRUM = 500, 40, -0.4
-THEME, TOPIC, OWN, NOISE = 0.6, 0.6, 0.8, 0.8
+THEME, TOPIC, OWN, NOISE = 0.6, 0.6, 0.6, 0.45
 CHECKED = 300
 STEPS = ("indexes", "breadths", "lists", "recall", "write")
 

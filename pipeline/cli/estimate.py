@@ -26,8 +26,10 @@ from aoq.pipeline.settings import configured_path, engine
 
 if TYPE_CHECKING:
     from aoq.pipeline.mining.estimate import Estimate
+    from aoq.pipeline.mining.index_cost import IndexEstimate
 
 DEMO_CAPTIONS = 5
+DAY = 86_400
 
 
 @click.command()
@@ -54,7 +56,7 @@ def estimate(
 
     It takes the options of `aoq mine` except --sides, --backend and --ray-address. Operations and sizes follow from the
     shape. For times, a small piece is mined in one process on this machine, for a second or two, and the time is
-    scaled.
+    scaled. The size at which an exact search takes a day is shown, and what an index takes, up to 50 million.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
     are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones.
@@ -165,10 +167,39 @@ def _show(found: Estimate, steps: Mapping[str, int]) -> None:
     for name, count in steps.items():
         rows.add_row(name, f"{count:,} steps of training")
     Console().print_table(rows)
+    if found.index is not None:
+        _show_index(found.index, at_length=found.search == "ivf" or found.index.asked.exact_seconds > DAY)
+
+
+def _show_index(found: IndexEstimate, *, at_length: bool) -> None:
+    """Say when an exact search takes more than a day, and what an index would take; its arithmetic if it is long."""
+    from aoq.pipeline.mining.index_cost import BREADTH
+
+    console, here = Console(), found.asked
+    console.print(
+        f"an exact search takes a day at about {found.affordable_images:,} images in this shape; here "
+        f"{_duration(here.exact_seconds)}, and an index (--search ivf) {_duration(here.index_seconds)}.",
+        soft_wrap=True,
+    )
+    if not at_length:
+        return
+    columns = ("images", "captions", "exact", "ivf", "its indexes", "--memory-mb")
+    rows = Table(*columns, box=None, pad_edge=False)
+    for scale in found.larger:
+        times = _duration(scale.exact_seconds), _duration(scale.index_seconds)
+        needed = f"{scale.building_bytes // 10**6 + 1:,}"
+        rows.add_row(f"{scale.images:,}", f"{scale.captions:,}", *times, _size(scale.index_bytes), needed)
+    console.print_table(rows)
+    console.print(
+        f"the last row, if {BREADTH} cells are enough (a run measures it) and vectors and indexes fit in memory:",
+        soft_wrap=True,
+    )
+    for line in found.arithmetic:
+        console.print(f"  {line}", soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
+    for unit, length in (("days", DAY), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"

@@ -12,8 +12,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from jaxtyping import Float32
 
+from aoq.pipeline.mining.index_cost import IndexEstimate, estimate_index, measure_rates
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import choose_backend, fastest
+from aoq.pipeline.search.brute_force import has_faiss
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.search.vectors import check_vectors
@@ -21,6 +23,8 @@ from aoq.pipeline.search.vectors import check_vectors
 LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
+LEAST_PAIRS = 10**7
+"""Pairs from which on a search's time says how it grows; what a smaller one takes is mostly its start."""
 WARM_UP = 64
 """Rows of either side that are mined before the clock starts, because code is compiled then."""
 
@@ -35,13 +39,15 @@ class Estimate:
     operations: float | None
     """Floating-point operations; None if they depend on an index."""
     seconds: Mapping[str, float]
-    """Seconds by step; empty if they depend on an index."""
+    """Seconds by step; empty if they depend on an index of unknown steps."""
     memory_bytes: int
     """Memory beyond the vectors."""
     vector_bytes: int
     """Bytes of the mapped vectors; the system caches what fits."""
     work_bytes: int
     table_bytes: int
+    index: IndexEstimate | None = None
+    """An index beside an exact search, here and at larger sizes; None without FAISS, and of a small problem."""
 
 
 def estimate(
@@ -65,18 +71,38 @@ def estimate(
     seconds, table_bytes = _mine(piece, timed)
     progress(PIECES, PIECES)
     seconds = {LOOKING: _reading_seconds(images, captions), **seconds}
-    costs, measured = _costs(problem, backend), _costs(piece, backend)
+    costs, measured = _costs(problem, timed), _costs(piece, timed)
+    exact = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
+    index = _index(problem, exact)
     return Estimate(
         _shape(problem),
         backend.name,
         why,
         sum(backend.costs(problem).values()) if backend.costs else None,
-        {step: seconds[step] * cost / measured[step] for step, cost in costs.items()} if backend.costs else {},
+        exact if backend.costs else _index_seconds(backend, index, exact),
         problem.memory,
         4 * problem.images.shape[1] * _vector_count(problem),
         int(backend.work_bytes(problem)),
         int(table_bytes * (costs[WRITING] / measured[WRITING])),
+        index,
     )
+
+
+def _index(problem: Problem, exact: Mapping[str, float]) -> IndexEstimate | None:
+    """Compare an index with an exact search, whose steps all grow as the pairs but for those of the rows alone."""
+    if not has_faiss() or len(problem.images) * len(problem.captions) < LEAST_PAIRS:
+        return None
+    wanted = max(problem.size(direction).wanted for direction in problem.directions)
+    by_rows = exact[LOOKING] + exact[WRITING]
+    rates = measure_rates(problem.images.shape[1], wanted)
+    return estimate_index(problem, sum(exact.values()) - by_rows, by_rows, rates)
+
+
+def _index_seconds(backend: Backend, index: IndexEstimate | None, exact: Mapping[str, float]) -> Mapping[str, float]:
+    """Seconds of an index of cells, whose steps are known; of others nothing is."""
+    if backend.name != "ivf" or index is None:
+        return {}
+    return {LOOKING: exact[LOOKING], **index.seconds, WRITING: exact[WRITING]}
 
 
 def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:

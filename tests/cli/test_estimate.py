@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
+from aoq.pipeline.mining import estimate as estimating
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 
@@ -107,3 +108,17 @@ def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
     result = run(*arguments)
     assert result.exit_code != 0
     assert message in result.stderr
+
+
+def test_it_says_when_an_exact_search_takes_a_day_and_what_an_index_takes(run, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(estimating, "LEAST_PAIRS", 1)
+    shown = " ".join(run(*VECTORS).stdout.split())
+    assert "an exact search takes a day at about" in shown
+    assert "50,000,000" not in shown
+    shown = " ".join(run(*VECTORS, "--search", "ivf").stdout.split())
+    assert "50,000,000 100,000,000" in shown
+    assert "scanning cells: 50,000,000 anchors x 64 cells looked at x" in shown
+    said = json.loads(run(*VECTORS, "--search", "ivf", "--json").stdout)
+    assert [scale["images"] for scale in said["index"]["larger"]] == [10**6, 10**7, 5 * 10**7]
+    assert said["total_seconds"] == pytest.approx(sum(said["seconds"].values()))

@@ -110,3 +110,17 @@ def test_of_an_index_only_sizes_are_said(problem):
     found = estimate(problem, "faiss:IVF16,Flat")
     assert (found.operations, found.seconds) == (None, {})
     assert found.table_bytes > 0
+
+
+def test_an_index_of_cells_stands_beside_the_exact_search(problem, monkeypatch):
+    pytest.importorskip("faiss")
+    assert estimate(problem, "ivf").index is None  # too small to say how it grows
+    monkeypatch.setattr(estimating, "LEAST_PAIRS", 10**6)
+    found = estimate(problem, "ivf")
+    assert found.index is not None
+    assert found.operations is None
+    assert sum(found.seconds.values()) > found.index.asked.index_seconds
+    assert {"training cells", "scanning cells", "scoring exactly", "writing the table"} < found.seconds.keys()
+    exact = estimate(problem, "onepass")
+    assert exact.index is not None
+    assert exact.index.asked.exact_seconds == pytest.approx(sum(exact.seconds.values()))

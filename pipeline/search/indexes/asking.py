@@ -48,9 +48,14 @@ class Index:
         return ids
 
 
+def candidates_asked(wanted: int) -> int:
+    """Number of candidates that an index is asked for, where the `wanted` best are needed."""
+    return wanted + max(SLACK, wanted // 4)
+
+
 def near_lists(index: Index, side: Side, parameters: str) -> Heads:
     """Score exactly what the index finds of these anchors; nothing bounds what it does not find."""
-    asked = min(side.wanted + max(SLACK, side.wanted // 4), len(side.candidates))
+    asked = min(candidates_asked(side.wanted), len(side.candidates))
     anchors = np.ascontiguousarray(side.anchors, dtype=np.float32)
     return near_heads(side, index.nearest(anchors, asked, parameters))
 

@@ -39,9 +39,9 @@ TUNED_ON = 1024
 _TEMPORARY: weakref.WeakKeyDictionary[Memory, Path] = weakref.WeakKeyDictionary()
 
 ABOUT = {
-    "ivf": "approximate, by an index of cells, as wide as the recall floor needs; kept for other depths",
-    "hnsw": "approximate, likewise by a graph",
-    "faiss:FACTORY": 'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", recall measured',
+    "ivf": "approximate, by as many cells of an index as the recall floor needs; the index is kept",
+    "hnsw": "approximate, by a graph, searched as widely as the recall floor needs; the graph is kept",
+    "faiss:FACTORY": 'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", which is kept',
 }
 RECIPES: dict[str, Callable[[int], Recipe]] = {"ivf": ivf, "hnsw": hnsw}
 
