@@ -46,6 +46,7 @@ def test_keys_are_pinned():
         ("mining.h_images=7", {"hard_negatives", "second_round", "evaluation"}),
         ('mining.search="onepass"', set()),
         ('mining.search="faiss:HNSW32"', {"hard_negatives", "second_round", "evaluation"}),
+        ('mining.search="ivf"', {"hard_negatives", "second_round", "evaluation"}),
         ("second_round.learning_rate=0.5", {"control", "second_round", "evaluation"}),
         ("second_round.weight_decay=0.01", {"control", "second_round", "evaluation"}),
         ('second_round.precision="bfloat16"', {"control", "second_round", "evaluation"}),

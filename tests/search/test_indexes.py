@@ -270,7 +270,15 @@ def test_too_little_memory_is_refused_with_what_is_needed(problem, tmp_path):
     ):
         mined(replace(problem, memory=needed - 1), tmp_path / "a", "ivf")
     assert not (tmp_path / "a" / "table").exists()
-    assert not list((tmp_path / "kept").rglob("*.faiss"))
+    assert not (tmp_path / "kept").exists()
+
+
+def test_more_cells_than_vectors_are_refused_and_leave_nothing(problem, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"cannot train 'IVF1201,SQ8' on 1200 vectors .it has 1201 cells.; ask for fewer"
+    ):
+        mined(problem, tmp_path / "a", "faiss:IVF1201,SQ8")
+    assert not (tmp_path / "kept").exists()
 
 
 def test_recipes_grow_with_the_vectors():

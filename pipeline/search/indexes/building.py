@@ -42,9 +42,10 @@ def build_index(vectors: Vectors, recipe: Recipe, root: Path, memory: int) -> Ar
     """
     shape = {"factory": recipe.factory, "shard_rows": shard_rows(recipe, vectors.shape[1])}
     made = Artifact(root, STAGE, STAGE_VERSION, {"vectors": vectors_sha256(vectors), **shape})
+    if not made.exists():  # before a folder is made, so that a refusal leaves none
+        _require_room(recipe, len(vectors), vectors.shape[1], memory)
     with made.building() as build:
         if build is not None:
-            _require_memory(recipe, len(vectors), vectors.shape[1], memory)
             logger.info("building %s of %d vectors; it is kept in %s", recipe.factory, len(vectors), made.path)
             _fill(vectors, recipe, build.directory)
     return made
@@ -80,12 +81,19 @@ def memory_needed(recipe: Recipe, vectors: int, dimensions: int) -> int:
 
 
 def trained_on(recipe: Recipe, dimensions: int) -> int:
+    """Number of vectors that an index is trained on, if there are as many."""
+    return max(LEAST_TRAINED, PER_CELL * _cells(recipe, dimensions))
+
+
+def _cells(recipe: Recipe, dimensions: int) -> int:
+    """Number of cells; 0 of an index that has none."""
     index = empty_index(recipe, dimensions)
-    cells = getattr(load_faiss().try_extract_index_ivf(index), "nlist", 0)
-    return max(LEAST_TRAINED, PER_CELL * cells)
+    return int(getattr(load_faiss().try_extract_index_ivf(index), "nlist", 0))
 
 
-def _require_memory(recipe: Recipe, vectors: int, dimensions: int, memory: int) -> None:
+def _require_room(recipe: Recipe, vectors: int, dimensions: int, memory: int) -> None:
+    if vectors < (cells := _cells(recipe, dimensions)):
+        raise ValueError(_untrainable(recipe, vectors, f"it has {cells} cells"))
     if (needed := memory_needed(recipe, vectors, dimensions)) > memory:
         raise ValueError(
             f"building {recipe.factory} of {vectors} vectors takes {needed / 1e6:.0f} MB, and mining may use "
@@ -116,11 +124,12 @@ def _train(vectors: Vectors, recipe: Recipe) -> Any:
         try:
             index.train(_sample(vectors, trained_on(recipe, vectors.shape[1])))
         except RuntimeError as error:
-            raise ValueError(
-                f"FAISS cannot train {recipe.factory!r} on {len(vectors)} vectors ({reason(error)}); ask for fewer "
-                "clusters."
-            ) from None
+            raise ValueError(_untrainable(recipe, len(vectors), reason(error))) from None
     return index
+
+
+def _untrainable(recipe: Recipe, vectors: int, why: str) -> str:
+    return f"FAISS cannot train {recipe.factory!r} on {vectors} vectors ({why}); ask for fewer clusters."
 
 
 def _sample(vectors: Vectors, count: int) -> Vectors:
