@@ -13,8 +13,9 @@ from aoq.pipeline.search.indexes.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-DEVIATIONS = 3.0
-"""Standard errors by which the recall of the sample must exceed the wanted one: another sample decides later."""
+DEVIATIONS = 3 * math.sqrt(3)
+"""Standard errors by which the recall of the sample must exceed the wanted one. Another sample, half as large, decides
+later: the difference of both has sqrt(3) times the standard error, and three of these are hardly ever exceeded."""
 STEP = 1.125
 """The breadth that is chosen is at most so many times the least that is enough."""
 
@@ -43,7 +44,7 @@ def choose_breadth(recipe: Recipe, wanted: float, count: int, measure: Measure) 
         if wide == recipe.widest:
             raise ValueError(
                 f"{recipe.factory} finds {tried[wide]:.1%} at its widest ({recipe.at(wide)}), and {wanted:.1%} are "
-                "wanted, by three standard errors; lower the recall floor, or search exactly."
+                "wanted beyond the sample's errors; lower the recall floor, or search exactly."
             )
         narrow, wide = wide, min(2 * wide, recipe.widest)
     while wide > max(narrow + 1, STEP * narrow):
