@@ -138,7 +138,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     memory = settings.mining_memory_mb * 1_000_000
     if said := too_long(mining, images, captions, positives):
         raise ValueError(said)
-    problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory)
+    problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory, device=settings.device)
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
     drawing = list(forecast(chain, (images, captions))) if draws else []
     with show_progress("estimating") as report:

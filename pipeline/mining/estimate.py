@@ -61,10 +61,10 @@ def estimate(
     `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` is called with the number of
     pieces that are mined, and of all: a small one to warm up, and the one that is timed.
     """
-    backend, why = fastest() if search == "auto" else (choose_backend(search), "as asked")
+    backend, why = fastest(problem.device) if search == "auto" else (choose_backend(search), "as asked")
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
-    piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest()[0]
+    piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest(problem.device)[0]
     progress(0, PIECES)
     _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
     progress(1, PIECES)
@@ -136,7 +136,7 @@ def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Proble
     for size, candidates, own in zip(map(problem.size, DIRECTIONS), (captions, images), most, strict=True):
         h = max(1, round(size.h * len(candidates) / size.candidates))
         depths.append(min(h, len(candidates) - own - problem.one_set) if size.h else 0)
-    return Problem(images, captions, positives, depths[0], depths[1], problem.memory, problem.one_set)
+    return Problem(images, captions, positives, depths[0], depths[1], problem.memory, problem.one_set, problem.device)
 
 
 def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:

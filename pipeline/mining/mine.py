@@ -45,7 +45,10 @@ def mine(
     if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    backend = choose_backend(search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
+    if isinstance(search, str):
+        backend = choose_backend(search, problem.device, wanted=recall_floor, kept=indexes)
+    else:
+        backend = search
     store = Folder(work, digest([backend.name, provenance, problem.sha256]))
     store.clear_unfinished()
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)

@@ -104,7 +104,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
     run, memory = choose_search_runner(engine), engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
-            Problem(store.images, store.captions, split.positives, *depths, memory),
+            Problem(store.images, store.captions, split.positives, *depths, memory, device=engine.device),
             work=build.directory / UNITS,
             output=build.directory / "table",
             indexes=chain["hard_negatives"].root,

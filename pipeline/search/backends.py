@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from aoq.pipeline.search.brute_force import gpus
 from aoq.pipeline.search.by_faiss import FAISS_FLAT
+from aoq.pipeline.search.device.choice import find_device, on_device
 from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
 from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
 from aoq.pipeline.search.onepass import ONE_PASS
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products.choice import fastest_precision
 from aoq.pipeline.search.streamed.backend import STREAMED
 from aoq.pipeline.search.units import Backend
 
 logger = logging.getLogger(__name__)
 
+
+def one_pass(problem: Problem) -> Backend:
+    """Make the one pass for the problem's device."""
+    device = find_device(problem.device)
+    return ONE_PASS if device.type == "cpu" else on_device(device)
+
+
+def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
+    costs = one_pass(problem).costs
+    assert costs is not None  # that of a device has some, as that of the CPU has
+    return costs(problem)
+
+
 BACKENDS: dict[str, Backend] = {
-    "onepass": ONE_PASS,
+    "onepass": replace(
+        ONE_PASS,
+        about="exact, both directions from one pass over tiles of similarities, on a GPU or the CPU",
+        plan=lambda problem: one_pass(problem).plan(problem),
+        costs=_one_pass_costs,
+        work_bytes=lambda problem: one_pass(problem).work_bytes(problem),
+    ),
     "faiss-flat": FAISS_FLAT,
     "streamed": STREAMED,
     **{name: indexed_backend(name, RECALL_FLOOR, None) for name in (*RECIPES, f"{FACTORY}FACTORY")},
 }
 
 
-def fastest() -> tuple[Backend, str]:
-    """Choose the exact backend that `auto` takes on this machine, and say why."""
-    if gpus():
+def fastest(device: str = "auto") -> tuple[Backend, str]:
+    """Choose the exact backend that `auto` takes on this machine and device, and say why."""
+    found = find_device(device)
+    if found.type == "cuda":
+        return BACKENDS["onepass"], f"searching with onepass on {found}: a tile serves both directions"
+    if gpus() and device == "auto":
         return BACKENDS["faiss-flat"], f"searching with faiss-flat: FAISS sees {gpus()} GPUs"
     why = f"searching with onepass in {fastest_precision()}: no GPU, and a tile serves both directions"
     return BACKENDS["onepass"], why
 
 
-def choose_backend(search: str, *, wanted: float = RECALL_FLOOR, kept: Path | None = None) -> Backend:
-    """Find a backend by its name; an unknown one is refused with the list of names.
+def choose_backend(
+    search: str, device: str = "auto", *, wanted: float = RECALL_FLOOR, kept: Path | None = None
+) -> Backend:
+    """Find a backend by its name; an unknown one is refused with the list of names. `auto` depends on the device.
 
     An approximate one looks for `wanted` of the true lists, and keeps its indexes below the folder `kept`.
     """
     if search == "auto":
-        backend, why = fastest()
+        backend, why = fastest(device)
         logger.info(why)
         return backend
     if search in RECIPES or (search.startswith(FACTORY) and search != FACTORY):

@@ -91,6 +91,8 @@ class Problem:
     memory: int = DEFAULT_MEMORY
     """Approximate bytes that may be used beyond the vectors; the system caches those as it sees fit."""
     one_set: bool = False
+    device: str = "auto"
+    """Where `onepass` searches: auto (a GPU if torch sees one), cpu, cuda, or cuda:1; no list depends on it."""
 
     def __post_init__(self) -> None:
         for name, vectors in (("images", self.images), ("captions", self.captions)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -90,10 +90,12 @@ def run_search(
     """Search all directions of a problem; units that are done in the store are kept.
 
     The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
-    (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are
-    in them.
+    (`aoq.pipeline.search.backends`); runners other than this process search on CPUs. Approximate lists are refused if
+    fewer than `recall_floor` of the true ones are in them.
     """
-    backend = choose_backend(search, wanted=recall_floor) if isinstance(search, str) else search
+    if run is not run_in_process:
+        problem = replace(problem, device="cpu")  # a node need not have this process's GPU
+    backend = choose_backend(search, problem.device, wanted=recall_floor) if isinstance(search, str) else search
     steps = backend.plan(problem)
     run(steps, problem, store, progress)
     guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
