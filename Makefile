@@ -48,6 +48,7 @@ test-gpu: .venv/installed
 
 bench-gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py --output bench-gpu.md
+	$(BIN)/python benchmarks/gpu_mining.py --output bench-gpu-mining.md
 
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install

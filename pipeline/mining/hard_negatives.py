@@ -46,7 +46,7 @@ def hard_negatives(
     `h` is the length of the lists, or a pair: for lists of images (queries), and for lists of captions
     (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
     already; "dot" leaves them unchanged. `search` is a backend of `aoq mine`; all but `ivf`, `hnsw`
-    and `faiss:…` are exact. Tensors may lie on any device; the search runs on the CPU, or on GPUs if FAISS sees some.
+    and `faiss:…` are exact. Tensors may lie on any device; the search runs on a GPU if torch sees one, else on the CPU.
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
     `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of

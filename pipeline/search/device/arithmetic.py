@@ -5,8 +5,12 @@ the vectors are. Then
 
     |<a, c> - near| <= |a - a'| |c| + |a'| |c - c'| + (D + 1) 2^-22 |a'| |c'|
 
-and for bfloat16 2^-8 of the sum more. Tensor cores add in any order and may cut a sum instead of rounding it: no
-addition loses more than 2^-22 of what was added up, four times a float32 rounding. Numbers below 2^-126 may count as 0.
+and for bfloat16 2^-8 of the sum more. Tensor cores add in any order. They align a few products and a sum to the
+largest of them and cut what lies below 24 bits (Fasi et al. 2021, https://doi.org/10.7717/peerj-cs.330). So each
+product costs at most 2^-22 of the sum of all absolute values, four times a float32 rounding. Numbers below 2^-126 may
+count as 0.
+
+Products of 8-bit floats are left out: their sums have fewer bits than float32's, and how many is not documented.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from aoq.pipeline.search.problem import Problem
 IMAGES, CAPTIONS = 16384, 16384
 FEWEST = 256
 VECTORS_SHARE = 0.6  # of the room; the rest is for tiles and lists
-ENTRY_BYTES = 6  # of a tile: its score, in float32 at most, and what finds the pairs to keep
+ENTRY_BYTES = 8  # of a tile: its score, in float32 at most, and what finds the pairs to keep
 PAIR_BYTES = 64  # of a pair that is kept, while it is sorted
 BLOCK_BYTES = 24  # of a dimension of a block's vector: given and rounded, worked on, ready and on its way
 KEPT = 3  # times an anchor's wanted candidates: more than most anchors keep

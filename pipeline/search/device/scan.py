@@ -10,7 +10,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 GROUP = 16  # images of a tile that are looked through together; usually none of their scores is kept
-PORTION = 64  # one in this many groups is looked at in detail at a time, so that ties do not take memory by the tile
+PORTION = 16  # one in this many groups is looked at in detail at a time, so that ties do not take memory by the tile
 
 Pairs = tuple[Int32[Tensor, " pairs"], Int32[Tensor, " pairs"], Float32[Tensor, " pairs"]]
 """Anchors, candidates and near scores."""
@@ -37,7 +37,7 @@ class Keeper:
         scores: Float32[Tensor, " pairs"],
     ) -> None:
         """Keep the pairs that reach their anchor's limit, or are not numbers."""
-        kept = ~(scores < self.limits[anchors])
+        kept = (~(scores < self.limits[anchors])).nonzero().squeeze(1)  # once: each waits for the device
         anchors, candidates, scores = anchors[kept], candidates[kept], scores[kept]
         self._parts.append((anchors.int(), candidates.int(), scores))
         self._counts.scatter_add_(0, anchors, torch.ones_like(anchors))
