@@ -4,11 +4,10 @@
     python benchmarks/gpu_mining.py --device cpu --small            checks that this script runs
 
 The vectors of `benchmarks/mining.py`. Ours is the search without writing: positives masked, exact and certified lists
-of both directions in host memory. `bare product` is the time of all tiles' products alone, and the share of it in the scan
-is how much of the scan is arithmetic. Rivals search both directions without masking positives or proving anything:
-`torch` multiplies block by block in TF32 and takes topk, `faiss` is GpuIndexFlatIP in float32, `cuvs` its brute force;
-those that are not installed are left out. Each way starts with vectors in host memory, once to warm up; seconds are the
-medians of the turns.
+of both directions in host memory. The bare product is the time of all tiles' products alone. Rivals search both
+directions without masking positives or proving anything: `torch` multiplies block by block in TF32 and takes topk,
+`faiss` is GpuIndexFlatIP in float32, `cuvs` its brute force; those that are not installed are left out. Each way starts
+with vectors in host memory, once to warm up; seconds are the medians of the turns.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ def adversarial(seed, count, kind, size=5):
         distinct *= 10 ** rng.uniform(11, 11.5, (len(distinct), 1))
     elif kind == "of all sizes":
         distinct *= 10 ** rng.uniform(-30, 11.5, (len(distinct), 1))
-    return distinct[rng.integers(0, len(distinct), count)].astype(np.float32)
+    found = distinct[rng.integers(0, len(distinct), count)].astype(np.float32)
+    if kind in ("denormal", "of all sizes"):  # a side of nothing but tiny vectors is refused
+        found[0] = rng.normal(size=size)
+    return found
 
 
 KINDS = ("normal", "a hair apart", "all zero", "zeros among them", "denormal", "huge", "of all sizes")
@@ -255,6 +258,14 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_device(problem, monkeypatch):
     monkeypatch.setattr(scan, "multiply", lambda one, other: one @ other)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         search_problem(problem, search=on_device(CPU, "float32"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_named(problem, value):
+    captions = problem.captions.copy()
+    captions[7, 3] = value
+    with pytest.raises(ValueError, match="row 7 of the captions is not finite"):
+        search_problem(replace(problem, captions=captions), search=on_device(CPU, "bfloat16"))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 3.0])

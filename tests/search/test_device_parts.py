@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,16 +13,17 @@ from hypothesis import strategies as st
 from aoq.pipeline.mining.estimate import estimate
 from aoq.pipeline.search import backends
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
-from aoq.pipeline.search.device import choice
+from aoq.pipeline.search.device import choice, loaded
 from aoq.pipeline.search.device.arithmetic import error_bound, products_of, rounded
 from aoq.pipeline.search.device.choice import choose_precision, find_device, rescored
+from aoq.pipeline.search.device.loaded import Where
 from aoq.pipeline.search.device.room import Tile, plan_room, tile_bytes
 from aoq.pipeline.search.device.scan import GROUP, Keeper, multiply, reaching, scan_tile
 from aoq.pipeline.search.device.vectors import Vectors, bytes_on_device
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import run_in_process, run_search
-from aoq.pipeline.search.store import Memory
+from aoq.pipeline.search.store import Folder, Memory
 
 CPU = torch.device("cpu")
 PRECISIONS = ("bfloat16", "tf32", "float32")
@@ -218,6 +221,17 @@ def test_an_estimate_is_for_the_device(problem):
     assert len(backend.costs(problem)) == len(backend.plan(problem)) == 3
     assert backend.work_bytes(problem) > 0
     assert estimate(problem, "auto").search == "onepass"
+
+
+def test_vectors_are_moved_once_for_a_problem_and_a_store(problem, tmp_path):
+    where, other = Where("cpu", "bfloat16"), replace(problem, images=problem.images + 1)
+    store = Folder(tmp_path)
+    first, again, changed = (
+        loaded.on_device(lambda found: found, where, one, store) for one in (problem, problem, other)
+    )
+    assert first is again
+    assert first.images.given is problem.images
+    assert changed.images.given is other.images
 
 
 def test_the_arithmetic_is_as_coarse_as_the_scores_allow(monkeypatch):

@@ -10,7 +10,7 @@ from torch import Tensor
 from aoq.pipeline.search.device.arithmetic import rounded
 from aoq.pipeline.search.device.room import Tile
 from aoq.pipeline.search.device.vectors import Vectors
-from aoq.pipeline.search.problem import Size, blocks
+from aoq.pipeline.search.problem import Side, blocks
 
 EXPECTED = 12.0  # of an anchor's wanted candidates, in the sample
 DEVIATIONS = 3.5  # beyond what is expected: one limit in 3,000 is too high, and its anchor is searched again
@@ -28,11 +28,12 @@ def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
     return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
 
 
-def limits_of(anchors: Vectors, candidates: Vectors, size: Size, tile: Tile, error: float) -> Float32[Tensor, " rows"]:
+def limits_of(side: Side, vectors: tuple[Vectors, Vectors], tile: Tile, error: float) -> Float32[Tensor, " anchors"]:
     """Take the near score of a certain rank in a sample, less `error`."""
-    sampled, rank = sample_and_rank(size.candidates, size.wanted)
-    drawn = np.sort(np.random.default_rng(0).choice(size.candidates, sampled, replace=False))
+    (anchors, candidates), count = vectors, len(side.candidates)
+    sampled, rank = sample_and_rank(count, side.wanted)
+    drawn = np.sort(np.random.default_rng(0).choice(count, sampled, replace=False))
     sample = rounded(candidates.rows(torch.from_numpy(drawn).to(candidates.device)), candidates.precision)
-    ranges = blocks(size.anchors, max(1, tile.images * tile.captions // sampled))
+    ranges = blocks(len(side.anchors), max(1, tile.images * tile.captions // sampled))
     best = [(block @ sample.T).topk(rank).values[:, -1].float() for block in anchors.rounded(ranges)]
     return torch.cat(best) - error  # an h-th score this close to its limit would not clear the certificate's bound

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 RESCORED_SHARE = 0.25
 """Fraction of the free bytes that exact rescoring takes at a time."""
-LOST = ("CUDA", "HIP", "cuBLAS")
+LOST = ("cuda", "cublas", "hip error")
 """Words in the errors of a device that failed."""
 
 
@@ -66,6 +66,9 @@ class Loaded:
         error = error_bound(images.largest, captions.largest, problem.images.shape[1], precision)
         return cls(images, captions, error, room.tile, free)
 
+    def is_of(self, problem: Problem) -> bool:
+        return self.images.given is problem.images and self.captions.given is problem.captions
+
     def __getitem__(self, direction: Direction) -> tuple[Vectors, Vectors]:
         """Anchors and candidates of a direction."""
         return (self.images, self.captions) if direction == "i2t" else (self.captions, self.images)
@@ -95,6 +98,8 @@ def on_device(work: Callable[[Loaded], Result], where: Where, problem: Problem, 
         OSError: if the device fails, or has too little memory.
     """
     device, loaded = torch.device(where.device), _LOADED.setdefault(store, {})
+    if where in loaded and not loaded[where].is_of(problem):
+        del loaded[where]
     free = loaded[where].free if where in loaded else free_bytes(device, problem)
     while True:
         try:
@@ -106,7 +111,7 @@ def on_device(work: Callable[[Loaded], Result], where: Where, problem: Problem, 
             loaded.pop(where, None)
         except RuntimeError as error:
             loaded.pop(where, None)
-            if not any(word in str(error) for word in LOST):
+            if not any(word in str(error).lower() for word in LOST):
                 raise
             raise OSError(
                 f"{device} failed during the search ({str(error).splitlines()[0]}); finished units are kept: run "

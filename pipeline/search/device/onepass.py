@@ -66,7 +66,7 @@ def _scanned_name(direction: Direction, start: int, stop: int, where: Where) -> 
 
 
 def _limits(direction: Direction, problem: Problem, store: Store, loaded: Loaded) -> list[pa.Table]:
-    limits = limits_of(*loaded[direction], problem.size(direction), loaded.tile, loaded.error)
+    limits = limits_of(problem[direction], loaded[direction], loaded.tile, loaded.error)
     return [pa.table({"limit": limits.cpu().numpy()})]
 
 

@@ -12,6 +12,7 @@ from aoq.pipeline.search.problem import Problem
 
 IMAGES, CAPTIONS = 16384, 16384
 FEWEST = 256
+USED = 0.9  # of a GPU's free memory; the rest is for libraries and for gaps
 VECTORS_SHARE = 0.6  # of the room; the rest is for tiles and lists
 ENTRY_BYTES = 8  # of a tile: its score, in float32 at most, and what finds the pairs to keep
 PAIR_BYTES = 64  # of a pair that is kept, while it is sorted
@@ -77,8 +78,8 @@ def tile_bytes(problem: Problem, tile: Tile) -> int:
 
 
 def free_bytes(device: torch.device, problem: Problem) -> int:
-    """Bytes that the device has left, with those that torch holds for itself; a CPU has the problem's own limit."""
+    """Bytes that the search may use: what the device has left or torch holds unused; on a CPU the problem's limit."""
     if device.type != "cuda":
         return problem.memory
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + held
+    return int(USED * (torch.cuda.mem_get_info(device)[0] + held))
