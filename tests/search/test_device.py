@@ -38,9 +38,9 @@ def adversarial(seed, count, kind, size=5):
     elif kind == "denormal":
         distinct = np.where(rng.random(distinct.shape) < 0.5, 1e-40, 1e-5) * distinct
     elif kind == "huge":
-        distinct *= 10 ** rng.uniform(11, 11.5, (len(distinct), 1))
+        distinct *= 10 ** rng.uniform(11, 11.5, (len(distinct), 1)) / np.sqrt(size)
     elif kind == "of all sizes":
-        distinct *= 10 ** rng.uniform(-30, 11.5, (len(distinct), 1))
+        distinct *= 10 ** rng.uniform(-30, 11.5, (len(distinct), 1)) / np.sqrt(size)
     found = distinct[rng.integers(0, len(distinct), count)].astype(np.float32)
     if kind in ("denormal", "of all sizes"):  # a side of nothing but tiny vectors is refused
         found[0] = rng.normal(size=size)
