@@ -15,8 +15,9 @@ import pyarrow as pa
 from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
-from aoq.pipeline.search.products.choice import Product, near_product
-from aoq.pipeline.search.proposals import heads
+from aoq.pipeline.search.products.choice import near_product
+from aoq.pipeline.search.products.product import Product
+from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
@@ -25,7 +26,7 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_nam
 EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
 FEWEST_SAMPLED = 1024
 DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and its anchor is searched again
-KEPT_BYTES = 12  # per pair that waits for the merge: caption, image, near score
+KEPT_BYTES = 12  # per pair that waits for the merge: caption, image, score
 
 
 def one_pass_steps(problem: Problem) -> Steps[Problem]:
@@ -34,37 +35,39 @@ def one_pass_steps(problem: Problem) -> Steps[Problem]:
         most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem.size("t2i").wanted))
         captions = blocks(len(problem.captions), most)
     scans = [
-        Unit(tuple(_scanned_name(d, *rows, product) for d in problem.directions), partial(_scan, *rows, product))
+        Unit(tuple(_scanned_name(d, *rows) for d in problem.directions), partial(_scan, *rows, product))
         for rows in blocks(len(problem.images), TILE_IMAGES)
     ]
     return [
-        [Unit((_limits_name(d, product),), partial(_limits, d, product)) for d in problem.directions],
+        [Unit((_limits_name(d),), partial(_limits, d, product)) for d in problem.directions],
         scans,
-        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows, product)) for rows in captions],
+        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows)) for rows in captions],
     ]
 
 
-def _limits_name(direction: Direction, product: Product) -> str:
-    """Near scores of one precision prove nothing about those of another: a run may go on on another machine."""
-    return f"limits-{product.precision}-{direction}"
+def _limits_name(direction: Direction) -> str:
+    return f"limits-{direction}"
 
 
-def _scanned_name(direction: Direction, start: int, stop: int, product: Product) -> str:
-    return unit_name("i2t" if direction == "i2t" else f"kept-{product.precision}", start, stop)
+def _scanned_name(direction: Direction, start: int, stop: int) -> str:
+    return unit_name("i2t" if direction == "i2t" else "pairs", start, stop)
 
 
 def _limits(direction: Direction, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
-    """Estimate for each anchor a near score that more than h of its negatives, but not many times h, should reach."""
+    """Choose for each anchor the score of a sampled candidate that more than h negatives, but not many, should reach.
+
+    The scores are exact, so that a tie at rank h is kept as a whole.
+    """
     side = problem[direction]
     count = len(side.candidates)
     size, rank = sample_and_rank(count, side.wanted)
     sampled = np.sort(np.random.default_rng(0).choice(count, size, replace=False))
-    sample = product.prepare(side.candidates[sampled])
-    limits = np.empty(len(side.anchors), dtype=np.float32)
-    for start, stop in blocks(len(limits), max(1, TILE_IMAGES * TILE_CAPTIONS // size)):
+    candidates = side.candidates[sampled]
+    sample, chosen = product.prepare(candidates), np.empty(len(side.anchors), dtype=np.int32)
+    for start, stop in blocks(len(chosen), max(1, TILE_IMAGES * TILE_CAPTIONS // size)):
         scores = product(product.prepare(side.anchors[start:stop]), sample)
-        in_parallel(_nth_best, stop - start, scores, rank, limits[start:])
-    limits -= np.float32(product.error)  # an h-th score this close to its limit would not clear the certificate's bound
+        in_parallel(_nth_best, stop - start, scores, rank, chosen[start:])
+    limits = exact_scores(side.anchors, candidates, np.arange(len(chosen) + 1), chosen)
     return [pa.table({"limit": limits})]
 
 
@@ -75,9 +78,9 @@ def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
     return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
 
 
-def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, limits: np.ndarray) -> None:
+def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, chosen: np.ndarray) -> None:
     place = scores.shape[1] - rank
-    limits[start:stop] = np.partition(scores[start:stop], place, axis=1)[:, place]
+    chosen[start:stop] = np.argpartition(scores[start:stop], place, axis=1)[:, place]
 
 
 def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
@@ -85,61 +88,76 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, store: Stor
     side = problem["i2t"].rows(np.arange(start, stop))
     limits = {d: np.full(problem.size(d).anchors, np.inf, np.float32) for d in DIRECTIONS}  # no score reaches these
     for direction in problem.directions:
-        limits[direction] = store.read(_limits_name(direction, product))["limit"].to_numpy()
+        limits[direction] = store.read(_limits_name(direction))["limit"].to_numpy()
     images = Keeper(limits["i2t"][start:stop], SPARE * TOO_MANY * side.wanted)
     captions = Keeper(limits["t2i"], TOO_MANY * problem.size("t2i").wanted)
-    block, keeper = product.prepare(side.anchors), TileKeeper(images, captions, TILE_CAPTIONS)
+    keeper = TileKeeper(product, side.anchors, images, captions, TILE_CAPTIONS)
     for first, last in blocks(len(problem.captions), TILE_CAPTIONS):
-        keeper.take(product.scan(block, product.prepare(problem.captions[first:last])), first, last)
+        keeper.take(problem.captions[first:last], first)
     made = []
     if "i2t" in problem.directions:
-        made.append(_lists(side, images, product, start))
+        made.append(_lists(side, images, start))
     if "t2i" in problem.directions:
-        made.append(_kept(captions, start))
+        made.append(_pairs(captions, start))
     return made
 
 
-def _kept(captions: Keeper, first_image: int) -> pa.Table:
-    """Collect the pairs that captions keep of a block of images; a caption that keeps too many scores infinitely."""
+def _pairs(captions: Keeper, first_image: int) -> pa.Table:
+    """Collect the pairs that captions keep of a block of images, and each caption's limit as its pair with image -1.
+
+    So a block says itself what it left out, whichever limits it was made with.
+    """
     offsets, images, scores = captions.kept()
-    caption = np.repeat(np.arange(len(captions.limits), dtype=np.int32), np.diff(offsets))
-    scores[np.isinf(captions.limits)[caption]] = np.inf
-    return pa.table({"caption": caption, "image": images + np.int32(first_image), "score": scores})
+    every = np.arange(len(captions.limits), dtype=np.int32)
+    return pa.table(
+        {
+            "caption": np.insert(np.repeat(every, np.diff(offsets)), offsets[:-1], every),
+            "image": np.insert(images + np.int32(first_image), offsets[:-1], np.int32(-1)),
+            "score": np.insert(scores, offsets[:-1], captions.limits),
+        }
+    )
 
 
-def _merge(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
+def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     """Find the lists of some captions, from the candidates that they kept of every block of images."""
-    names = [_scanned_name("t2i", *rows, product) for rows in blocks(len(problem.images), TILE_IMAGES)]
+    names = [_scanned_name("t2i", *rows) for rows in blocks(len(problem.images), TILE_IMAGES)]
     parts = [store.read(name, within=("caption", start, stop)) for name in names]
     caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    there, caption = np.isfinite(score), caption - np.int32(start)
-    keeper = Keeper(store.read(_limits_name("t2i", product))["limit"].to_numpy()[start:stop], len(problem.images))
-    keeper.limits[caption[~there]] = np.inf
-    keeper.add(caption[there], image[there], score[there])
-    return [_lists(problem["t2i"].rows(np.arange(start, stop)), keeper, product, start)]
+    caption, is_limit = caption - np.int32(start), image < 0
+    limits = np.full(stop - start, -np.inf, np.float32)
+    np.maximum.at(limits, caption[is_limit], score[is_limit])
+    keeper, kept = Keeper(limits, len(problem.images)), ~is_limit & (score >= limits[caption])
+    keeper.add(caption[kept], image[kept], score[kept])
+    return [_lists(problem["t2i"].rows(np.arange(start, stop)), keeper, start)]
 
 
-def _lists(side: Side, keeper: Keeper, product: Product, first_anchor: int) -> pa.Table:
-    return lists_table(side, certify(heads(side, keeper.proposals(product.error)), side), first_anchor)
+def _lists(side: Side, keeper: Keeper, first_anchor: int) -> pa.Table:
+    return lists_table(side, certify(keeper.heads(side), side), first_anchor)
 
 
 def _costs(problem: Problem) -> Mapping[str, float]:
-    sizes = map(problem.size, problem.directions)
-    pairs = {
-        "limits from samples": sum(size.anchors * sample_and_rank(size.candidates, size.wanted)[0] for size in sizes),
-        "tiles and lists of images": len(problem.images) * len(problem.captions),
-        "lists of captions": _kept_pairs(problem),
+    sizes, each = map(problem.size, problem.directions), 2.0 * problem.images.shape[1]
+    kept = sum(_kept_pairs(problem, direction) for direction in problem.directions)
+    sampled = sum(size.anchors * sample_and_rank(size.candidates, size.wanted)[0] for size in sizes)
+    return {
+        "limits from samples": each * sampled,
+        "tiles and lists of images": each * (len(problem.images) * len(problem.captions) + kept),
+        "lists of captions": _kept_pairs(problem, "t2i"),  # these are sorted
     }
-    return {step: 2.0 * problem.images.shape[1] * count for step, count in pairs.items()}
 
 
-def _kept_pairs(problem: Problem) -> float:
-    """Expected number of pairs above the captions' limits."""
-    if "t2i" not in problem.directions:
+def _kept_pairs(problem: Problem, direction: Direction) -> float:
+    """Expected number of pairs above the limits of a direction."""
+    if direction not in problem.directions:
         return 0.0
-    size = problem.size("t2i")
+    size = problem.size(direction)
     sampled, rank = sample_and_rank(size.candidates, size.wanted)
     return size.anchors * size.candidates * rank / sampled
+
+
+def _work_bytes(problem: Problem) -> float:
+    limits = len(problem.captions) * -(-len(problem.images) // TILE_IMAGES) if "t2i" in problem.directions else 0
+    return list_bytes(problem) + KEPT_BYTES * (_kept_pairs(problem, "t2i") + limits)
 
 
 ONE_PASS = Backend(
@@ -147,5 +165,5 @@ ONE_PASS = Backend(
     "exact, both directions from one pass over tiles of similarities",
     one_pass_steps,
     costs=_costs,
-    work_bytes=lambda problem: list_bytes(problem) + KEPT_BYTES * _kept_pairs(problem),
+    work_bytes=_work_bytes,
 )

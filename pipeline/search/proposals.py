@@ -66,8 +66,24 @@ def heads(side: Side, proposals: Proposals) -> Heads:
     ids = proposals.ids[kept]
     scores = exact_scores(side.anchors, side.candidates, counts, ids)
     best, best_scores = np.full((rows, h), -1, np.int32), np.full((rows, h), -np.inf, np.float32)
-    in_parallel(_sort, rows, counts, ids, scores.view(np.uint32), best, best_scores.view(np.uint32))
+    none = np.zeros(rows + 1, np.int64), np.empty(0, np.int32)  # positives were left out above
+    in_parallel(_best_negatives, rows, counts, ids, scores.view(np.uint32), none, best, best_scores.view(np.uint32))
     return Heads(best, best_scores, _rounded_up(np.maximum(rest + proposals.error, proposals.unproposed)))
+
+
+def known_heads(
+    side: Side,
+    offsets: Int64[np.ndarray, " anchors_and_one"],
+    ids: Int32[np.ndarray, " pairs"],
+    scores: Float32[np.ndarray, " pairs"],
+    limits: Float32[np.ndarray, " anchors"],
+) -> Heads:
+    """Keep the best of candidates whose scores are exact; all others score less than their anchor's limit."""
+    rows, h = len(side.anchors), side.h
+    best, best_scores = np.full((rows, h), -1, np.int32), np.full((rows, h), -np.inf, np.float32)
+    own = side.positives.offsets, side.positives.ids
+    in_parallel(_best_negatives, rows, offsets, ids, scores.view(np.uint32), own, best, best_scores.view(np.uint32))
+    return Heads(best, best_scores, np.where(limits < np.inf, np.nextafter(limits, np.float32(-np.inf)), limits))
 
 
 def near_heads(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
@@ -113,15 +129,24 @@ def _choose(start: int, stop: int, proposed: Any, positives: Any, h: int, slack:
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _sort(start: int, stop: int, offsets: Any, ids: Any, bits: Any, best: Any, best_bits: Any) -> None:
-    """Keep the first of each row by score, falling, then by id, rising: one 64-bit number says both."""
+def _best_negatives(
+    start: int, stop: int, offsets: Any, ids: Any, bits: Any, positives: Any, best: Any, best_bits: Any
+) -> None:
+    """Keep the first of each row's negatives by score, falling, then by id, rising: one 64-bit number says both."""
+    positive_offsets, positive_ids = positives
     sign, low, half = np.uint64(1 << 31), np.uint64(0xFFFFFFFF), np.uint64(32)
     for row in range(start, stop):
-        first, count = offsets[row], offsets[row + 1] - offsets[row]
-        keys = np.empty(count, np.uint64)
-        for n in range(count):
-            code = np.uint64(bits[first + n])  # a float's bits read as an integer: those of negative floats fall
-            keys[n] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[first + n])
+        own = positive_ids[positive_offsets[row] : positive_offsets[row + 1]]
+        keys = np.empty(offsets[row + 1] - offsets[row], np.uint64)
+        count = 0
+        for pair in range(offsets[row], offsets[row + 1]):
+            code = np.uint64(bits[pair])  # a float's bits read as an integer: those of negative floats fall
+            keys[count] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[pair])
+            count += 1
+            for positive in own:
+                if ids[pair] == positive:
+                    count -= 1
+        keys = keys[:count]
         keys.sort()
         for place in range(min(count, best.shape[1])):
             code = keys[place] >> half

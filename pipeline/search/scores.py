@@ -11,7 +11,7 @@ import math
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Float32, Float64, Integer
+from jaxtyping import Float32, Integer
 from numba import njit
 
 from aoq.pipeline.search.threads import in_parallel
@@ -29,35 +29,40 @@ def exact_scores(
     >>> exact_scores(one, two, np.array([0, 2]), np.array([0, 1])).tolist()
     [1.0, 1.0]
     """
-    lows, highs = np.empty(len(ids), np.float32), np.empty(len(ids), np.float32)
-    in_parallel(_bound_sums, len(anchors), anchors, candidates, offsets, ids, lows, highs)
-    for pair in np.flatnonzero(lows != highs):
-        anchor = anchors[np.searchsorted(offsets, pair, side="right") - 1]
-        lows[pair] = _sum_exactly(anchor.astype(np.float64) * candidates[ids[pair]].astype(np.float64))
-    return lows + np.float32(0)  # -0 becomes 0
+    scores = np.empty(len(ids), np.float32)
+    in_parallel(_score_rows, len(anchors), anchors, candidates, offsets, ids, scores)
+    for pair in np.flatnonzero(np.isnan(scores)):
+        scores[pair] = sum_exactly(anchors[np.searchsorted(offsets, pair, side="right") - 1], candidates[ids[pair]])
+    return scores
 
 
-def _sum_exactly(terms: Float64[np.ndarray, " D"]) -> float:
-    """Sum the terms, rounded to odd, so that rounding the sum again, to float32, equals rounding once."""
+def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]) -> np.float32:
+    """Sum the products exactly and round once, by way of a float64 that is rounded to odd. -0 becomes 0."""
+    terms = one.astype(np.float64) * other.astype(np.float64)
     total = math.fsum(terms)
     rest = math.fsum([*terms, -total])
     if rest and np.float64(total).view(np.int64) % 2 == 0:
-        return math.nextafter(total, math.copysign(math.inf, rest))
-    return total
+        total = math.nextafter(total, math.copysign(math.inf, rest))
+    return np.float32(total) + np.float32(0)
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _bound_sums(
-    start: int, stop: int, anchors: Any, candidates: Any, offsets: Any, ids: Any, lows: Any, highs: Any
-) -> None:
-    """Bound each dot product: the float64 sum less and plus its largest error."""
+def score_between(one: Any, other: Any) -> Any:
+    """Bound the dot product, rounded to float32: the float64 sum less and plus its largest error. -0 becomes 0."""
+    total, size = _sum_products(one, other)
+    error = size * (len(one) + 1) * 2.0**-52
+    return np.float32(total - error) + np.float32(0), np.float32(total + error) + np.float32(0)
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _score_rows(start: int, stop: int, anchors: Any, candidates: Any, offsets: Any, ids: Any, scores: Any) -> None:
+    """Write the scores of these rows; NaN where only an exact sum decides."""
     for row in range(start, stop):
-        anchor = anchors[row]
         for pair in range(offsets[row], offsets[row + 1]):
-            total, size = _sum_products(anchor, candidates[ids[pair]])
-            error = size * (len(anchor) + 1) * 2.0**-52
-            lows[pair], highs[pair] = np.float32(total - error), np.float32(total + error)
+            low, high = score_between(anchors[row], candidates[ids[pair]])
+            scores[pair] = low if low == high else np.nan
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})

@@ -1,12 +1,11 @@
 """Both directions in one pass: each tile of similarities is computed once, for the lists of images and captions.
 
-Pairs of a tile above an anchor's limit (`onepass.py`) are kept, with their near score; all others are bounded by the
-limit.
+Pairs whose near score says that they may reach a limit of either side (`onepass.py`) are scored exactly while the
+vectors of their tile are at hand, once for both sides. Those that reach it are kept, with their score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, no_type_check
 
 import numpy as np
@@ -14,20 +13,24 @@ from jaxtyping import Float32, Int32
 from numba import njit
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.proposals import Proposals
+from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.products.product import Product
+from aoq.pipeline.search.proposals import Heads, known_heads
+from aoq.pipeline.search.scores import score_between, sum_exactly
 from aoq.pipeline.search.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
+STRIP = 256  # captions of a tile that are looked through together: their vectors fit into a second-level cache
 CHUNK = 16  # entries of a tile; usually none of them is kept
 TOO_MANY = 8  # times h: an anchor that keeps more has too many ties and is searched again
 SPARE = 2  # times that for images, as only a block of them is held at a time; limits are seldom that low
 
-Scan = tuple[Callable[..., None], tuple[Any, ...]]
-"""A kernel and its first arguments, for `TileKeeper.take`."""
-
 
 class Keeper:
-    """Pairs that the anchors of one side keep, tile by tile; one that keeps more than `most` keeps no more."""
+    """Pairs that the anchors of one side keep: all whose exact score reaches their limit.
+
+    An anchor that keeps more than `most` keeps no more: its limit becomes infinite.
+    """
 
     def __init__(self, limits: Float32[np.ndarray, " anchors"], most: int) -> None:
         self.limits = limits.copy()
@@ -50,65 +53,107 @@ class Keeper:
             _place(anchors, offsets[:-1].copy(), column, ordered)
         return offsets, *grouped
 
-    def proposals(self, error: float) -> Proposals:
-        offsets, candidates, scores = self.kept()
-        return Proposals(offsets, candidates, scores, self.limits.astype(np.float64) + error, error)
+    def heads(self, side: Side) -> Heads:
+        return known_heads(side, *self.kept(), self.limits)
 
 
 class TileKeeper:
     """Pairs kept by the images of a block and by all captions, in tiles of up to `tile_captions` captions."""
 
-    def __init__(self, images: Keeper, captions: Keeper, tile_captions: int) -> None:
+    def __init__(
+        self,
+        product: Product,
+        vectors: Float32[np.ndarray, "images D"],
+        images: Keeper,
+        captions: Keeper,
+        tile_captions: int,
+    ) -> None:
+        self._product, self._vectors, self._block = product, read_only(vectors), product.prepare(vectors)
         self._images, self._captions = images, captions
-        size = len(images.limits) * min(tile_captions, len(captions.limits))
+        size = len(vectors) * min(tile_captions, len(captions.limits))
         # Allocated once for all tiles: fresh memory costs more than what is written into it.
         self._found = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.float32)
 
-    def take(self, scan: Scan, first: int, last: int) -> None:
-        """Hand each keeper what its anchors keep of a tile: all images, and the captions from `first` to before `last`.
+    def take(self, vectors: Float32[np.ndarray, "captions D"], first: int) -> None:
+        """Hand each keeper what its anchors keep of a tile: all images, and captions from number `first` on."""
+        rows, columns = len(self._vectors), len(vectors)
+        limits = self._images.limits, self._captions.limits[first : first + columns]
+        floors = tuple(map(self._product.floors, limits))
+        captions, ends = read_only(vectors), np.empty(rows, dtype=np.int64)
+        kernel, arguments = self._product.scan(self._block, self._product.prepare(vectors))
 
-        kernel(start, stop, *arguments, first, limits, found, ends) writes the pairs of the rows from start to stop that
-        reach the limit of either side into found (images, captions, scores), from place start * columns on, and their
-        end into `ends[start]`.
-        """
-        kernel, arguments = scan
-        rows, columns = len(self._images.limits), last - first
-        limits, ends = (self._images.limits, self._captions.limits[first:last]), np.empty(rows, dtype=np.int64)
-        ranges = in_parallel(kernel, rows, *arguments, first, limits, self._found, ends, parts=1)
-        starts = np.array([start for start, _ in ranges])
-        images, captions, scores = self._found
-        sides = (self._images, images, captions), (self._captions, captions, images)
+        def look_through(start: int, stop: int) -> None:
+            kernel(start, stop, *arguments, floors, self._found[:2], ends)
+            ends[start] = self._score(start * columns, int(ends[start]), captions, limits)
+
+        starts = np.array([start for start, _ in in_parallel(look_through, rows, parts=1)])
+        found_images, found_captions, scores = self._found
+        stretches = starts * columns, ends[starts]
+        sides = (found_images, found_captions, self._images, 0), (found_captions, found_images, self._captions, first)
 
         def hand_over(start: int, stop: int) -> None:
-            for keeper, anchors, candidates in sides[start:stop]:
-                keeper.add(*_reaching(starts * columns, ends[starts], anchors, candidates, scores, keeper.limits))
+            for (anchors, candidates, keeper, number), reached in list(zip(sides, limits, strict=True))[start:stop]:
+                kept, other, score = _reaching(*stretches, anchors, candidates, scores, reached)
+                keeper.add(kept + np.int32(number), other + np.int32(first - number), score)
 
         in_parallel(hand_over, len(sides), parts=1)
+
+    def _score(self, start: int, end: int, captions: np.ndarray, limits: tuple[np.ndarray, ...]) -> int:
+        """Score a stretch of what was found, and keep in its first places what may count; return the end of these."""
+        images, found, scores = self._found
+        end = _score_found(start, end, self._vectors, captions, limits, self._found)
+        for pair in start + np.flatnonzero(np.isnan(scores[start:end])):
+            scores[pair] = sum_exactly(self._vectors[images[pair]], captions[found[pair]])
+        return end
+
+
+def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "items D"]:
+    """View the vectors as mapped files are viewed: kernels are compiled anew for writable ones."""
+    view = np.ascontiguousarray(vectors).view()
+    view.flags.writeable = False
+    return view
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def scan_scores(start: int, stop: int, tile: Any, first_caption: int, limits: Any, found: Any, ends: Any) -> None:
-    """Write the pairs of these rows whose score reaches a limit (`TileKeeper.take`); the tile may have more columns."""
+def scan_scores(start: int, stop: int, tile: Any, floors: Any, found: Any, ends: Any) -> None:
+    """Write the pairs of these rows whose near score reaches a floor (`Scan`); the tile may have more columns."""
+    image_floors, caption_floors = floors
+    images, captions = found
+    columns = len(caption_floors)
+    end = start * columns
+    for strip in range(0, columns, STRIP):
+        for row in range(start, stop):
+            floor = image_floors[row]
+            for first in range(strip, min(strip + STRIP, columns), CHUNK):
+                floors_here = caption_floors[first : min(first + CHUNK, columns)]
+                near = tile[row, first : first + len(floors_here)]
+                reaching = 0
+                for n in range(len(near)):
+                    reaching += near[n] >= min(floor, floors_here[n])
+                if reaching == 0:
+                    continue
+                for n in range(len(near)):
+                    if near[n] >= min(floor, floors_here[n]):
+                        images[end], captions[end] = row, first + n
+                        end += 1
+    ends[start] = end
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _score_found(start: int, end: int, vectors: Any, others: Any, limits: Any, found: Any) -> Any:
+    """Score these pairs exactly, NaN where only an exact sum decides, and move up those that may reach a limit."""
     image_limits, caption_limits = limits
     images, captions, scores = found
-    columns = len(caption_limits)
-    end = start * columns
-    for row in range(start, stop):
-        limit = image_limits[row]
-        for first in range(0, columns, CHUNK):
-            limits_here = caption_limits[first : first + CHUNK]
-            near = tile[row, first : first + len(limits_here)]
-            reaching = 0
-            for n in range(len(near)):
-                reaching += near[n] >= min(limit, limits_here[n])
-            if reaching == 0:
-                continue
-            for n in range(len(near)):
-                if near[n] >= min(limit, limits_here[n]):
-                    images[end], captions[end], scores[end] = row, first_caption + first + n, near[n]
-                    end += 1
-    ends[start] = end
+    kept = start
+    for pair in range(start, end):
+        row, column = images[pair], captions[pair]
+        low, high = score_between(vectors[row], others[column])
+        if high >= min(image_limits[row], caption_limits[column]):
+            images[kept], captions[kept], scores[kept] = row, column, low if low == high else np.nan
+            kept += 1
+    return kept
 
 
 @njit(nogil=True, cache=True)

@@ -10,11 +10,11 @@ import pytest
 from aoq.pipeline.mining import estimate as estimating
 from aoq.pipeline.mining.estimate import estimate, unknown_vectors
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import proposals
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.choice import FloatProduct
+from aoq.pipeline.search.tiles import Keeper
 
 IMAGES, CAPTIONS, DIMENSIONS = 1100, 3300, 8
 
@@ -48,27 +48,30 @@ def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, 
 
 
 def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatch):
-    """Near products to the last one; of the captions' exact scores nearly as many as are expected."""
-    made, scored = [], []
+    """Near products to the last one; exact scores nearly as many as are expected."""
+    made, kept = [], []
     monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
-    multiply, score = FloatProduct.__call__, proposals.exact_scores
+    multiply, add = FloatProduct.__call__, Keeper.add
 
     def counted(product, one, other):
         made.append(2 * len(one) * len(other) * one.shape[1])
         return multiply(product, one, other)
 
-    def scoring(anchors, candidates, offsets, ids):
-        scored.append(2 * len(ids) * DIMENSIONS if len(anchors) == CAPTIONS else 0)
-        return score(anchors, candidates, offsets, ids)
+    def keeping(keeper, anchors, *others):
+        kept.append(len(anchors))
+        add(keeper, anchors, *others)
 
     monkeypatch.setattr(FloatProduct, "__call__", counted)
-    monkeypatch.setattr(proposals, "exact_scores", scoring)
+    monkeypatch.setattr(Keeper, "add", keeping)
     problem = replace(problem, memory=10**9)
     mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
     costs = BACKENDS["onepass"].costs(problem)
-    *near, exact = costs.values()
-    assert sum(near) == sum(made)
-    assert exact >= sum(scored) > exact / 4  # those that are surely not among the best are not scored
+    limits, tiles, merged = costs.values()
+    scored = sum(kept[:-1]) * 2 * DIMENSIONS  # the last is the merge
+    pairs = 2 * DIMENSIONS * IMAGES * CAPTIONS
+    assert limits + pairs == sum(made)
+    assert scored == pytest.approx(tiles - pairs, rel=0.2)
+    assert kept[-1] == pytest.approx(merged, rel=0.2)
     monkeypatch.undo()
     assert estimate(problem, "onepass").operations == sum(costs.values())
     assert estimate(problem, "faiss-flat").operations == 2 * sum(2 * 8 for _ in range(IMAGES) for _ in range(CAPTIONS))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,11 +15,14 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import backends, onepass
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
 from aoq.pipeline.search.indexes import backend
+from aoq.pipeline.search.lists import from_arrow
+from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
 from aoq.pipeline.search.products.int16 import int16_works
 from aoq.pipeline.search.runners import search_problem
+from aoq.pipeline.search.store import Memory
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 
@@ -213,24 +217,46 @@ def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
         mined(problem, tmp_path, search)
 
 
-def test_units_of_another_precision_are_not_used(problem, tmp_path, monkeypatch):
-    """A run that is cut short on a machine with bfloat16 units and goes on on one without."""
+@pytest.mark.parametrize("lost", ["limits-i2t", "limits-t2i", "pairs-000000150-000000300"])
+def test_a_run_goes_on_in_another_precision(problem, tmp_path, monkeypatch, lost):
+    """A run that is cut short on a machine with bfloat16 units and goes on on one without, and a unit that is lost."""
 
     def stop(done, total):
         if done == total - 1:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
     monkeypatch.setattr(choice, "fastest_precision", lambda: "bfloat16")
     with pytest.raises(KeyboardInterrupt):
         mined(problem, tmp_path, "onepass", progress=stop)
-    begun = {path.name for path in (tmp_path / "work").iterdir()}
+    begun = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*.unit")}
+    (tmp_path / "work" / f"{lost}.unit").unlink()
     monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
-    with pytest.raises(KeyboardInterrupt):
-        mined(problem, tmp_path, "onepass", progress=stop)
-    new = {path.name for path in (tmp_path / "work").iterdir()} - begun
-    assert {name.split("-")[0] for name in new} == {"limits", "kept"}
-    mined(problem, tmp_path, "onepass")
+    found = mined(problem, tmp_path, "onepass")
+    again = {path for path, made in begun.items() if path.stat().st_mtime_ns != made}
+    assert {path.stem for path in again} <= {lost, "i2t-000000150-000000300"}
     assert audit(tmp_path / "table") == []
+    whole = mined(problem, tmp_path / "whole", "faiss-flat")
+    for direction in DIRECTIONS:
+        assert found.manifest["directions"][direction]["sha256"] == whole.manifest["directions"][direction]["sha256"]
+
+
+def test_blocks_that_were_made_with_different_limits_are_merged(problem, monkeypatch):
+    """A lost limit that another machine makes again may be higher or lower: each block says which it was made with."""
+    monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
+    expected, store = search_problem(problem, search="faiss-flat").lists["t2i"], Memory()
+    limits, scans, merges = ONE_PASS.plan(problem)
+    for unit in limits:
+        unit.do(problem, store)
+    made = store.read("limits-t2i")["limit"].to_numpy()
+    for number, unit in enumerate(scans):
+        store.write("limits-t2i", pa.table({"limit": made + np.float32(number - 1)}))
+        unit.do(problem, store)
+    for unit in merges:
+        unit.do(problem, store)
+    found = from_arrow(pa.concat_tables([store.read(name) for unit in merges for name in unit.outputs]))
+    np.testing.assert_array_equal(found.negative_ids, expected.negative_ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""Near products are within their error of the exact ones, whatever the vectors, and no pair that counts is lost."""
+"""Near products reach the floors of exact scores, whatever the vectors, and no pair that counts is lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.problem import Problem, blocks
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.choice import near_product
 from aoq.pipeline.search.products.int8 import int8_works
 from aoq.pipeline.search.products.int16 import int16_works
+from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.tiles import Keeper, TileKeeper
 
 PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int8_works()]
@@ -30,18 +31,32 @@ def vectors(seed, size, scale, count=40):
 @pytest.mark.parametrize("precision", [precision for precision in PRECISIONS if precision != "int8"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 @pytest.mark.parametrize("size", [1, 7, 300])
-def test_near_products_are_within_the_error(size, scale, precision):
+def test_near_products_reach_the_floors_of_their_scores(size, scale, precision):
     rng = np.random.default_rng(0)
     one, other = (scale * rng.normal(size=(50, size)).astype(np.float32) for _ in range(2))
     # Just above the middle of two bfloat16 numbers: the most that rounding can take away.
     one[0], other[0] = scale * np.float32(1.00391), scale * np.float32(1.00391)
     product = near_product(Problem(one, other, np.arange(50, dtype=np.int32), 3, 3), precision)
     found = product(product.prepare(one), product.prepare(other))
-    exact = one.astype(np.float64) @ other.T.astype(np.float64)
-    worst = np.abs(found - exact).max()
-    assert worst <= product.error
+    exact = all_scores(one, other)
+    floors = product.floors(exact.ravel()).reshape(exact.shape)
+    assert (found >= floors).all()
     assert product.precision == precision
-    assert product.error < {"float32": 1e-4, "bfloat16": 0.02, "int16": 1e-3}[precision] * np.abs(exact).max() * 10
+    slack = {"float32": 1e-4, "bfloat16": 0.02, "int16": 1e-3}[precision]
+    assert (exact - floors).max() < slack * np.abs(exact).max() * 10
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nothing_reaches_the_floor_of_an_infinite_limit(precision):
+    one = vectors(0, 7, 1.0)
+    product = near_product(Problem(one, one, np.arange(40, dtype=np.int32), 3, 3), precision)
+    assert product.floors(np.float32([np.inf, 1, np.inf]))[[0, 2]].tolist() == [np.inf, np.inf]
+
+
+def all_scores(one, other):
+    """Score all pairs exactly."""
+    offsets, ids = np.arange(len(one) + 1) * len(other), np.tile(np.arange(len(other), dtype=np.int32), len(one))
+    return exact_scores(one, other, offsets, ids).reshape(len(one), len(other))
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,26 +65,42 @@ def test_near_products_are_within_the_error(size, scale, precision):
     size=st.sampled_from([1, 2, 7, 64, 300]),
     scale=st.sampled_from([1e-10, 1e-3, 1.0, 1e4]),
     precision=st.sampled_from(PRECISIONS),
+    tile=st.sampled_from([600, 250, 100]),
 )
-def test_a_scan_hands_over_all_that_counts_and_nothing_else(seed, size, scale, precision):
-    """Limits at an exact score of each anchor's own: the worst place for a bound that is a hair too low."""
-    one, other = vectors(seed, size, scale), vectors(seed + 1, size, scale, count=250)
+def test_a_tile_hands_over_all_that_counts_and_nothing_else(seed, size, scale, precision, tile):
+    """Limits at an exact score of each anchor's own: the worst place for a floor that is a hair too high."""
+    one, other = vectors(seed, size, scale), vectors(seed + 1, size, scale, count=600)
     other[:7] = one[:7]
-    product = near_product(Problem(one, other, np.full(250, -1, np.int32), 3, 3), precision)
-    exact = one.astype(np.float64) @ other.T.astype(np.float64)
+    product = near_product(Problem(one, other, np.full(600, -1, np.int32), 3, 3), precision)
+    exact = all_scores(one, other)
     rng = np.random.default_rng(seed)
-    image_limits = exact[np.arange(40), rng.integers(0, 250, 40)].astype(np.float32)
-    caption_limits = exact[rng.integers(0, 40, 250), np.arange(250)].astype(np.float32)
+    image_limits = exact[np.arange(40), rng.integers(0, 600, 40)]
+    caption_limits = exact[rng.integers(0, 40, 600), np.arange(600)]
+    image_limits[::9], caption_limits[::7] = np.inf, np.inf  # what a direction that is left out has
     keepers = Keeper(image_limits, 1000), Keeper(caption_limits, 1000)
-    TileKeeper(*keepers, 250).take(product.scan(product.prepare(one), product.prepare(other)), 0, 250)
+    keeper = TileKeeper(product, one, *keepers, tile)
+    for first, last in blocks(600, tile):
+        keeper.take(other[first:last], first)
     for keeper, limits, scores in ((keepers[0], image_limits, exact), (keepers[1], caption_limits, exact.T)):
-        offsets, candidates, near = keeper.kept()
-        kept = np.zeros(scores.shape, bool)
-        anchors = np.repeat(np.arange(len(limits)), np.diff(offsets))
-        kept[anchors, candidates] = True
-        assert (np.abs(near - scores[anchors, candidates]) <= product.error).all()
-        assert (near >= limits[anchors]).all()
-        assert (scores <= limits[:, None].astype(np.float64) + product.error)[~kept].all()
+        offsets, candidates, found = keeper.kept()
+        kept = np.full(scores.shape, np.nan, np.float32)
+        kept[np.repeat(np.arange(len(limits)), np.diff(offsets)), candidates] = found
+        np.testing.assert_array_equal(kept, np.where(scores >= limits[:, None], scores, np.nan))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_score_that_float64_leaves_open_is_kept_by_its_exact_value(precision):
+    """1 + 2**-24 lies halfway between two float32 numbers, and 2**-60 decides which of them the score is."""
+    one = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)]])
+    other = np.ones((3, 3), np.float32)
+    product = near_product(Problem(one, other, np.full(3, -1, np.int32), 1, 1), precision)
+    above = np.float32(1 + 2**-23)
+    keepers = Keeper(np.full(2, above), 10), Keeper(np.float32([1, above, np.inf]), 10)
+    TileKeeper(product, one, *keepers, 3).take(other, 0)
+    offsets, candidates, scores = keepers[0].kept()
+    assert (offsets.tolist(), candidates.tolist(), set(scores.tolist())) == ([0, 3, 3], [0, 1, 2], {float(above)})
+    offsets, candidates, scores = keepers[1].kept()
+    assert (offsets.tolist(), candidates.tolist(), scores.tolist()) == ([0, 2, 3, 3], [0, 1, 0], [above, 1, above])
 
 
 def test_vectors_of_8_bits_are_as_near_as_they_say():

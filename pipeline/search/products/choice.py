@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.products.int8 import Int8Product, int8_works
 from aoq.pipeline.search.products.int16 import int16_product, int16_works
-from aoq.pipeline.search.tiles import Scan, scan_scores
+from aoq.pipeline.search.products.product import LAST_BIT, Product, Scan, lowered
+from aoq.pipeline.search.tiles import scan_scores
 
 ROUNDED = 2.0**-8  # of a number: the most that rounding to bfloat16, with 8 significant bits, can take away
 SMALLEST = 2.0**-126  # anything smaller may count as nothing in bfloat16 units
@@ -22,34 +23,16 @@ SMALLEST = 2.0**-126  # anything smaller may count as nothing in bfloat16 units
 Precision = Literal["float32", "bfloat16", "int16", "int8"]
 
 
-@runtime_checkable
-class Product(Protocol):
-    """All dot products of one block of vectors with another."""
-
-    precision: str
-    error: float
-    """Error bound of the scores that a scan keeps."""
-
-    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Any:
-        """Prepare a block for the two methods below."""
-
-    def __call__(self, one: Any, other: Any) -> Float32[np.ndarray, "items others"]:
-        """Compute the near products. The next call may overwrite them: fresh memory would cost a tenth more."""
-
-    def scan(self, images: Any, captions: Any) -> Scan:
-        """Find the pairs whose near score reaches a limit; all others score less than it plus `error`, exactly."""
-
-
 def near_product(problem: Problem, precision: Precision | None = None) -> Product:
     """Choose the product in the precision that this processor multiplies fastest."""
     precision = precision or fastest_precision()
     if precision == "int8" and int8_works(problem.images.shape[1]):
-        return Int8Product(problem["i2t"].rounding_error)
+        return Int8Product()
     if precision == "int16" and int16_works():
         return int16_product(problem)
     if precision == "bfloat16":
         return _bfloat16_product(problem)
-    return FloatProduct("float32", problem["i2t"].rounding_error)
+    return FloatProduct("float32", problem["i2t"].rounding_error + LAST_BIT * problem.longest)
 
 
 def fastest_precision() -> Precision:
@@ -66,6 +49,7 @@ def fastest_precision() -> Precision:
 class FloatProduct:
     precision: str
     error: float
+    """Error bound of a product that is not yet rounded to bfloat16, and of an exact score's last bit."""
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
@@ -78,6 +62,10 @@ class FloatProduct:
             self._result = torch.empty(shape, dtype=one.dtype)
         return torch.mm(one, other.T, out=self._result).float().numpy()
 
+    def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
+        rounded = ROUNDED if self.precision == "bfloat16" else 0.0
+        return lowered(limits, lambda limit: limit - self.error - rounded * np.abs(limit - self.error))
+
     def scan(self, images: torch.Tensor, captions: torch.Tensor) -> Scan:
         return scan_scores, (self(images, captions),)
 
@@ -87,8 +75,8 @@ def _bfloat16_product(problem: Problem) -> FloatProduct:
     (images, left_images), (captions, left_captions) = _norms(problem.images), _norms(problem.captions)
     # <a, c> - <a', c'> = <a - a', c> + <a', c - c'>, and then <a', c'> is added up in float32 and rounded itself.
     given = left_images * captions + (images + left_images) * left_captions
-    rounded = ROUNDED * ((images + left_images) * (captions + left_captions) + adding)
-    return FloatProduct("bfloat16", 1.01 * (given + 1.02 * adding + rounded) + problem.images.shape[1] * SMALLEST)
+    error = 1.01 * (given + 1.02 * adding + LAST_BIT * problem.longest) + problem.images.shape[1] * SMALLEST
+    return FloatProduct("bfloat16", error)
 
 
 def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:

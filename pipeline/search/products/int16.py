@@ -30,8 +30,9 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.products.product import LAST_BIT, Scan, lowered
 from aoq.pipeline.search.threads import in_parallel
-from aoq.pipeline.search.tiles import Scan, scan_scores
+from aoq.pipeline.search.tiles import scan_scores
 
 NORM = 32766  # with rounding slightly more, still an integer of 16 bits
 ROUNDING = 2.0**-21  # of two norms' product: more than float32 loses in the scaling
@@ -80,6 +81,9 @@ class Int16Product:
         in_parallel(multiply, rows, one.integers, packed, one.scales, other.scales, self._result)
         return self._result
 
+    def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
+        return lowered(limits, lambda limit: limit - self.error)
+
     def scan(self, images: Rounded, captions: Rounded) -> Scan:
         return scan_scores, (self._padded(images, captions),)
 
@@ -87,7 +91,7 @@ class Int16Product:
 def int16_product(problem: Problem) -> Int16Product:
     each = math.sqrt(problem.images.shape[1]) / (2 * NORM)
     short = SMALLEST * (1 + sum(problem.norms))
-    return Int16Product(problem.longest * (1.01 * (2 * each + each**2) + ROUNDING) + short)
+    return Int16Product(problem.longest * (1.01 * (2 * each + each**2) + ROUNDING + LAST_BIT) + short)
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})

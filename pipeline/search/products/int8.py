@@ -4,8 +4,8 @@ A vector is scale * integers + left, with integers from -127 to 127. For two of 
 
     <a, c> <= scale_a scale_c <integers_a, integers_c> + |left_a| |c| + (|a| + |left_a|) |left_c|.
 
-Pairs whose bound reaches the limit of one side, about one in sixty, are multiplied again in float32, while their tile
-is in the cache; these scores are kept. Integers are added up without any rounding.
+Pairs whose bound reaches the limit of one side, about one in thirty, may count. Integers are added up without any
+rounding.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ import torch
 from jaxtyping import Float32
 from numba import njit
 
+from aoq.pipeline.search.products.product import Scan
 from aoq.pipeline.search.threads import in_parallel
-from aoq.pipeline.search.tiles import Scan
+from aoq.pipeline.search.tiles import STRIP
 
 MOST = 127
-ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic
+ROUNDING = 2.0**-18  # of two norms' product: more than float32 loses in the bound's own arithmetic and an exact score's
 SMALLEST = 2.0**-60  # vectors of smaller entries are rounded to 0
-STRIP = 192  # captions of a tile that are scanned together: their vectors fit into a second-level cache
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Vectors with their integers; `longest` is the largest |x| + |left|."""
+    """Integers of vectors; `longest` is the largest |x| + |left|."""
 
-    vectors: Float32[np.ndarray, "items D"]
     integers: torch.Tensor
     scales: Float32[np.ndarray, " items"]
     left: Float32[np.ndarray, " items"]
@@ -41,8 +40,6 @@ class Rounded:
 
 @dataclass
 class Int8Product:
-    error: float
-    """Error bound of a float32 product."""
     precision: str = "int8"
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
@@ -52,7 +49,7 @@ class Int8Product:
         scales, left, norms = (np.empty(len(vectors), np.float32) for _ in range(3))
         in_parallel(_round, len(vectors), vectors, vectors.view(np.int32), integers, scales, left, norms)
         longest = float((norms + left).max(initial=0))
-        return Rounded(vectors, torch.from_numpy(integers), scales, left, longest)
+        return Rounded(torch.from_numpy(integers), scales, left, longest)
 
     def __call__(self, one: Rounded, other: Rounded) -> Float32[np.ndarray, "items others"]:
         products = self._products(one, other)
@@ -60,11 +57,14 @@ class Int8Product:
         in_parallel(_scale, len(scores), products, one.scales, other.scales, scores)
         return scores
 
+    def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
+        return limits  # bounds are upper ones
+
     def scan(self, images: Rounded, captions: Rounded) -> Scan:
         rounding = np.float32(ROUNDING * images.longest * captions.longest)
         image_slack = images.left * np.float32(captions.longest) + rounding
         caption_slack = captions.left * np.float32(images.longest)
-        sides = (images.vectors, images.scales, image_slack), (captions.vectors, captions.scales, caption_slack)
+        sides = (images.scales, image_slack), (captions.scales, caption_slack)
         return _scan, (self._products(images, captions), *sides)
 
     def _products(self, one: Rounded, other: Rounded) -> np.ndarray:
@@ -125,19 +125,17 @@ def _scale(start: int, stop: int, products: Any, scales: Any, other_scales: Any,
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _scan(
-    start: int, stop: int, tile: Any, rows: Any, columns: Any, first_caption: int, limits: Any, found: Any, ends: Any
-) -> None:
-    """Write the pairs of these rows whose float32 score reaches a limit (`TileKeeper.take`)."""
-    images, image_scales, image_slack = rows
-    captions, caption_scales, caption_slack = columns
+def _scan(start: int, stop: int, tile: Any, rows: Any, columns: Any, limits: Any, found: Any, ends: Any) -> None:
+    """Write the pairs of these rows whose bound reaches a limit (`Scan`)."""
+    image_scales, image_slack = rows
+    caption_scales, caption_slack = columns
     image_limits, caption_limits = limits
-    found_images, found_captions, found_scores = found
-    end = start * len(captions)
+    images, captions = found
+    end = start * len(caption_limits)
     wanted = np.empty(STRIP, np.uint8)
     eights = wanted.view(np.uint64)
-    for first in range(0, len(captions), STRIP):
-        width = min(STRIP, len(captions) - first)
+    for first in range(0, len(caption_limits), STRIP):
+        width = min(STRIP, len(caption_limits) - first)
         wanted[width:] = 0
         part = slice(first, first + width)
         scales, slack, limits_here = caption_scales[part], caption_slack[part], caption_limits[part]
@@ -150,20 +148,7 @@ def _scan(
                 if eights[eight] == 0:
                     continue
                 for n in range(8 * eight, 8 * eight + 8):
-                    if wanted[n] == 0:
-                        continue
-                    score = _dot(images[row], captions[first + n])
-                    if score >= min(limit, limits_here[n]):
-                        found_images[end], found_captions[end] = row, first_caption + first + n
-                        found_scores[end] = score
+                    if wanted[n]:
+                        images[end], captions[end] = row, first + n
                         end += 1
     ends[start] = end
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-@no_type_check
-def _dot(one: Any, other: Any) -> Any:
-    total = np.float32(0)
-    for k in range(len(one)):
-        total += one[k] * other[k]
-    return total
