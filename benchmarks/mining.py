@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,13 +172,15 @@ def prepare_ours(search: str) -> Work:
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
         image_of = np.repeat(np.arange(len(images), dtype=np.int32), EACH)
         problem = Problem(images, captions, image_of, h_captions, h_images)
-        names = ["limits", "scan", "merge"] if search in ("auto", "onepass") else ["search"]
-        counts = [len(step) for step in choose_backend(search).plan(problem)]
+        backend = choose_backend(search)
+        steps = backend.plan(problem)
+        counts = [len(step) for step in steps]
+        names = ["limits", "scan", "merge"] if len(counts) == 3 else ["search"]
         ends, times = np.cumsum(counts), [time.perf_counter()]
         folder = Path(tempfile.mkdtemp())
         mine(
             problem,
-            search=search,
+            search=replace(backend, plan=lambda problem: steps),
             provenance={"dataset": "benchmark"},
             work=folder / "work",
             output=folder / "table",

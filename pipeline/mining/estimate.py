@@ -14,7 +14,7 @@ from jaxtyping import Float32
 
 from aoq.pipeline.mining.index_cost import IndexEstimate, estimate_index, measure_rates
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import choose_backend, fastest
+from aoq.pipeline.search.backends import by_step, choose_backend, fastest
 from aoq.pipeline.search.brute_force import has_faiss
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Backend
@@ -64,7 +64,8 @@ def estimate(
     backend, why = fastest(problem.device) if search == "auto" else (choose_backend(search), "as asked")
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
-    piece, timed = _piece(problem, images, captions), backend if backend.costs else fastest(problem.device)[0]
+    timed = backend if backend.costs else fastest(problem.device)[0]
+    piece, timed = _piece(problem, images, captions), by_step(timed, problem)
     progress(0, PIECES)
     _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
     progress(1, PIECES)

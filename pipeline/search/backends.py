@@ -12,9 +12,8 @@ from aoq.pipeline.search.by_faiss import FAISS_FLAT
 from aoq.pipeline.search.device.choice import find_device, on_device
 from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
 from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
-from aoq.pipeline.search.onepass import ONE_PASS
+from aoq.pipeline.search.onepass import ONE_PASS, in_steps
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.products.choice import fastest_precision
 from aoq.pipeline.search.streamed.backend import STREAMED
 from aoq.pipeline.search.units import Backend
 
@@ -31,6 +30,11 @@ def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
     costs = one_pass(problem).costs
     assert costs is not None  # that of a device has some, as that of the CPU has
     return costs(problem)
+
+
+def by_step(backend: Backend, problem: Problem) -> Backend:
+    """The backend that searches this problem, with units for each step, so that the steps can be timed."""
+    return in_steps(one_pass(problem)) if backend.name == ONE_PASS.name else backend
 
 
 BACKENDS: dict[str, Backend] = {
@@ -54,8 +58,7 @@ def fastest(device: str = "auto") -> tuple[Backend, str]:
         return BACKENDS["onepass"], f"searching with onepass on {found}: a tile serves both directions"
     if gpus() and device == "auto":
         return BACKENDS["faiss-flat"], f"searching with faiss-flat: FAISS sees {gpus()} GPUs"
-    why = f"searching with onepass in {fastest_precision()}: no GPU, and a tile serves both directions"
-    return BACKENDS["onepass"], why
+    return BACKENDS["onepass"], "searching with onepass: no GPU, and a tile serves both directions"
 
 
 def choose_backend(

@@ -6,7 +6,8 @@ images are then multiplied with all captions, tile by tile, and captions merge t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,10 @@ import pyarrow as pa
 from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
-from aoq.pipeline.search.products.choice import near_product
+from aoq.pipeline.search.products.measuring import choose_product
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.store import Memory, Store
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
 from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
@@ -26,11 +27,38 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_nam
 EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
 FEWEST_SAMPLED = 1024
 DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and its anchor is searched again
+SMALL = 2**26  # pairs, of images that are one block; half a second to two
 KEPT_BYTES = 12  # per pair that waits for the merge: caption, image, score
 
 
-def one_pass_steps(problem: Problem) -> Steps[Problem]:
-    product, captions = near_product(problem), []
+def _plan(problem: Problem) -> Steps[Problem]:
+    """Plan one unit for a job of seconds, so that nothing passes through files; else each step's units."""
+    steps = _steps(problem)
+    if not _is_small(problem):
+        return steps
+    lists = [name for step in steps for unit in step for name in unit.outputs if name.startswith(problem.directions)]
+    return [[Unit(tuple(lists), partial(_at_once, steps, lists))]]
+
+
+def _is_small(problem: Problem) -> bool:
+    return len(problem.images) <= TILE_IMAGES and len(problem.images) * len(problem.captions) <= SMALL
+
+
+def _at_once(steps: Steps[Problem], lists: Sequence[str], problem: Problem, store: Store) -> list[pa.Table]:
+    passing = Memory()
+    for step in steps:
+        for unit in step:
+            unit.do(problem, passing)
+    return [passing.read(name) for name in lists]
+
+
+def in_steps(backend: Backend) -> Backend:
+    """The same backend, but with units for each step of small jobs too, so that the steps can be timed."""
+    return replace(backend, plan=_steps) if backend.plan is _plan else backend
+
+
+def _steps(problem: Problem) -> Steps[Problem]:
+    product, captions = choose_product(problem, partial(_kept_share, problem)), []
     if "t2i" in problem.directions:
         most = max(1, problem.memory // (PROPOSAL_BYTES * TOO_MANY * problem.size("t2i").wanted))
         captions = blocks(len(problem.captions), most)
@@ -75,7 +103,8 @@ def sample_and_rank(count: int, wanted: int) -> tuple[int, int]:
     """Number of candidates to sample of `count`, and the rank among them of the score that becomes the limit."""
     size = min(count, max(FEWEST_SAMPLED, int(np.clip(wanted / 20, *EXPECTED) * count / wanted)))
     expected = size * wanted / count
-    return size, min(size, int(np.ceil(expected + DEVIATIONS * np.sqrt(expected) + 1)))
+    deviation = np.sqrt(expected * (1 - size / count))  # of the number of the `wanted` best among the sampled, at most
+    return size, min(size, int(np.ceil(expected + DEVIATIONS * deviation + 1)))
 
 
 def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, chosen: np.ndarray) -> None:
@@ -151,11 +180,18 @@ def _kept_pairs(problem: Problem, direction: Direction) -> float:
     if direction not in problem.directions:
         return 0.0
     size = problem.size(direction)
+    return size.anchors * size.candidates * _kept_share(problem, direction)
+
+
+def _kept_share(problem: Problem, direction: Direction) -> float:
+    size = problem.size(direction)
     sampled, rank = sample_and_rank(size.candidates, size.wanted)
-    return size.anchors * size.candidates * rank / sampled
+    return rank / sampled
 
 
 def _work_bytes(problem: Problem) -> float:
+    if _is_small(problem):
+        return list_bytes(problem)
     limits = len(problem.captions) * -(-len(problem.images) // TILE_IMAGES) if "t2i" in problem.directions else 0
     return list_bytes(problem) + KEPT_BYTES * (_kept_pairs(problem, "t2i") + limits)
 
@@ -163,7 +199,7 @@ def _work_bytes(problem: Problem) -> float:
 ONE_PASS = Backend(
     "onepass",
     "exact, both directions from one pass over tiles of similarities",
-    one_pass_steps,
+    _plan,
     costs=_costs,
     work_bytes=_work_bytes,
 )

@@ -30,10 +30,17 @@ def exact_scores(
     [1.0, 1.0]
     """
     scores = np.empty(len(ids), np.float32)
-    in_parallel(_score_rows, len(anchors), anchors, candidates, offsets, ids, scores)
+    in_parallel(_score_rows, len(anchors), read_only(anchors), read_only(candidates), offsets, ids, scores)
     for pair in np.flatnonzero(np.isnan(scores)):
         scores[pair] = sum_exactly(anchors[np.searchsorted(offsets, pair, side="right") - 1], candidates[ids[pair]])
     return scores
+
+
+def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "items D"]:
+    """View the vectors as mapped files are viewed: kernels are compiled anew for writable ones."""
+    view = vectors.view()
+    view.flags.writeable = False
+    return view
 
 
 def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]) -> np.float32:

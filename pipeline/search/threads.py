@@ -27,6 +27,10 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
     threads = torch.get_num_threads()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     ranges = list(pairwise(edges))
+    if threads == 1:
+        for rows in ranges:
+            function(*rows, *arguments)
+        return ranges
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda rows: function(*rows, *arguments), ranges))  # raises what a part raised
     return ranges

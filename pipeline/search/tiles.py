@@ -16,12 +16,11 @@ from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.proposals import Heads, known_heads
-from aoq.pipeline.search.scores import score_between, sum_exactly
+from aoq.pipeline.search.scores import read_only, score_between, sum_exactly
 from aoq.pipeline.search.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
 STRIP = 256  # captions of a tile that are looked through together: their vectors fit into a second-level cache
-CHUNK = 16  # entries of a tile; usually none of them is kept
 TOO_MANY = 8  # times h: an anchor that keeps more has too many ties and is searched again
 SPARE = 2  # times that for images, as only a block of them is held at a time; limits are seldom that low
 
@@ -68,7 +67,8 @@ class TileKeeper:
         captions: Keeper,
         tile_captions: int,
     ) -> None:
-        self._product, self._vectors, self._block = product, read_only(vectors), product.prepare(vectors)
+        self._product, self._block = product, product.prepare(vectors)
+        self._vectors = read_only(np.ascontiguousarray(vectors))
         self._images, self._captions = images, captions
         size = len(vectors) * min(tile_captions, len(captions.limits))
         # Allocated once for all tiles: fresh memory costs more than what is written into it.
@@ -78,12 +78,11 @@ class TileKeeper:
         """Hand each keeper what its anchors keep of a tile: all images, and captions from number `first` on."""
         rows, columns = len(self._vectors), len(vectors)
         limits = self._images.limits, self._captions.limits[first : first + columns]
-        floors = tuple(map(self._product.floors, limits))
-        captions, ends = read_only(vectors), np.empty(rows, dtype=np.int64)
-        kernel, arguments = self._product.scan(self._block, self._product.prepare(vectors))
+        captions, ends = read_only(np.ascontiguousarray(vectors)), np.empty(rows, dtype=np.int64)
+        kernel, arguments = self._product.scan(self._block, self._product.prepare(vectors), limits)
 
         def look_through(start: int, stop: int) -> None:
-            kernel(start, stop, *arguments, floors, self._found[:2], ends)
+            kernel(start, stop, *arguments, self._found[:2], ends)
             ends[start] = self._score(start * columns, int(ends[start]), captions, limits)
 
         starts = np.array([start for start, _ in in_parallel(look_through, rows, parts=1)])
@@ -107,13 +106,6 @@ class TileKeeper:
         return end
 
 
-def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "items D"]:
-    """View the vectors as mapped files are viewed: kernels are compiled anew for writable ones."""
-    view = np.ascontiguousarray(vectors).view()
-    view.flags.writeable = False
-    return view
-
-
 @njit(nogil=True, cache=True)
 @no_type_check
 def scan_scores(start: int, stop: int, tile: Any, floors: Any, found: Any, ends: Any) -> None:
@@ -122,19 +114,21 @@ def scan_scores(start: int, stop: int, tile: Any, floors: Any, found: Any, ends:
     images, captions = found
     columns = len(caption_floors)
     end = start * columns
-    for strip in range(0, columns, STRIP):
+    wanted = np.empty(STRIP, np.uint8)
+    eights = wanted.view(np.uint64)
+    for first in range(0, columns, STRIP):
+        width = min(STRIP, columns - first)
+        wanted[width:] = 0
+        floors_here = caption_floors[first : first + width]
         for row in range(start, stop):
-            floor = image_floors[row]
-            for first in range(strip, min(strip + STRIP, columns), CHUNK):
-                floors_here = caption_floors[first : min(first + CHUNK, columns)]
-                near = tile[row, first : first + len(floors_here)]
-                reaching = 0
-                for n in range(len(near)):
-                    reaching += near[n] >= min(floor, floors_here[n])
-                if reaching == 0:
+            near, floor = tile[row, first : first + width], image_floors[row]
+            for n in range(width):
+                wanted[n] = near[n] >= min(floor, floors_here[n])
+            for eight in range(len(eights)):  # usually none of eight is wanted
+                if eights[eight] == 0:
                     continue
-                for n in range(len(near)):
-                    if near[n] >= min(floor, floors_here[n]):
+                for n in range(8 * eight, 8 * eight + 8):
+                    if wanted[n]:
                         images[end], captions[end] = row, first + n
                         end += 1
     ends[start] = end

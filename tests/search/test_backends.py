@@ -16,7 +16,7 @@ from aoq.pipeline.search import backends, onepass
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
 from aoq.pipeline.search.indexes import backend
 from aoq.pipeline.search.lists import from_arrow
-from aoq.pipeline.search.onepass import ONE_PASS
+from aoq.pipeline.search.onepass import ONE_PASS, in_steps
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
@@ -257,6 +257,15 @@ def test_blocks_that_were_made_with_different_limits_are_merged(problem, monkeyp
     found = from_arrow(pa.concat_tables([store.read(name) for unit in merges for name in unit.outputs]))
     np.testing.assert_array_equal(found.negative_ids, expected.negative_ids)
     np.testing.assert_array_equal(found.scores, expected.scores)
+
+
+def test_a_small_job_is_one_unit_and_leaves_only_lists(problem, tmp_path):
+    small = mined(problem, tmp_path / "small", "onepass")
+    assert {path.stem[:4] for path in (tmp_path / "small" / "work").iterdir()} == {"i2t-", "t2i-"}
+    large = mined(problem, tmp_path / "large", in_steps(ONE_PASS))
+    assert {path.stem[:4] for path in (tmp_path / "large" / "work").iterdir()} == {"i2t-", "t2i-", "pair", "limi"}
+    for direction in DIRECTIONS:
+        assert small.manifest["directions"][direction]["sha256"] == large.manifest["directions"][direction]["sha256"]
 
 
 def test_auto_says_what_it_takes_and_why(monkeypatch, caplog):

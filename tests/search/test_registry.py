@@ -14,7 +14,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.mining.estimate import estimate
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import BACKENDS, choose_backend
+from aoq.pipeline.search.backends import by_step, BACKENDS, choose_backend
 from aoq.pipeline.search.lists import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.proposals import Proposals, heads
@@ -108,4 +108,4 @@ def test_every_backend_describes_itself(problem, name):
     assert backend.name == name
     assert backend.about.startswith("exact, " if backend.is_exact else "approximate, ")
     if backend.costs is not None:
-        assert len(backend.costs(problem)) == len(backend.plan(problem))
+        assert len(backend.costs(problem)) == len(by_step(backend, problem).plan(problem))

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int16
 
 from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.products.int8 import Int8Product, int8_works
 from aoq.pipeline.search.products.int16 import int16_product, int16_works
-from aoq.pipeline.search.products.product import LAST_BIT, Product, Scan, lowered
+from aoq.pipeline.search.products.product import LAST_BIT, Limits, Product, Scan, lowered
 from aoq.pipeline.search.tiles import scan_scores
 
 ROUNDED = 2.0**-8  # of a number: the most that rounding to bfloat16, with 8 significant bits, can take away
@@ -24,7 +24,7 @@ Precision = Literal["float32", "bfloat16", "int16", "int8"]
 
 
 def near_product(problem: Problem, precision: Precision | None = None) -> Product:
-    """Choose the product in the precision that this processor multiplies fastest."""
+    """Make the product of a precision; without one, of that which usually is the fastest on this processor."""
     precision = precision or fastest_precision()
     if precision == "int8" and int8_works(problem.images.shape[1]):
         return Int8Product()
@@ -35,14 +35,22 @@ def near_product(problem: Problem, precision: Precision | None = None) -> Produc
     return FloatProduct("float32", problem["i2t"].rounding_error + LAST_BIT * problem.longest)
 
 
+def able_precisions(dimensions: int) -> list[Precision]:
+    """Precisions that this processor has units for."""
+    able = _capabilities()
+    bfloat16 = able.get("amx_bf16") or able.get("avx512_bf16")
+    int8 = (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works(dimensions)
+    named: dict[Precision, object] = {"bfloat16": bfloat16, "int8": int8, "int16": int16_works(), "float32": True}
+    return [precision for precision, works in named.items() if works]
+
+
 def fastest_precision() -> Precision:
-    """Fastest precision for dot products on this processor: bfloat16 or integers where it has units for them."""
-    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    if able.get("amx_bf16") or able.get("avx512_bf16"):
-        return "bfloat16"
-    if (able.get("avx512_vnni") or able.get("avx_vnni")) and int8_works():
-        return "int8"
-    return "int16" if int16_works() else "float32"
+    """Precision that usually is the fastest of those; `measuring.py` finds out."""
+    return able_precisions(256)[0]
+
+
+def _capabilities() -> dict[str, bool]:
+    return dict(torch.cpu.get_capabilities()) if hasattr(torch.cpu, "get_capabilities") else {}
 
 
 @dataclass
@@ -57,17 +65,29 @@ class FloatProduct:
         return tensor.bfloat16() if self.precision == "bfloat16" else tensor
 
     def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:
+        return self._multiplied(one, other).float().numpy()
+
+    def _multiplied(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         shape = len(one), len(other)
         if self._result.shape != shape:
             self._result = torch.empty(shape, dtype=one.dtype)
-        return torch.mm(one, other.T, out=self._result).float().numpy()
+        return torch.mm(one, other.T, out=self._result)
 
     def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
         rounded = ROUNDED if self.precision == "bfloat16" else 0.0
         return lowered(limits, lambda limit: limit - self.error - rounded * np.abs(limit - self.error))
 
-    def scan(self, images: torch.Tensor, captions: torch.Tensor) -> Scan:
-        return scan_scores, (self(images, captions),)
+    def scan(self, images: torch.Tensor, captions: torch.Tensor, limits: Limits) -> Scan:
+        tile, floors = self._multiplied(images, captions), (self.floors(limits[0]), self.floors(limits[1]))
+        if self.precision == "bfloat16" and min(floor.min(initial=np.inf) for floor in floors) > 0:
+            # Numbers above 0 sort as their bits do, and all others have lower bits: half the memory to look through.
+            return scan_scores, (tile.view(torch.int16).numpy(), (_upper_bits(floors[0]), _upper_bits(floors[1])))
+        return scan_scores, (tile.float().numpy(), floors)
+
+
+def _upper_bits(floors: Float32[np.ndarray, " anchors"]) -> Int16[np.ndarray, " anchors"]:
+    """Cut floors above 0 down to the bits of bfloat16."""
+    return (floors.view(np.int32) >> 16).astype(np.int16)
 
 
 def _bfloat16_product(problem: Problem) -> FloatProduct:

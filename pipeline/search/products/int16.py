@@ -30,7 +30,8 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.products.product import LAST_BIT, Scan, lowered
+from aoq.pipeline.search.products.product import LAST_BIT, Limits, Scan, lowered
+from aoq.pipeline.search.scores import read_only
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import scan_scores
 
@@ -66,7 +67,7 @@ class Int16Product:
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Rounded:
         scales = np.zeros(len(vectors) + COLUMNS, np.float32)  # room for a whole last panel
         rounded = Rounded(np.empty(vectors.shape, np.int16), scales)
-        in_parallel(_round, len(vectors), vectors, rounded.integers, rounded.scales)
+        in_parallel(_round, len(vectors), read_only(vectors), rounded.integers, rounded.scales)
         return rounded
 
     def __call__(self, one: Rounded, other: Rounded) -> Float32[np.ndarray, "items others"]:
@@ -84,8 +85,8 @@ class Int16Product:
     def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
         return lowered(limits, lambda limit: limit - self.error)
 
-    def scan(self, images: Rounded, captions: Rounded) -> Scan:
-        return scan_scores, (self._padded(images, captions),)
+    def scan(self, images: Rounded, captions: Rounded, limits: Limits) -> Scan:
+        return scan_scores, (self._padded(images, captions), (self.floors(limits[0]), self.floors(limits[1])))
 
 
 def int16_product(problem: Problem) -> Int16Product:

@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float32
 from numba import njit
 
-from aoq.pipeline.search.products.product import Scan
+from aoq.pipeline.search.products.product import Limits, Scan
+from aoq.pipeline.search.scores import read_only
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import STRIP
 
@@ -44,7 +45,7 @@ class Int8Product:
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> Rounded:
-        vectors = np.ascontiguousarray(vectors)
+        vectors = read_only(np.ascontiguousarray(vectors))
         integers = np.empty(vectors.shape, np.int8)
         scales, left, norms = (np.empty(len(vectors), np.float32) for _ in range(3))
         in_parallel(_round, len(vectors), vectors, vectors.view(np.int32), integers, scales, left, norms)
@@ -57,15 +58,12 @@ class Int8Product:
         in_parallel(_scale, len(scores), products, one.scales, other.scales, scores)
         return scores
 
-    def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
-        return limits  # bounds are upper ones
-
-    def scan(self, images: Rounded, captions: Rounded) -> Scan:
+    def scan(self, images: Rounded, captions: Rounded, limits: Limits) -> Scan:
         rounding = np.float32(ROUNDING * images.longest * captions.longest)
         image_slack = images.left * np.float32(captions.longest) + rounding
         caption_slack = captions.left * np.float32(images.longest)
         sides = (images.scales, image_slack), (captions.scales, caption_slack)
-        return _scan, (self._products(images, captions), *sides)
+        return _scan, (self._products(images, captions), *sides, limits)
 
     def _products(self, one: Rounded, other: Rounded) -> np.ndarray:
         shape = len(one.scales), len(other.scales)

@@ -14,10 +14,13 @@ LAST_BIT = 2.0**-24
 Scan = tuple[Callable[..., None], tuple[Any, ...]]
 """A kernel and its first arguments.
 
-kernel(start, stop, *arguments, floors, found, ends) looks through the rows from start to stop of a tile. It writes the
-pairs that reach a floor of either side into found (images, captions; numbers within the tile), from place start *
-columns on, strip by strip, and their end into `ends[start]`.
+kernel(start, stop, *arguments, found, ends) looks through the rows from start to stop of a tile. It writes the pairs
+that may reach a limit of either side into found (images, captions; numbers within the tile), from place start * columns
+on, strip by strip, and their end into `ends[start]`.
 """
+
+Limits = tuple[np.ndarray, np.ndarray]
+"""Limits of a tile's images, and of its captions."""
 
 
 @runtime_checkable
@@ -32,17 +35,16 @@ class Product(Protocol):
     def __call__(self, one: Any, other: Any) -> Float32[np.ndarray, "items others"]:
         """Compute the near products. The next call may overwrite them: fresh memory would cost a tenth more."""
 
-    def floors(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
-        """What the near score of every pair reaches whose exact score, rounded to float32, reaches the limit."""
-
-    def scan(self, images: Any, captions: Any) -> Scan:
-        """Find the pairs whose near score reaches a floor."""
+    def scan(self, images: Any, captions: Any, limits: Limits) -> Scan:
+        """Find at least the pairs whose exact score, rounded to float32, reaches a limit."""
 
 
 def lowered(
     limits: Float32[np.ndarray, " anchors"], least: Callable[[np.ndarray], np.ndarray]
 ) -> Float32[np.ndarray, " anchors"]:
-    """Apply `least` in float64, and round down to float32; an infinite limit stays, as nothing reaches it.
+    """Lower limits to floors, by `least` in float64, and round down; an infinite limit stays, as nothing reaches it.
+
+    The near score of every pair reaches the floor of a limit that its exact score reaches.
 
     >>> lowered(np.float32([1, np.inf]), lambda limit: limit - 2**-30).tolist()
     [0.9999999403953552, inf]

@@ -1,0 +1,90 @@
+"""Choose the product that is fastest end to end, by measuring each on a sample of the problem's own vectors.
+
+End to end, because a faster product with wider floors finds more pairs that must be scored exactly. The choice changes
+no list, so a measurement that other work on the machine disturbed costs time alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float32
+
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem
+from aoq.pipeline.search.products.choice import Precision, able_precisions, near_product
+from aoq.pipeline.search.products.product import Product
+from aoq.pipeline.search.tiles import Keeper, TileKeeper
+
+logger = logging.getLogger(__name__)
+
+WORTH = 2e11  # products of two numbers; a smaller job ends sooner than a wrong choice costs much
+IMAGES, CAPTIONS = 1024, 2048
+WARM_UP = 64
+REPEATS = 3
+MOST_SECONDS = 1.0
+
+Share = Callable[[Direction], float]
+"""Fraction of a direction's candidates that an anchor is expected to keep."""
+
+
+def choose_product(problem: Problem, share: Share) -> Product:
+    """Choose the precision by measurement, or in a small job the one that the processor has units for."""
+    if len(problem.images) * len(problem.captions) * problem.images.shape[1] < WORTH:
+        return near_product(problem)
+    seconds = measure(problem, share, able_precisions(problem.images.shape[1]))
+    precision = min(seconds, key=lambda name: seconds[name])
+    measured = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in sorted(seconds.items(), key=lambda s: s[1]))
+    logger.info("multiplying in %s; a sample of a tile took %s", precision, measured)
+    return near_product(problem, precision)
+
+
+def measure(problem: Problem, share: Share, precisions: Sequence[Precision]) -> Mapping[Precision, float]:
+    """Seconds that each precision takes for a small tile of vectors from all over both sides; the best of a few."""
+    images, captions = _sample(problem.images, IMAGES), _sample(problem.captions, CAPTIONS)
+    products = {precision: near_product(problem, precision) for precision in precisions}
+    limits = _limits(near_product(problem, "float32"), images, captions, problem, share)
+    for product in products.values():  # loads or compiles what it runs
+        _seconds(product, images[:WARM_UP], captions[:WARM_UP], limits)
+    started, found = time.perf_counter(), dict.fromkeys(precisions, np.inf)
+    for turn in range(REPEATS):
+        if turn and time.perf_counter() - started > MOST_SECONDS * turn / REPEATS:
+            break
+        for precision, product in products.items():
+            found[precision] = min(found[precision], _seconds(product, images, captions, limits))
+    return found
+
+
+def _sample(vectors: Float32[np.ndarray, "items D"], most: int) -> Float32[np.ndarray, "some D"]:
+    return np.ascontiguousarray(vectors[np.linspace(0, len(vectors) - 1, min(most, len(vectors)), dtype=np.int64)])
+
+
+def _limits(
+    product: Product,
+    images: Float32[np.ndarray, "images D"],
+    captions: Float32[np.ndarray, "captions D"],
+    problem: Problem,
+    share: Share,
+) -> list[Float32[np.ndarray, " _"]]:
+    """Limits that as large a fraction of the sample reaches as the search expects of all."""
+    scores, found = product(product.prepare(images), product.prepare(captions)), []
+    for direction, near in zip(DIRECTIONS, (scores, scores.T), strict=True):
+        found.append(np.full(len(near), np.inf, np.float32))
+        if direction in problem.directions:
+            rank = min(near.shape[1], 1 + int(share(direction) * near.shape[1]))
+            found[-1] = np.partition(near, -rank, axis=1)[:, -rank]
+    return found
+
+
+def _seconds(
+    product: Product,
+    images: Float32[np.ndarray, "images D"],
+    captions: Float32[np.ndarray, "captions D"],
+    limits: Sequence[Float32[np.ndarray, " _"]],
+) -> float:
+    started = time.perf_counter()
+    keepers = (Keeper(part[: len(side)], side.size) for part, side in zip(limits, (images, captions), strict=True))
+    TileKeeper(product, images, *keepers, len(captions)).take(captions, 0)
+    return time.perf_counter() - started
