@@ -13,13 +13,15 @@ from jaxtyping import Float32, Int64
 
 from aoq.pipeline.search.brute_force import search
 from aoq.pipeline.search.problem import Side, blocks
-from aoq.pipeline.search.proposals import Heads, Proposals, heads
+from aoq.pipeline.search.proposals import Heads, Proposals, heads, known_heads
 from aoq.pipeline.search.scores import exact_scores
 
 logger = logging.getLogger(__name__)
 
 SLACK = 32
 """Candidates that the first search requests beyond h and the positives."""
+FEW = 2**18
+"""Pairs that are scored exactly sooner than another library is loaded to search them."""
 PROPOSAL_BYTES = 64
 """Memory per proposed candidate while it is rescored; a search of any depth must fit into memory."""
 
@@ -48,8 +50,17 @@ def certify(found: Heads, side: Side) -> Heads:
     rows = np.flatnonzero(~found.certified)
     if len(rows):
         logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
-        found.put(rows, exact_heads(side.rows(rows)))
+        few = len(rows) * len(side.candidates) <= FEW
+        found.put(rows, _score_all(side.rows(rows)) if few else exact_heads(side.rows(rows)))
     return found
+
+
+def _score_all(side: Side) -> Heads:
+    """Find the lists by scoring every candidate exactly."""
+    rows, count = len(side.anchors), len(side.candidates)
+    offsets, ids = np.arange(rows + 1) * count, np.tile(np.arange(count, dtype=np.int32), rows)
+    scores = exact_scores(side.anchors, side.candidates, offsets, ids)
+    return known_heads(side, offsets, ids, scores, np.full(rows, -np.inf, np.float32))
 
 
 def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:

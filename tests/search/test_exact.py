@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.search.exact import exact_heads, lowest_positives
+from aoq.pipeline.search import exact
+from aoq.pipeline.search.exact import certify, exact_heads, lowest_positives
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Problem, Side
+from aoq.pipeline.search.proposals import Heads
 
 
 def slow_negatives(anchors, candidates, own, h):
@@ -20,8 +22,8 @@ def slow_negatives(anchors, candidates, own, h):
     for anchor, positives in zip(anchors.tolist(), own, strict=True):
         ranked = []
         for number, candidate in enumerate(candidates.tolist()):
-            exact = sum((Fraction(a) * Fraction(b) for a, b in zip(anchor, candidate, strict=True)), Fraction(0))
-            ranked.append((np.float32(float(exact)), number))
+            score = sum((Fraction(a) * Fraction(b) for a, b in zip(anchor, candidate, strict=True)), Fraction(0))
+            ranked.append((np.float32(float(score)), number))
         lowest.append(min((ranked[p][0] for p in positives), default=np.float32(np.nan)))
         rest = sorted((-score, number) for score, number in ranked if number not in positives)
         ids.append([number for _, number in rest[:h]])
@@ -64,6 +66,22 @@ def test_a_tie_wider_than_the_first_search_is_searched_deeper(memory):
     vectors = rng.normal(size=(400, 8)).astype(np.float32)
     vectors[100:300] = vectors[0] * 3
     check(np.stack([vectors[0], -vectors[0]]), vectors, [[0], [1]], 10, memory=memory)
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_rows_that_are_not_certified_are_searched_again(monkeypatch, few):
+    """A few by scoring all candidates, many by a deeper search; certified rows stay as they are."""
+    monkeypatch.setattr(exact, "FEW", few)
+    rng = np.random.default_rng(0)
+    candidates = rng.normal(size=(8, 6)).astype(np.float32)[rng.integers(0, 8, 60)]
+    side = side_of(candidates[:4], candidates, [[0], [1, 5], [], [3]], 4)
+    wrong = Heads(np.full((4, 4), 7, np.int32), np.zeros((4, 4), np.float32), np.float32([1, 0, 0, -1]))
+    found = certify(wrong, side)
+    ids, scores, _ = slow_negatives(side.anchors, candidates, [[0], [1, 5], [], [3]], 4)
+    np.testing.assert_array_equal(found.ids[:3], ids[:3])
+    np.testing.assert_array_equal(found.scores[:3], scores[:3])
+    assert found.certified.all()
+    assert (found.ids[3] == 7).all()
 
 
 def test_the_candidates_may_all_be_needed():
