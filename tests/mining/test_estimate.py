@@ -51,7 +51,7 @@ def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatc
     """Near products to the last one; exact scores nearly as many as are expected."""
     made, kept = [], []
     monkeypatch.setattr(choice, "fastest_precision", lambda: "float32")
-    multiply, add = FloatProduct.__call__, Keeper.add
+    multiply, add = FloatProduct._multiplied, Keeper.add
 
     def counted(product, one, other):
         made.append(2 * len(one) * len(other) * one.shape[1])
@@ -61,7 +61,7 @@ def test_operations_are_those_of_the_products_made(problem, tmp_path, monkeypatc
         kept.append(len(anchors))
         add(keeper, anchors, *others)
 
-    monkeypatch.setattr(FloatProduct, "__call__", counted)
+    monkeypatch.setattr(FloatProduct, "_multiplied", counted)
     monkeypatch.setattr(Keeper, "add", keeping)
     problem = replace(problem, memory=10**9)
     mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 WORTH = 2e11  # products of two numbers; a smaller job ends sooner than a wrong choice costs much
 IMAGES, CAPTIONS = 1024, 2048
 WARM_UP = 64
-REPEATS = 3
+REPEATS = 2
 MOST_SECONDS = 1.0
 
 Share = Callable[[Direction], float]
