@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 SLACK = 32
 """Candidates that the first search requests beyond h and the positives."""
-FEW = 2**18
-"""Pairs that are scored exactly sooner than another library is loaded to search them."""
+FEW = 2**26
+"""Products of two numbers that are made exactly sooner than another library is loaded to search for the best."""
 PROPOSAL_BYTES = 64
 """Memory per proposed candidate while it is rescored; a search of any depth must fit into memory."""
 
@@ -50,7 +50,7 @@ def certify(found: Heads, side: Side) -> Heads:
     rows = np.flatnonzero(~found.certified)
     if len(rows):
         logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
-        few = len(rows) * len(side.candidates) <= FEW
+        few = len(rows) * side.candidates.size <= FEW
         found.put(rows, _score_all(side.rows(rows)) if few else exact_heads(side.rows(rows)))
     return found
 

@@ -114,7 +114,7 @@ def _nth_best(start: int, stop: int, scores: np.ndarray, rank: int, chosen: np.n
 
 def _scan(start: int, stop: int, product: Product, problem: Problem, store: Store) -> list[pa.Table]:
     """Find the lists of some images, and what all captions keep of these images."""
-    side = problem["i2t"].rows(np.arange(start, stop))
+    side = problem["i2t"].between(start, stop)
     limits = {d: np.full(problem.size(d).anchors, np.inf, np.float32) for d in DIRECTIONS}  # no score reaches these
     for direction in problem.directions:
         limits[direction] = store.read(_limits_name(direction))["limit"].to_numpy()
@@ -157,7 +157,7 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     np.maximum.at(limits, caption[is_limit], score[is_limit])
     keeper, kept = Keeper(limits, len(problem.images)), ~is_limit & (score >= limits[caption])
     keeper.add(caption[kept], image[kept], score[kept])
-    return [_lists(problem["t2i"].rows(np.arange(start, stop)), keeper, start)]
+    return [_lists(problem["t2i"].between(start, stop), keeper, start)]
 
 
 def _lists(side: Side, keeper: Keeper, first_anchor: int) -> pa.Table:

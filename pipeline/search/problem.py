@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Literal, NamedTuple
@@ -54,6 +54,14 @@ class Side:
         themselves = None if self.themselves is None else self.themselves[rows]
         kept = self.positives.rows(rows)
         return Side(anchors, self.candidates, kept, self.h, self.longest, self.memory, themselves)
+
+    def between(self, start: int, stop: int) -> Side:
+        """Select a range of anchors, whose vectors are not copied."""
+        anchors = np.ascontiguousarray(self.anchors[start:stop])
+        themselves = None if self.themselves is None else self.themselves[start:stop]
+        return replace(
+            self, anchors=anchors, positives=self.positives.rows(np.arange(start, stop)), themselves=themselves
+        )
 
     @property
     def matches(self) -> Positives:
