@@ -117,6 +117,15 @@ def test_vectors_of_8_bits_are_as_near_as_they_say():
     assert rounded.longest >= (norms + left).max()
 
 
+def test_what_bfloat16_leaves_is_what_torch_leaves():
+    given_vectors = vectors(0, 300, 1.0)
+    left = given_vectors - torch.tensor(given_vectors).bfloat16().float().numpy()
+    found = choice._norms(given_vectors)
+    for largest, expected in zip(found, (given_vectors, left), strict=True):
+        exact = np.linalg.norm(expected.astype(np.float64), axis=1).max()
+        assert exact <= largest <= exact * (1 + 1e-4)
+
+
 def test_sums_that_could_overflow_are_not_made_of_integers():
     assert not int8_works(2**31 // 127**2 + 1)
 

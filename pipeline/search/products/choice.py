@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, no_type_check
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int16
+from numba import njit
 
 from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import BLOCK, Problem, blocks
 from aoq.pipeline.search.products.int8 import Int8Product, int8_works
 from aoq.pipeline.search.products.int16 import int16_product, int16_works
 from aoq.pipeline.search.products.product import LAST_BIT, Limits, Product, Scan, lowered
+from aoq.pipeline.search.scores import read_only
+from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import scan_scores
 
 ROUNDED = 2.0**-8  # of a number: the most that rounding to bfloat16, with 8 significant bits, can take away
@@ -101,9 +104,29 @@ def _bfloat16_product(problem: Problem) -> FloatProduct:
 
 def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
     """Largest norm, and largest norm of what bfloat16 leaves of a vector."""
-    norm = left = 0.0
+    norm = rest = 0.0
     for start, stop in blocks(len(vectors), BLOCK):
-        part = torch.tensor(vectors[start:stop])
-        norm = max(norm, float(part.square().sum(1).max()))
-        left = max(left, float((part - part.bfloat16().float()).square().sum(1).max()))
-    return math.sqrt(norm) * (1 + 1e-4), math.sqrt(left) * (1 + 1e-4)
+        part = read_only(np.ascontiguousarray(vectors[start:stop]))
+        squares, left = np.empty(len(part), np.float32), np.empty(len(part), np.float32)
+        in_parallel(_square, len(part), part, part.view(np.int32), squares, left)
+        norm, rest = max(norm, float(squares.max())), max(rest, float(left.max()))
+    grown = 1 + (vectors.shape[1] + 2) * 2.0**-24  # more than float32 loses in adding up
+    return math.sqrt(norm) * grown, math.sqrt(rest) * grown
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@no_type_check
+def _square(start: int, stop: int, vectors: Any, bits: Any, squares: Any, left: Any) -> None:
+    """Square the rows, and what is left of them when they are rounded to bfloat16, to the nearest or an even one."""
+    kept = np.empty(vectors.shape[1], np.int32)
+    rounded = kept.view(np.float32)
+    for row in range(start, stop):
+        vector, ours = vectors[row], bits[row]
+        for k in range(len(kept)):
+            kept[k] = (ours[k] + np.int32(0x7FFF) + ((ours[k] >> 16) & np.int32(1))) & np.int32(-0x10000)
+        square = rest = np.float32(0)
+        for k in range(len(vector)):
+            difference = vector[k] - rounded[k]
+            rest += difference * difference
+            square += vector[k] * vector[k]
+        squares[row], left[row] = square, rest
