@@ -117,6 +117,15 @@ def test_vectors_of_8_bits_are_as_near_as_they_say():
     assert rounded.longest >= (norms + left).max()
 
 
+@pytest.mark.parametrize("scale", [1e-38, 1.0, 1e12])
+def test_vectors_are_rounded_to_bfloat16_as_torch_rounds(scale):
+    one = vectors(0, 300, scale)
+    one[0, :4] = np.float32([1.00390625, 1.01171875, -1.00390625, -0.0])  # halfway, to either side, and a sign
+    one.setflags(write=False)
+    product = near_product(Problem(one.copy() / scale, one / scale, np.arange(40, dtype=np.int32), 3, 3), "bfloat16")
+    torch.testing.assert_close(product.prepare(one), torch.tensor(one).bfloat16(), rtol=0, atol=0)
+
+
 def test_what_bfloat16_leaves_is_what_torch_leaves():
     given_vectors = vectors(0, 300, 1.0)
     left = given_vectors - torch.tensor(given_vectors).bfloat16().float().numpy()

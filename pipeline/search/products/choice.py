@@ -64,8 +64,7 @@ class FloatProduct:
     _result: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
 
     def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
-        tensor = tensor_of(vectors)
-        return tensor.bfloat16() if self.precision == "bfloat16" else tensor
+        return _to_bfloat16(vectors) if self.precision == "bfloat16" else tensor_of(vectors)
 
     def __call__(self, one: torch.Tensor, other: torch.Tensor) -> Float32[np.ndarray, "items others"]:
         return self._multiplied(one, other).float().numpy()
@@ -102,6 +101,13 @@ def _bfloat16_product(problem: Problem) -> FloatProduct:
     return FloatProduct("bfloat16", error)
 
 
+def _to_bfloat16(vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
+    """Round in one look: torch first copies vectors that are read-only, as mapped ones are."""
+    rounded = np.empty(vectors.shape, np.int16)
+    in_parallel(_round, len(vectors), read_only(np.ascontiguousarray(vectors)).view(np.int32), rounded)
+    return torch.from_numpy(rounded).view(torch.bfloat16)
+
+
 def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
     """Largest norm, and largest norm of what bfloat16 leaves of a vector."""
     norm = rest = 0.0
@@ -114,16 +120,31 @@ def _norms(vectors: Float32[np.ndarray, "items D"]) -> tuple[float, float]:
     return math.sqrt(norm) * grown, math.sqrt(rest) * grown
 
 
+@njit(nogil=True, cache=True)
+@no_type_check
+def _upper_half(bits: Any) -> Any:
+    """Round the bits of a float32 to those of bfloat16: to the nearest, of two equally near the even one."""
+    return (bits + np.int32(0x7FFF) + ((bits >> 16) & np.int32(1))) >> 16
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _round(start: int, stop: int, bits: Any, rounded: Any) -> None:
+    for row in range(start, stop):
+        for k in range(bits.shape[1]):
+            rounded[row, k] = _upper_half(bits[row, k])
+
+
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 @no_type_check
 def _square(start: int, stop: int, vectors: Any, bits: Any, squares: Any, left: Any) -> None:
-    """Square the rows, and what is left of them when they are rounded to bfloat16, to the nearest or an even one."""
+    """Square the rows, and what is left of them when they are rounded to bfloat16."""
     kept = np.empty(vectors.shape[1], np.int32)
     rounded = kept.view(np.float32)
     for row in range(start, stop):
         vector, ours = vectors[row], bits[row]
         for k in range(len(kept)):
-            kept[k] = (ours[k] + np.int32(0x7FFF) + ((ours[k] >> 16) & np.int32(1))) & np.int32(-0x10000)
+            kept[k] = _upper_half(ours[k]) << 16
         square = rest = np.float32(0)
         for k in range(len(vector)):
             difference = vector[k] - rounded[k]
