@@ -53,7 +53,8 @@ class Keeper:
         return offsets, *grouped
 
     def heads(self, side: Side) -> Heads:
-        return known_heads(side, *self.kept(), self.limits)
+        offsets, ids, scores = self.kept()
+        return known_heads(side, offsets, ids, scores, self.limits)
 
 
 class TileKeeper:

@@ -85,6 +85,6 @@ def _seconds(
     limits: Sequence[Float32[np.ndarray, " _"]],
 ) -> float:
     started = time.perf_counter()
-    keepers = (Keeper(part[: len(side)], side.size) for part, side in zip(limits, (images, captions), strict=True))
-    TileKeeper(product, images, *keepers, len(captions)).take(captions, 0)
+    ours, theirs = (Keeper(part[: len(side)], side.size) for part, side in zip(limits, (images, captions), strict=True))
+    TileKeeper(product, images, ours, theirs, len(captions)).take(captions, 0)
     return time.perf_counter() - started
