@@ -77,15 +77,36 @@ def test_a_tile_hands_over_all_that_counts_and_nothing_else(seed, size, scale, p
     image_limits = exact[np.arange(40), rng.integers(0, 600, 40)]
     caption_limits = exact[rng.integers(0, 40, 600), np.arange(600)]
     image_limits[::9], caption_limits[::7] = np.inf, np.inf  # what a direction that is left out has
+    check_tiles(product, one, other, image_limits, caption_limits, tile)
+
+
+def check_tiles(product, one, other, image_limits, caption_limits, tile):
+    """What either side keeps is all whose exact score reaches its limit."""
+    exact = all_scores(one, other)
     keepers = Keeper(image_limits, 1000), Keeper(caption_limits, 1000)
     keeper = TileKeeper(product, one, *keepers, tile)
-    for first, last in blocks(600, tile):
+    for first, last in blocks(len(other), tile):
         keeper.take(other[first:last], first)
     for keeper, limits, scores in ((keepers[0], image_limits, exact), (keepers[1], caption_limits, exact.T)):
         offsets, candidates, found = keeper.kept()
         kept = np.full(scores.shape, np.nan, np.float32)
         kept[np.repeat(np.arange(len(limits)), np.diff(offsets)), candidates] = found
         np.testing.assert_array_equal(kept, np.where(scores >= limits[:, None], scores, np.nan))
+
+
+@pytest.mark.parametrize("size", [1, 7, 300])
+@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e4])
+def test_tiles_of_bfloat16_are_looked_through_as_bits_where_limits_are_high(size, scale):
+    rng = np.random.default_rng(0)
+    one, other = (scale * (rng.normal(size=(n, size)) + 0.5).astype(np.float32) for n in (40, 600))
+    exact = all_scores(one, other)
+    rank = np.maximum(exact, 0.1 * exact.max())  # each limit is a score or above 0
+    limits = rank[np.arange(40), rng.integers(0, 600, 40)], rank[rng.integers(0, 40, 600), np.arange(600)]
+    limits[0][::9], limits[1][::7] = np.inf, np.inf
+    product = near_product(Problem(one, other, np.full(600, -1, np.int32), 3, 3), "bfloat16")
+    _, (tile, _) = product.scan(product.prepare(one), product.prepare(other), limits)
+    assert tile.dtype == np.int16
+    check_tiles(product, one, other, *limits, 250)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -122,7 +143,8 @@ def test_vectors_are_rounded_to_bfloat16_as_torch_rounds(scale):
     one = vectors(0, 300, scale)
     one[0, :4] = np.float32([1.00390625, 1.01171875, -1.00390625, -0.0])  # halfway, to either side, and a sign
     one.setflags(write=False)
-    product = near_product(Problem(one.copy() / scale, one / scale, np.arange(40, dtype=np.int32), 3, 3), "bfloat16")
+    unit = vectors(0, 300, 1.0)
+    product = near_product(Problem(unit, unit, np.arange(40, dtype=np.int32), 3, 3), "bfloat16")
     torch.testing.assert_close(product.prepare(one), torch.tensor(one).bfloat16(), rtol=0, atol=0)
 
 
