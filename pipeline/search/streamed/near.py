@@ -1,7 +1,7 @@
 """Pairs of a block with a tile of candidates that may reach a limit, by whichever arithmetic this process has.
 
-Limits are exact scores, and what is found is scored exactly afterwards. So neither the arithmetic nor the device shows
-in a result.
+Limits are exact scores, and what is found is scored exactly, on a CPU while its tile is at hand. So neither the
+arithmetic nor the device shows in a result.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from jaxtyping import Float32, Float64
 from aoq.pipeline.search.brute_force import tensor_of
 from aoq.pipeline.search.problem import NORMS, Problem, blocks
 from aoq.pipeline.search.products import choice
+from aoq.pipeline.search.products.product import Limits, Product, Scan
 from aoq.pipeline.search.proposals import LAST_BITS
-from aoq.pipeline.search.tiles import Keeper, TileKeeper
+from aoq.pipeline.search.tiles import Keeper, TileKeeper, scan_scores
 
 
 class Kept(NamedTuple):
@@ -25,12 +26,29 @@ class Kept(NamedTuple):
 
     rows: Keeper
     columns: Keeper
-    tiles: TileKeeper
+    tiles: TileKeeper | None
+    """Nothing on a GPU, which looks tiles through itself."""
 
     @property
     def pairs(self) -> int:
         """Number of pairs that are held."""
         return sum(int(keeper._counts.sum()) for keeper in (self.rows, self.columns))
+
+
+class EveryPair:
+    """A product that finds every pair: for vectors so small that near scores of theirs underflow."""
+
+    precision = "none"
+
+    def prepare(self, vectors: Float32[np.ndarray, "items D"]) -> int:
+        return len(vectors)
+
+    def __call__(self, one: int, other: int) -> Float32[np.ndarray, "items others"]:
+        return np.zeros((one, other), np.float32)
+
+    def scan(self, images: int, captions: int, limits: Limits) -> Scan:
+        rows, columns = (np.where(each < np.inf, np.float32(-np.inf), each) for each in limits)
+        return scan_scores, (self(images, captions), (rows, columns))
 
 
 class Near:
@@ -45,7 +63,7 @@ class Near:
     ) -> None:
         # Where all vectors are tiny, powers of two lift them to where float32 has its full precision.
         lifts = [_lift(vectors) for vectors in (block, chunk)]
-        self._lift, self._device = math.prod(lifts), device
+        self._lift, self._device, self._vectors = math.prod(lifts), device, (block, chunk)
         self._block, self._chunk = (
             vectors * np.float32(lift) if lift != 1 else vectors
             for vectors, lift in zip((block, chunk), lifts, strict=True)
@@ -54,8 +72,9 @@ class Near:
         on_gpu = device != "cpu"
         self._product = choice.near_product(problem, "float32" if on_gpu else choice.fastest_precision())
         self._prepared: Any = self._on_device(self._block) if on_gpu else self._product.prepare(self._block)
-        self.error = self._product.error / self._lift
-        """Error bound of a near score."""
+        self._scanner: Product = self._product if lifts == [1.0, 1.0] else EveryPair()
+        self.error = problem["i2t"].rounding_error / self._lift if on_gpu else 0.0
+        """Error bound of the scores of what is kept: on a CPU these are exact."""
         self._slack = self.error + LAST_BITS * longest
 
     def scores(self, start: int, stop: int) -> torch.Tensor:
@@ -71,14 +90,17 @@ class Near:
         self, limits: Float32[np.ndarray, " anchors"], other_limits: Float32[np.ndarray, " candidates"], tile: int
     ) -> Kept:
         """Begin to keep the pairs whose exact score may reach their anchor's limit, or their candidate's."""
+        if self._device == "cpu":
+            rows, columns = Keeper(limits, most=2**62), Keeper(other_limits, most=2**62)
+            return Kept(rows, columns, TileKeeper(self._scanner, self._vectors[0], rows, columns, tile))
         rows, columns = (Keeper(self._lowered(each), most=2**62) for each in (limits, other_limits))
-        return Kept(rows, columns, TileKeeper(rows, columns, tile))
+        return Kept(rows, columns, None)
 
     def scan(self, kept: Kept, start: int, stop: int, first: int) -> None:
         """Look the chunk's candidates from `start` to before `stop` through; those of `kept` begin at `first`."""
         part, places = self._chunk[start:stop], (start - first, stop - first)
-        if self._device == "cpu":
-            kept.tiles.take(self._product.scan(self._prepared, self._product.prepare(part)), *places)
+        if kept.tiles is not None:
+            kept.tiles.take(self._vectors[1][start:stop], places[0])
             return
         near = self._prepared @ self._on_device(part).T
         columns = kept.columns.limits[places[0] : places[1]]
@@ -90,9 +112,9 @@ class Near:
             keeper.add(*ids, near[reaches].cpu().numpy())
 
     def kept(self, keeper: Keeper) -> tuple[np.ndarray, np.ndarray, Float64[np.ndarray, " pairs"]]:
-        """Return where the pairs of each anchor start and stop, their candidates, and near scores."""
+        """Return where the pairs of each anchor start and stop, their candidates, and scores."""
         offsets, candidates, scores = keeper.kept()
-        return offsets, candidates, scores.astype(np.float64) / self._lift
+        return offsets, candidates, scores.astype(np.float64) / (1.0 if self._device == "cpu" else self._lift)
 
     def _lowered(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
         """Lower exact limits to what near scores must reach."""
