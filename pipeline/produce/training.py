@@ -60,20 +60,16 @@ logger = logging.getLogger(__name__)
 def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
     """Train the teacher, or import weights that fit the data, with their dev recalls."""
     experiment = chain.experiment
-    _announce_lists_too_long(chain, engine)
     if experiment.first_round is not None:
         _train(chain, "first_round", build, engine)
     else:
         _import(chain, "first_round", str(experiment.teacher_weights), build, engine)
 
 
-def _announce_lists_too_long(chain: Chain, engine: Engine) -> None:
+def _announce_lists_too_long(chain: Chain, split: Split) -> None:
     """Log it now: the search would refuse them only after the training."""
     mining = chain.experiment.mining
-    if mining is None:
-        return
-    split = open_train_split(chain, engine.verify)
-    if said := too_long(mining, split.image_count, split.caption_count, split.positives):
+    if mining is not None and (said := too_long(mining, split.image_count, split.caption_count, split.positives)):
         logger.warning("a table cannot be mined with this teacher: %s", said)
 
 
@@ -155,6 +151,8 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
     training, on_table = _training(chain, stage)
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         sampler, orders = None, None
+        if stage == "first_round" and processes.leads:
+            _announce_lists_too_long(chain, given["pairs"].split)
         if on_table:
             split, (table, view) = given["pairs"].split, open_table(chain)
             orders = _orders(chain, split, table, view)

@@ -52,7 +52,8 @@ def test_an_experiment_and_its_tables_folder_say_the_same(aoq, folder, arguments
 
 def test_audit_screen_export_and_judging_take_an_experiment(aoq, mined, folder, tmp_path):
     assert aoq("audit", TINY).stdout == f"{folder} is sound\n"
-    assert json.loads(aoq("audit", TINY, "--json").stdout) == {"table": str(folder), "errors": []}
+    exact = dict.fromkeys(("i2t", "t2i"), "exact, 100.00% certified")
+    assert json.loads(aoq("audit", TINY, "--json").stdout) == {"table": str(folder), "errors": [], "guarantees": exact}
     rules = ("--near-text", 0.7, "--caption-similarity", 0.9)
     assert aoq("screen", TINY, tmp_path / "own", *rules).exit_code == 0
     world, embeddings = (next((mined / stage).glob("*/MANIFEST.json")).parent for stage in ("world", "embeddings"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-TINY = Path(__file__).parent.parent / "tiny.toml"
+ROOT = Path(__file__).parent.parent.parent
+TINY = ROOT / "tests" / "tiny.toml"
 
 
 def only(root, stage):
@@ -102,10 +106,14 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, mon
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
 
 
-def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, tmp_path, monkeypatch):
+def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, mined, tmp_path):
     pytest.importorskip("faiss")
+    shutil.copytree(mined, tmp_path, symlinks=True, dirs_exist_ok=True)
     search = ("--override", 'mining.search="ivf", mining.recall_floor=0.5')
-    assert aoq("run", TINY, *search, "--round", "hard_negatives", root=tmp_path).exit_code == 0
+    command = [Path(sys.executable).parent / "aoq", "run", TINY, *search, "--round", "hard_negatives"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # its own process: trainings are forked
+    command += ["--artifact-root", tmp_path]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=300)
     assert (tmp_path / "index").is_dir()
     shown = aoq("verify", TINY, *search, root=tmp_path)
     assert shown.exit_code == 0
