@@ -113,7 +113,7 @@ def test_nodes_of_which_one_is_lost_and_one_stuck_make_the_table_of_one_process(
     import ray
 
     monkeypatch.setattr(dispatch, "LEAST", 200)
-    monkeypatch.setattr(dispatch, "SLOW", (2.0, 1.0))
+    monkeypatch.setattr(dispatch, "SLOW", (2.0, 10.0))
     fifth = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE_BYTES, memory=MEMORY)
     lost, slow, gpu = cluster.others[1].node_id, cluster.others[0].node_id, fifth.node_id
     ids = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
