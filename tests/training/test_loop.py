@@ -359,7 +359,7 @@ def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(
     assert len(notes["offline_harder_by_epoch"]) == drawing.epochs - len(drawing.warmup)
     said = f"in the last epoch, {notes['offline_harder_by_epoch'][-1]:.0%} of the offline negatives were harder"
     assert said in caplog.text
-    assert ("the table is no harder for it" in caplog.text) == (notes["offline_harder_by_epoch"][-1] < 0.5)
+    assert ("the table adds little" in caplog.text) == (notes["offline_harder_by_epoch"][-1] < 0.2)
 
 
 def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
