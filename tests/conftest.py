@@ -1,5 +1,5 @@
 """What tests share: golden cases, numbers of the official implementations read from $AOQ_GOLDEN_DIR (default
-tests/golden), and a browser.
+tests/golden), the number of threads, and a browser.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 import aoq.pipeline.settings  # noqa: F401  # Luigi warns where it is first imported without a luigi.cfg
 
+THREADS = torch.get_num_threads()
 GOLDEN = Path(os.environ.get("AOQ_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 
@@ -56,6 +57,13 @@ class GoldenCase:
         bound = tolerance["atol"] + tolerance["rtol"] * float(expected.abs().max()) if expected.numel() else 0.0
         error = float((actual.detach().double() - expected.double()).abs().max()) if expected.numel() else 0.0
         assert error <= bound, f"{key}: off by {error:.3g}, allowed {bound:.3g}"
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Restore torch's number of threads: an engine in a test takes all cores, and later tests would fight for them."""
+    yield
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture

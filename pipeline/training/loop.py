@@ -28,7 +28,7 @@ from aoq.pipeline.training.window import Figure
 logger = logging.getLogger(__name__)
 
 EASY = 0.2
-"""Least fraction of offline negatives harder than their batch's hardest. Gains were seen at 0.38 and above, none at 0.14."""
+"""Least fraction of offline negatives harder than their batch's hardest. Gains were seen from 0.38 on, none at 0.14."""
 
 
 @dataclass
