@@ -48,6 +48,7 @@ batch_size = 16
 learning_rate = 3e-3
 tower_rate = 1.0
 augment = ["crop", "flip"]
+{first_round}
 loss.name = "infonce"
 
 [mining]
@@ -82,10 +83,11 @@ def vit(tmp_path_factory):
 def make(bert, vit, tmp_path):
     """Plan the experiment and make stages of it."""
 
-    def run(*stages, loss="adapoffquin", epochs=1, second_round="", data=DRAWN, root=tmp_path):
+    def run(*stages, loss="adapoffquin", epochs=1, first_round="", second_round="", data=DRAWN, root=tmp_path):
         path = tmp_path / "dual.toml"
         values = {"image": vit, "text": f"transformers:{bert[2]}", "epochs": epochs, "data": data}
-        text = EXPERIMENT.format(**values, second_round=second_round).replace("LOSS", loss)
+        values |= {"first_round": first_round, "second_round": second_round}
+        text = EXPERIMENT.format(**values).replace("LOSS", loss)
         path.write_text(text)
         chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
         for stage in stages:
@@ -155,9 +157,13 @@ def test_a_pair_starts_at_its_own_temperature(make, tmp_path, learns):
 
 
 def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
+    check_an_interrupted_training(make("world", "dataset", epochs=2), monkeypatch)
+
+
+def check_an_interrupted_training(chain, monkeypatch):
+    """A first round of six steps is killed at its third checkpoint."""
     monkeypatch.setattr(resumable, "LOG_STEPS", 2)
     engine = replace(ENGINE, checkpoint_steps=4)
-    chain = make("world", "dataset", epochs=2)
     checkpoint, taken = resumable.Resumable.checkpoint, []
 
     def killed(self):

@@ -17,7 +17,6 @@ from aoq.pipeline.training.checkpoint import load_model
 from tests.training.test_loop import OPTIONS, KilledError, run_training  # noqa: F401  (a fixture)
 from tests.training.test_optimizer import asked, groups
 
-pytestmark = pytest.mark.filterwarnings("default:::peft", "default:::accelerate", "default:::transformers")
 RANK, SIZE = 2, 8
 LINEAR = ("text.network.blocks.0", "text.network.blocks.1")
 
