@@ -80,11 +80,7 @@ def connected(address: str) -> Iterator[Any]:
 def usable_nodes(ray: Any, room: Room) -> dict[str, str]:
     """Names of the live nodes that have room for a unit, by id; there must be at least one."""
     alive = [node for node in ray.nodes() if node["Alive"]]
-    usable = {
-        node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
-        for node in alive
-        if room.is_on(node["Resources"])
-    }
+    usable = {node["NodeID"]: node_name(node) for node in alive if room.is_on(node["Resources"])}
     if not usable:
         rooms = [
             f"{node['Resources'].get('CPU', 0):.0f} CPUs, {node['Resources'].get('GPU', 0):.0f} GPUs and "
@@ -96,6 +92,11 @@ def usable_nodes(ray: Any, room: Room) -> dict[str, str]:
             f"{'; '.join(rooms) or 'nothing'}. Lower the threads, or of mining its memory."
         )
     return usable
+
+
+def node_name(node: Mapping[str, Any]) -> str:
+    """Name a node, as messages do."""
+    return f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
 
 
 def _require_listener(address: str) -> None:

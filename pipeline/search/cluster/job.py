@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -96,18 +96,18 @@ def check_nodes(ray: Any, job: Job[Any], room: Room) -> None:
     """Raise if a node that could run a unit has other versions or does not see the same files."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    token = f"token-{uuid4().hex}"
-    (job.work / token).write_text(token)
     task = ray.remote(num_cpus=0, num_gpus=room.gpus, max_retries=0)(problems_here)
-    try:
+    with token_in(job.work) as token:
         asked = {
             name: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(job, token)
             for node, name in usable_nodes(ray, room).items()
         }
-        answers = {name: _answer(ray, answer) for name, answer in asked.items()}
-    finally:
-        for path in job.work.glob(f"{token}*"):
-            path.unlink(missing_ok=True)
+        answers = {name: answer_of(ray, answer) for name, answer in asked.items()}
+    refuse_unfit(answers)
+
+
+def refuse_unfit(answers: Mapping[str, Sequence[str]]) -> None:
+    """Raise if a node cannot work; `answers` are the problems of each, by its name."""
     if unfit := [f"{name} {'; it '.join(phrases)}" for name, phrases in answers.items() if phrases]:
         raise ValueError(
             f"{len(unfit)} of {len(answers)} nodes cannot work on this: node {'. Node '.join(unfit)}. Repair or stop "
@@ -115,7 +115,8 @@ def check_nodes(ray: Any, job: Job[Any], room: Room) -> None:
         )
 
 
-def _answer(ray: Any, answer: Any) -> Sequence[str]:
+def answer_of(ray: Any, answer: Any) -> Sequence[str]:
+    """Problems that a node found; or that it gave no answer."""
     try:
         return list(ray.get(answer, timeout=SECONDS))
     except ray.exceptions.GetTimeoutError:
@@ -126,12 +127,28 @@ def _answer(ray: Any, answer: Any) -> Sequence[str]:
 
 def problems_here(job: Job[Any], token: str) -> list[str]:
     """List what keeps this node from working on the job; `token` is a file in the work folder."""
-    problems = job.differing_here()
+    return job.differing_here() + unshared(job.work, token) + job.lacking()
+
+
+@contextmanager
+def token_in(folder: Path) -> Iterator[str]:
+    """Leave a file for all nodes to find; yield its name."""
+    token = f"token-{uuid4().hex}"
+    (folder / token).write_text(token)
     try:
-        (job.work / f"{token}-{uuid4().hex}").write_text((job.work / token).read_text())
+        yield token
+    finally:
+        for path in folder.glob(f"{token}*"):
+            path.unlink(missing_ok=True)
+
+
+def unshared(folder: Path, token: str) -> list[str]:
+    """Describe, if so, that this node does not see the folder, or cannot write there."""
+    try:
+        (folder / f"{token}-{uuid4().hex}").write_text((folder / token).read_text())
     except OSError as error:
-        problems.append(
-            f"cannot read and write in {job.work} ({error.strerror}): that folder must be one that all nodes share, "
+        return [
+            f"cannot read and write in {folder} ({error.strerror}): that folder must be one that all nodes share, "
             "at the same path"
-        )
-    return problems + job.lacking()
+        ]
+    return []
