@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch import distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.orphans import die_with_parent
-from aoq.pipeline.produce.joining import TIMEOUT, Follow, failure, follow_along, joined
+from aoq.pipeline.produce.joining import RESUMED, TIMEOUT, Follow, failure, follow_along, is_of_network, joined
 from aoq.pipeline.produce.launched import call
 from aoq.pipeline.training.processes import ALONE, Processes
 
@@ -35,7 +34,8 @@ def together(engine: Engine, follow: Follow, *given: Any) -> Iterator[Processes]
         yield ALONE
     elif engine.launched is not None:
         store = call(engine)  # they plan what they are to follow
-        with _told(store, engine.processes, []), joined(store, 0, engine, engine.launched.place) as processes:
+        device = engine.torch_device(engine.launched.place)
+        with _told(store, engine.processes, []), joined(store, 0, engine.processes, device) as processes:
             yield processes
     else:
         store = TCPStore(HERE, 0, engine.processes, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
@@ -43,7 +43,7 @@ def together(engine: Engine, follow: Follow, *given: Any) -> Iterator[Processes]
         with (
             _started(engine, store.port, follow, given) as others,
             _told(own, engine.processes, others),
-            joined(own, 0, engine, 0) as processes,
+            joined(own, 0, engine.processes, engine.torch_device(0)) as processes,
         ):
             yield processes
 
@@ -96,9 +96,8 @@ def _told(store: Store, count: int, others: Sequence[BaseProcess]) -> Iterator[N
             f"process {rank} of this training was killed (signal {-code})." for rank, code in codes.items() if code < 0
         ]
         ended = [f"process {rank} of this training ended." for rank, code in codes.items() if code]
-        is_of_network = isinstance(error, dist.DistError) or "gloo" in str(error)
-        unknown = ["another process of this training ended."] if is_of_network else []
+        unknown = ["another process of this training ended."] if is_of_network(error) else []
         why = [*killed, *filter(None, [failure(store, count)]), *ended, *unknown]
         if not why:
             raise
-        raise ChildProcessError(f"{why[0]} Run again: the training goes on from its last checkpoint.") from error
+        raise ChildProcessError(f"{why[0]} {RESUMED}") from error
