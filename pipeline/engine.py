@@ -30,9 +30,9 @@ class Engine:
     mining_memory_mb: int = 1500
     """Approximate MB that mining may use beyond the embeddings; on Ray, per unit."""
     backend: str = "inprocess"
-    """Backend that mines, extracts and encodes: this process, or Ray."""
+    """Backend that mines, extracts and encodes, and starts the processes of a training: this process, or Ray."""
     processes: int = 1
-    """Processes that train a model together on this machine, each with its own GPU or `threads` threads."""
+    """Processes that train a model together, each with its own GPU or `threads` threads: on this machine, or on Ray."""
     launched: Launched | None = None
     """Set if torchrun started the processes; `processes` then counts all of them."""
     ray_address: str = ""
@@ -54,6 +54,11 @@ class Engine:
             raise ValueError(f"[engine] processes is {self.processes}; give at least 1.")
         if self.mining_memory_mb < 100:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
+
+    @property
+    def gangs(self) -> bool:
+        """Whether Ray places the processes of a training."""
+        return self.backend == "ray" and self.processes > 1 and self.launched is None
 
     def torch_device(self, place: int | None = None) -> torch.device:
         """Return the device and set the process's threads; `place` chooses one of this machine's GPUs."""

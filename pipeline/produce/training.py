@@ -126,8 +126,31 @@ def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
 
 def _train(chain: Chain, stage: str, build: Build, engine: Engine) -> None:
     """Train one model, or two that are co-taught, with as many processes as the engine has."""
+    if engine.gangs:
+        from aoq.pipeline.produce.gang import run_ganged
+
+        (notes, inputs), nodes = run_ganged(engine, build.directory, train_in_gang, stage, chain, build.directory)
+        build.recall_inputs()
+        build.inputs.content |= inputs
+        build.notes |= {**notes, "nodes": nodes}
+        return
     with together(engine, follow_stage, stage, chain) as processes:
         build.notes |= _train_part(chain, stage, build, engine, processes)
+
+
+def train_in_gang(
+    processes: Processes, engine: Engine, stage: str, chain: Chain, directory: Path
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Train in the work directory that the gang's driver has locked, or follow; the leader returns notes and inputs."""
+    if not processes.leads:
+        follow_stage(processes, engine, stage, chain)
+        return {}, {}
+    build = Build(directory)
+    build.recall_inputs()
+    with collected(build.inputs):
+        notes = _train_part(chain, stage, build, engine, processes)
+    build.inputs.check_again()
+    return notes, build.inputs.content
 
 
 def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain) -> None:

@@ -1,0 +1,158 @@
+"""A training by two processes that Ray places on two nodes: as two of one machine train, or one sentence why not.
+
+Run by `make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.produce import PRODUCERS, gang, training
+from aoq.pipeline.produce.gang import run_ganged
+from aoq.pipeline.training.kept_files import CHECKPOINTS
+from tests.two_nodes import two_nodes, wait_for
+
+pytestmark = pytest.mark.cluster
+
+LOCAL = Engine("cpu", threads=1, processes=2)
+SECOND_ROUND = 'epochs = 6, batch_size = 16, learning_rate = 1e-3, loss.name = "infonce"'
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with two_nodes(__name__, 1_000_000_000) as started:
+        yield started
+
+
+@pytest.fixture
+def ganged(cluster):
+    return replace(LOCAL, backend="ray", ray_address=cluster.address)
+
+
+def train(chain, engine):
+    with chain["second_round"].building() as build:
+        PRODUCERS["second_round"](chain, build, engine)
+    return chain["second_round"].manifest()
+
+
+@pytest.fixture
+def chain(make):
+    return make("student", "mining", second_round=SECOND_ROUND)
+
+
+@pytest.fixture
+def local(chain):
+    """The manifest that two processes of this machine leave; the training is yet to be done."""
+    said, made = train(chain, LOCAL), chain["second_round"].path
+    made.rename(made.with_name("by two of this machine"))
+    return said
+
+
+def test_the_weights_are_those_of_two_processes_of_one_machine(cluster, ganged, chain, local, caplog):
+    with caplog.at_level("INFO"):
+        said = train(chain, ganged)
+    for same in ("final_weights_sha256", "dev_rsum_by_epoch", "learnt_by_epoch", "inputs", "processes"):
+        assert said[same] == local[same]
+    assert said["files"]["model.safetensors"] == local["files"]["model.safetensors"]
+    assert len({node.split("(")[1] for node in said["nodes"]}) == 2
+    assert sum(f"epoch {epoch}: dev rsum" in caplog.text for epoch in range(1, 7)) == 6
+
+
+def killing_itself(checkpoint, processes, engine, *given):
+    """The second process is killed once there is a checkpoint."""
+    from aoq.pipeline.produce.training import train_in_gang  # a worker's own: here it is this function
+
+    def kill():
+        wait_for(checkpoint.exists)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if processes.rank == 1:
+        threading.Thread(target=kill, daemon=True).start()
+    return train_in_gang(processes, engine, *given)
+
+
+def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, local, monkeypatch, caplog):
+    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+    monkeypatch.setattr(training, "train_in_gang", partial(killing_itself, checkpoint))
+    began = time.monotonic()
+    said = r"^process 1 of this training, on \S+ \(\w{8}\), was killed, or lost with its node\. Run again: the training"
+    with pytest.raises(ChildProcessError, match=said):
+        train(chain, ganged)
+    assert time.monotonic() - began < 120
+    monkeypatch.undo()
+    with caplog.at_level("INFO"):
+        assert train(chain, ganged)["final_weights_sha256"] == local["final_weights_sha256"]
+    assert "resuming at epoch" in caplog.text
+
+
+def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, chain):
+    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+
+    def lose_it():
+        wait_for(checkpoint.exists)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+
+    losing = threading.Thread(target=lose_it, daemon=True)
+    losing.start()
+    with pytest.raises(ChildProcessError, match=r"^process \d of this training, on \S+ \(\w{8}\), was killed, or lost"):
+        train(chain, ganged)
+    losing.join()
+    cluster.second = cluster.add_node(num_cpus=1, memory=1_000_000_000)
+    said = train(chain, replace(LOCAL, processes=1))
+    assert (said["processes"], len(said["dev_rsum_by_epoch"])) == (1, 6)
+
+
+def add_up(processes, engine):
+    return float(processes.add_up(torch.ones(1)))
+
+
+def test_too_little_room_is_refused(cluster, ganged, tmp_path, monkeypatch):
+    import ray
+
+    said = r"^3 processes are to train, each with 1 CPUs, and the cluster has room for 2 of them: 2 nodes with 1 CPUs"
+    with pytest.raises(ValueError, match=said):
+        run_ganged(replace(ganged, processes=3), tmp_path, add_up)
+    with pytest.raises(ValueError, match=r"each with 1 CPUs and a GPU, and .* room for 0 .* or set device = cpu"):
+        run_ganged(replace(ganged, device="cuda"), tmp_path, add_up)
+    monkeypatch.setattr(gang, "PLACING", 1)
+    other = ray.remote(num_cpus=1)(gang.Member).remote()
+    ray.get(other.logged.remote())
+    with pytest.raises(TimeoutError, match=r"room for 2 processes of 1 CPUs, but other work took it for 1 seconds"):
+        run_ganged(ganged, tmp_path, add_up)
+    ray.kill(other)
+    monkeypatch.undo()
+    assert run_ganged(ganged, tmp_path, add_up)[0] == 2
+
+
+def failing(processes, engine, rank, what):
+    if processes.rank == rank:
+        raise what
+    return add_up(processes, engine)
+
+
+def unlike(processes, engine):
+    processes.check_alike({"content of train_ims.npy": str(processes.rank)})
+
+
+def test_other_code_other_data_and_failures_are_told(ganged, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"^process 1 of this training has another content of train_ims\.npy than"):
+        run_ganged(ganged, tmp_path, unlike)
+    with pytest.raises(ChildProcessError, match=r"^process 1 of .*, failed: it is missing here\. Run again"):
+        run_ganged(ganged, tmp_path, failing, 1, ValueError("it is missing here."))
+    with pytest.raises(ChildProcessError, match=r"(?s)^process 1 of .*, failed: .*in failing\n.*KeyError: 'a'"):
+        run_ganged(ganged, tmp_path, failing, 1, KeyError("a"))
+    with pytest.raises(OSError, match=r"^the disk is full$"):
+        run_ganged(ganged, tmp_path, failing, 0, OSError("the disk is full"))
+    monkeypatch.setattr(gang, "versions_here", lambda: (("aoq", "0.1"),))
+    with pytest.raises(ValueError, match=r"^2 of 2 nodes cannot work on this: node .* has aoq .*, not 0\.1; it has"):
+        run_ganged(ganged, tmp_path, add_up)
+    assert not list(tmp_path.iterdir())
