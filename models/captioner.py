@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.base import Captions
+from aoq.models.fused import linear_cross_entropy
 from aoq.models.regions import Fragments, Mask, run_over
 
 
@@ -43,8 +44,8 @@ class Captioner(nn.Module):
         """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images."""
         labels, counted = caption_labels(captions, self.max_length)
         states = self.decode(regions, mask, labels[:, :-1])
-        logits = self.predict(states[counted])
-        return F.cross_entropy(logits, labels[:, 1:][counted], reduction="sum") / len(labels)
+        loss = linear_cross_entropy(states[counted], self.predict.weight, self.predict.bias, labels[:, 1:][counted])
+        return loss / len(labels)
 
     def decode(
         self, regions: Fragments, mask: Mask, words: Int[Tensor, "items steps"]

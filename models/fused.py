@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 CACHE = 2**18  # numbers at a time: that many hardly leave the cache
+ROWS = 128  # of logits at a time: with fewer, products become slow
 
 
 def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Tensor, "*axes"]:
@@ -67,6 +68,19 @@ def gated(
         return _Gated.apply(queries.expand_as(gate), gate, update)  # type: ignore[no-untyped-call]
     new = update.tanh()
     return new + gate.sigmoid() * (queries - new)
+
+
+def linear_cross_entropy(
+    states: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, " V"], labels: Int[Tensor, " N"]
+) -> Float[Tensor, ""]:
+    """Compute the sum of -log softmax(W s + b)[label] over states, of whose logits some at a time are in memory.
+
+    >>> linear_cross_entropy(torch.ones(3, 1), torch.zeros(2, 1), torch.zeros(2), torch.tensor([0, 1, 1])) / 3
+    tensor(0.6931)
+    """
+    if _is_plain_cpu(states):
+        return _LinearCrossEntropy.apply(states, weight, bias, labels)  # type: ignore[no-untyped-call]
+    return F.cross_entropy(F.linear(states, weight, bias), labels, reduction="sum")
 
 
 def _is_plain_cpu(x: Tensor) -> bool:
@@ -170,6 +184,29 @@ class _Gated(torch.autograd.Function):
             torch.mul(change - of_query, (update * update).neg_().add_(1), out=of_update)
             torch.mul((query - update).mul_(of_query), gate.neg_().add_(1), out=of_gate)
         return changes[0], changes[1], changes[2]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Gradients are computed with the loss, while its logits are at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        loss, of_states = states.new_zeros(()), torch.empty_like(states)
+        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        for some, own, of_some in zip(*(one.split(ROWS) for one in (states, labels, of_states)), strict=True):
+            likely, place = F.linear(some, weight, bias).log_softmax(1), own.unsqueeze(1)
+            loss -= likely.gather(1, place).sum()
+            change = likely.exp_().scatter_add_(1, place, likely.new_full(place.shape, -1))
+            torch.mm(change, weight, out=of_some)
+            of_weight.addmm_(change.T, some)
+            of_bias += change.sum(0)
+        ctx.save_for_backward(of_states, of_weight, of_bias)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *(one * gradient for one in ctx.saved_tensors), None
 
 
 def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from aoq.models import fused
-from aoq.models.fused import clipped_unit, gated, projected_difference, squared_norm
+from aoq.models.fused import clipped_unit, gated, linear_cross_entropy, projected_difference, squared_norm
 
 
 def made(*shapes):
@@ -80,3 +80,23 @@ def test_gated(monkeypatch, shape, cached):
         return gate.sigmoid() * queries + (1 - gate.sigmoid()) * update.tanh()
 
     assert_same(lambda queries, both: gated(queries, *both.chunk(2, dim=-1)), formula, made(shape, (3, 6, 4, 10)))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 128])
+def test_linear_cross_entropy(rows, monkeypatch):
+    monkeypatch.setattr(fused, "ROWS", rows)
+    labels = torch.tensor([4, 0, 4, 2, 1, 3, 0])
+
+    def formula(states, weight, bias):
+        chances = (states @ weight.T + bias).exp()
+        chances = chances / chances.sum(1, keepdim=True)
+        return -sum(chances[row, label].log() for row, label in enumerate(labels.tolist()))
+
+    assert_same(lambda *inputs: linear_cross_entropy(*inputs, labels), formula, made((7, 3), (5, 3), (5,)))
+
+
+def test_linear_cross_entropy_of_large_logits_is_finite():
+    states = torch.tensor([[1e4]], requires_grad=True)
+    loss = linear_cross_entropy(states, torch.tensor([[1.0], [-1.0]]), torch.zeros(2), torch.tensor([1]))
+    loss.backward()
+    assert_close((loss.detach(), states.grad), (torch.tensor(2e4), torch.tensor([[2.0]])))
