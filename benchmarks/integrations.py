@@ -103,7 +103,7 @@ def ours(**options: Any) -> Callable[[World], tuple[datasets.Dataset, dict[str, 
 
 
 def theirs(items: int, loss: Any, **options: Any) -> list[Arm]:
-    """On n-tuples of both directions: an anchor, its positive, and negatives for the rest."""
+    """Train on n-tuples of both directions: an anchor, its positive, and n - 2 negatives."""
     name = f"{loss.__name__}, {items - 2} negatives"
 
     def of(direction: str) -> Callable[[World], tuple[datasets.Dataset, dict[str, Any]]]:

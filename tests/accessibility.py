@@ -1,4 +1,4 @@
-"""What axe-core finds wrong with a page, for those who do not see it as its author does."""
+"""Run axe-core on a page."""
 
 from __future__ import annotations
 

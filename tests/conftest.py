@@ -1,5 +1,6 @@
-"""What tests share: golden cases, numbers of the official implementations read from $AOQ_GOLDEN_DIR (default
-tests/golden), the number of threads, and a browser.
+"""Fixtures for all tests: golden cases, the number of threads, and a browser.
+
+Golden cases are numbers of the official implementations, read from $AOQ_GOLDEN_DIR (default tests/golden).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For tests that change an artefact on purpose, and want what comes after the check of its files."""
+"""Seal an artefact that a test changed on purpose, so that the check of its files passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md adds works when it is added as it stands there."""
+"""The additions that CONTRIBUTING.md shows work as they stand there."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def student(table):
 
 
 def flip(file):
-    """As a disk would do it: the size and the times stay."""
+    """Flip a bit as a disk would: size and times stay."""
     times, content = file.stat(), bytearray(file.read_bytes())
     content[0] ^= 1
     file.write_bytes(content)

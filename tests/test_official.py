@@ -40,7 +40,7 @@ def test_a_name_decides_and_what_is_not_told_is_said(tmp_path):
 
 
 def test_byte_string_keys(tmp_path):
-    """What Python 2 wrote, read by Python 3."""
+    """Python 3 reads what Python 2 wrote."""
     as_bytes = [{key.encode(): value for key, value in part.items()} for part in parts()]
     options = {key.encode(): value.encode() if isinstance(value, str) else value for key, value in SCAN_OPTIONS.items()}
     torch.save({b"model": as_bytes, b"opt": options}, tmp_path / "bytes")

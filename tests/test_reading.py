@@ -1,4 +1,4 @@
-"""What cannot be read ends in one sentence, which calls a file damaged only where it is."""
+"""A file that cannot be read ends in one sentence, which calls it damaged only if it is."""
 
 from __future__ import annotations
 

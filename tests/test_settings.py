@@ -1,4 +1,4 @@
-"""Where things are looked for: the current directory, and beneath it what aoq brings."""
+"""Settings, experiments and studies are looked for in the current directory, then among those that aoq brings."""
 
 from __future__ import annotations
 

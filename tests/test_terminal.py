@@ -1,4 +1,4 @@
-"""What a terminal would obey is shown instead, and what its encoding lacks is escaped."""
+"""Characters that a terminal would obey are shown instead; those that its encoding lacks are escaped."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ def page(name: str) -> str:
 
 
 def blocks(text: str, kind: str) -> list[str]:
-    """What is fenced as `kind`; lines that a backslash continues are one."""
+    """The blocks fenced as `kind`; lines continued by a backslash are joined."""
     found = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [re.sub(r"\\\n *", "", block) for block in found]
 
 
 def run(shell: str, folder: Path) -> str:
-    """Every command but for installing; what they print. Those that fork are processes of their own."""
+    """Run every command but installations; return what they print. Those that fork are processes of their own."""
     said = []
     for line in shell.splitlines():
         program, *arguments = shlex.split(line, comments=True)

@@ -1,4 +1,4 @@
-"""What an index of cells (`ivf`) would take, and from which size on an exact search takes more than a day.
+"""Estimate what an index of cells (`ivf`) takes, and the size from which an exact search takes more than a day.
 
 Each step is a product of counts, divided by a rate that is measured on this machine. An exact search grows as the
 pairs do, an index as N^1.5: each of N anchors looks at `BREADTH` cells of N / C vectors, C being about 4 sqrt(N).
@@ -33,7 +33,7 @@ PROBED, PROBED_ANCHORS = 8192, 512
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine does in a second."""
+    """Rates of this machine, per second."""
 
     multiplied: float
     """Multiply-adds of float32 products."""

@@ -80,7 +80,7 @@ def source(world):
 
 @pytest.fixture(scope="session")
 def folders(world):
-    """Of both tables."""
+    """The folders of both tables."""
     return [plan_one(world, override)["hard_negatives"].path / "table" for override in ("", "seed=1")]
 
 

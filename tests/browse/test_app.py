@@ -1,4 +1,4 @@
-"""Who may ask what, and what a page may do."""
+"""The server answers its own pages alone, and they may do only what its policy allows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_mark_shows_wherever_the_pair_does(browse, source):
 
 
 def test_no_page_has_a_script_or_style_of_its_own(browse):
-    """Which the policy would refuse."""
+    """The content security policy would refuse them."""
     for address in ("/", "/suspects", "/agreement", "/image/7", "/caption/7/listed", "/search?q=on", "/query/image/1"):
         page = browse.text(address)
         assert re.findall(r"<script[^>]*>(.*?)</script>", page, re.S) == [""]

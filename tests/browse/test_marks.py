@@ -1,4 +1,4 @@
-"""What several markers say, and how they agree."""
+"""Marks of several markers are merged, and their agreement is measured."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_what_else_is_in_a_file_stays(tmp_path):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_marks_at_once_lose_nothing(tmp_path, suffix):
-    """Of several pages and of several servers."""
+    """Several pages and several servers write at once."""
     servers = [Matches(tmp_path / f"m.{suffix}", 8, 30) for _ in range(3)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: servers[n % 3].mark(n % 8, n, is_match=True), range(30)))

@@ -1,4 +1,4 @@
-"""What each page shows, and what it answers to addresses that make no sense."""
+"""Each page shows its part of a table; addresses that make no sense get an answer that says so."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_table_alone_has_no_queries(source, pages_of):
 
 
 def test_lists_without_scores_and_padding_have_gaps(source, pages_of, tables, tmp_path):
-    """As tables imported from lists have them."""
+    """Tables that were imported from lists look like this."""
     table = tables[1]
     blank = [
         NegativeLists(

@@ -1,4 +1,4 @@
-"""What is worth looking at, against loops over the whole table."""
+"""The survey finds what is worth looking at, compared with loops over the whole table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_histogram_has_every_score(source, read):
 
 
 def test_row_groups_make_no_difference(source, folders, monkeypatch):
-    """Of the table and of the view, which may lie across each other."""
+    """Row groups of the table and of its view may differ."""
     lists = source.tables[0].lists["i2t"]
     whole = surveying.survey(lists, 350)
     monkeypatch.setattr(lists, "_starts", [0, len(lists)])

@@ -75,7 +75,7 @@ def full_under_a_command(reference: Reference, folder: Path, rng: random.Random)
 
 
 def _can_mount() -> bool:
-    """Whether this user may mount a file system; without, the cases are left out, and the table shows none."""
+    """True if this user may mount a file system; without it the cases are left out and the table shows none."""
     tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     return os.geteuid() == 0 and tried.returncode == 0
 

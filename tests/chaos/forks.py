@@ -24,7 +24,7 @@ MEMORY = 3 << 30
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended; `code` is None where it was killed by us, and negative where a signal ended it."""
+    """The end of a command; `code` is None if we killed it, and negative if a signal ended it."""
 
     code: int | None
     output: str

@@ -108,7 +108,7 @@ class Target:
 
 @dataclass
 class Vocabulary:
-    """What official code pickles."""
+    """The object that official code pickles."""
 
     word2idx: dict[str, int]
     idx2word: dict[int, str]

@@ -24,7 +24,7 @@ KILLS_OF_A_CHAIN = 4
 
 
 def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict[str, float]:
-    """When to kill: at a moment of the run's time, or before one of the operations by which files come and go."""
+    """Draw when to kill: at a moment of the run, or before one of the operations by which files come and go."""
     seconds, operations = length
     if rng.random() < 0.5:
         return {"kill_after": rng.uniform(0, share * seconds)}
@@ -69,7 +69,7 @@ def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> st
 
 
 def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
-    """What artefacts hold other bytes than an undisturbed run's, while not all need be there."""
+    """Name artefacts with other bytes than an undisturbed run's; some may be missing."""
     other = [file for file, sha256 in artefacts(folder).items() if wanted.get(file) != sha256]
     return f"{', '.join(other)}: published with other bytes" if other else None
 
@@ -80,7 +80,7 @@ def left_behind(folder: Path) -> str | None:
 
 
 def differences(wanted: dict[str, str], found: dict[str, str]) -> str | None:
-    """What files are missing, other or too many."""
+    """Name files that are missing, changed or superfluous."""
     if wanted == found:
         return None
     names = [name for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]

@@ -217,7 +217,7 @@ def safetensors_header(file: Path, rng: random.Random) -> None:
 
 
 def weights_description(file: Path, rng: random.Random) -> None:
-    """What a file of weights says of its model: other kinds and sizes of values, more or fewer of them."""
+    """Change the description of the model in a file of weights: values of other types and sizes, more or fewer."""
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header, body = json.loads(content[8 : 8 + length]), content[8 + length :]

@@ -1,4 +1,4 @@
-"""What an undisturbed run makes of a tiny world, and the commands that make it: the bytes that all others must have."""
+"""Run a tiny world undisturbed, by the commands of the campaign: its bytes are those that every other run must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command must keep to, whatever it was given."""
+"""Rules that every command keeps, whatever input it gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core d
 
 
 def refused_well(ended: Ended) -> str | None:
-    """What is wrong with how a command ended, whether it refused or not: None if nothing is."""
+    """Say what is wrong with the end of a command, refused or not; None if nothing is."""
     if ended.late:
         return f"it took more than {ended.seconds:.0f} s\n{ended.said}"
     if ended.code is None or ended.code < 0:
@@ -33,6 +33,6 @@ def refused_well(ended: Ended) -> str | None:
 
 
 def nothing_left(folder: Path, before: set[str]) -> str | None:
-    """What a refused command left in its folder."""
+    """Name what a refused command left in its folder."""
     left = {path.name for path in folder.iterdir()} - before
     return f"it left {sorted(left)}" if left else None

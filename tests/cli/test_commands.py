@@ -1,4 +1,4 @@
-"""What users type and what they see."""
+"""Commands, as users type them, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `aoq --help` says, how fast, and what it does not load."""
+"""`aoq --help` is complete and fast, and loads no heavy library."""
 
 from __future__ import annotations
 

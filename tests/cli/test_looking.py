@@ -1,4 +1,4 @@
-"""What looks at tables takes an experiment, or any table's folder."""
+"""Every command that looks at tables takes an experiment or any table's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What captions of the generated world say, and of which scenes it is true."""
+"""Captions of the generated world are true of their own scene; for any other scene the truth can be computed."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None
 
 
 def python_2(words: list[str]) -> bytes:
-    """What its pickle wrote of the official class, protocol 0."""
+    """The bytes that Python 2's pickle wrote of the official class, protocol 0."""
     head = "ccopy_reg\n_reconstructor\n(cvocab\nVocabulary\nc__builtin__\nobject\nNtR(d"
     names = "".join(f"I{i}\nV{word}\ns" for i, word in enumerate(words))
     ids = "".join(f"V{word}\nI{i}\ns" for i, word in enumerate(words))

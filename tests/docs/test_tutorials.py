@@ -139,7 +139,7 @@ def test_photographs_become_a_student_and_a_study_asks_again(here):
 
 
 def test_two_rounds_on_flickr30k(here):
-    """On a generated world in the folder's format, by the shipped experiments with smaller models."""
+    """A generated world in the folder's format stands in, and the shipped experiments get smaller models."""
     data = here / "data" / "f30k_precomp"
     write_demo_world(data, images=30, dev_images=8, seed=0, feature_size=16)
     for kind in ("ims.npy", "caps.txt"):

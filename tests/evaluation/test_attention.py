@@ -72,7 +72,7 @@ def test_phrases_none_of_which_can_be_judged_are_an_error():
 
 @given(st.integers(0, 10_000))
 def test_overlaps_are_counted_cell_by_cell(seed):
-    """On a grid of 10 x 10 cells: those in both boxes over those in any."""
+    """On a grid of 10 x 10 cells, overlap is the cells in both boxes over the cells in either."""
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.integers(0, 11, size=(2, 3, 2, 2)), axis=2).reshape(2, 3, 4)
     cells = np.stack(np.meshgrid(np.arange(10), np.arange(10)), axis=-1).reshape(-1, 2)

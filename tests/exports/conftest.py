@@ -32,7 +32,7 @@ VECTORS = ("--vectors", "images.npy", "captions.npy")
 
 @pytest.fixture(scope="session", autouse=True)
 def datasets(tmp_path_factory):
-    """With a cache of its own, and no network."""
+    """The library `datasets`, with its own cache and without network."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hub")))
@@ -89,7 +89,7 @@ def export(world, tmp_path, monkeypatch):
 
 @pytest.fixture
 def loaded():
-    """What the lines of an export's README leave, run as they stand there."""
+    """Run the Python lines of an export's README as they stand; return their names."""
 
     def load(folder):
         block = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
@@ -131,7 +131,7 @@ def reader():
 
 
 def colour(picture):
-    """Whose picture it is."""
+    """The row of the image that a picture shows, by its colour."""
     return int(np.asarray(picture)[0, 0, 0]) // 16
 
 

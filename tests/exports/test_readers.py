@@ -32,7 +32,7 @@ def test_colpali_engine(reader, export, loaded, world):
 
 
 def test_colpali_engine_draws_from_the_whole_list(reader, export, loaded, world):
-    """At random: `aoq.integrations.colpali` takes turns."""
+    """colpali-engine draws at random; `aoq.integrations.colpali` takes turns."""
     reader("colpali_engine.data.dataset")
     rows = loaded(export("colpali", "t2i", *PICTURES)).data
     assert rows.num_negatives < DEPTHS["t2i"]
@@ -112,7 +112,7 @@ def test_tevatron(direction, packed, datasets, export, world):
 
 @pytest.mark.parametrize("direction", DEPTHS)
 def test_tevatron_rotates_through_the_whole_list(direction, datasets, export, world):
-    """As its `TrainDataset` takes `train_group_size - 1` of a row's negatives in an epoch: all, then all again."""
+    """Its `TrainDataset` takes `train_group_size - 1` of a row's negatives each epoch: all of them, then all again."""
     train = datasets.load_dataset(str(export("tevatron", direction, *PICTURES)), data_dir="train", split="train")
     for row, group in enumerate(train):
         listed = group["negative_document_ids"]

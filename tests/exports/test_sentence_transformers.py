@@ -12,7 +12,7 @@ BATCH, STEPS = 4, 3
 
 
 class Seen:
-    """How many pictures and texts went through the towers of a CLIP, and whose the pictures were."""
+    """Count the pictures and texts that pass a CLIP's towers, and collect the pictures' colours."""
 
     def __init__(self, model):
         self.pictures, self.texts, self.colours = 0, 0, set()

@@ -1,4 +1,4 @@
-"""What runs on a GPU beside the same on the CPU: steps, rounds, a resumed run, searches."""
+"""The GPU gives what the CPU gives: steps, rounds, a resumed run, searches."""
 
 from __future__ import annotations
 

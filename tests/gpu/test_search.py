@@ -71,7 +71,7 @@ def expected(problem, tmp_path_factory):
 
 @pytest.mark.parametrize("stay", [(True, True), (True, False), (False, False)])
 def test_tables_are_those_of_the_cpu(device, problem, expected, precision, stay, tmp_path, monkeypatch):
-    """With vectors on the device, and with blocks that a second stream brings."""
+    """Vectors stay on the device, or a second stream brings blocks of them."""
     tile = Tile(1024, 2048)
     monkeypatch.setattr(loaded, "plan_room", lambda *_: Room(*stay, tile, tile))
     assert hashes(mined(replace(problem), tmp_path, on_device(device, precision))) == expected

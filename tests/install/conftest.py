@@ -1,4 +1,4 @@
-"""What users install: an sdist and wheels, built from a copy of the checkout, and environments to put them in."""
+"""Packages as users install them: an sdist and wheels of a copy of the checkout, and environments for them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_environment(folder: Path, *, linked: bool) -> Environment:
 
 
 def build(kind: str, source: Path, into: Path) -> Path:
-    """What setuptools makes of the source tree: an `sdist` or a `wheel`."""
+    """Build the source tree as an `sdist` or a `wheel`."""
     code = f"import sys, setuptools.build_meta as build; build.build_{kind}(sys.argv[1])"
     built = subprocess.run([sys.executable, "-c", code, into], cwd=source, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
@@ -103,7 +103,7 @@ def unpacked(sdist, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheels(checkout, unpacked, tmp_path_factory) -> dict[str, Path]:
-    """Of the checkout, and of the sdist."""
+    """Wheels of the checkout and of the sdist."""
     trees = {"checkout": checkout, "sdist": unpacked}
     return {name: build("wheel", tree, tmp_path_factory.mktemp("wheel")) for name, tree in trees.items()}
 

@@ -25,7 +25,7 @@ print(aoq.__file__)
 
 @pytest.fixture
 def folder(tmp_path):
-    """With packages that may not be imported, an experiment, and where to put what is made."""
+    """A folder with packages that must not be imported, an experiment, and a root for artefacts."""
     for name in ("models", "pipeline", "tasks"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the user's own {name} was imported')\n")

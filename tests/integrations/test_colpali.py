@@ -116,7 +116,7 @@ def trained(colpali, data, loss, tmp_path, **options):
 
 
 def test_the_tutorial_trains(colpali, clip, tmp_path, monkeypatch):
-    """As it stands, but for a model that is larger than a test."""
+    """The tutorial trains as it stands, with a model small enough for a test."""
     (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
     save_data_set(tmp_path / "flickr", 60)
     tutorial = page("colpali").replace("openai/clip-vit-base-patch32", str(clip))
@@ -159,7 +159,7 @@ def test_the_trainer_sees_pairs_with_their_negatives_in_turn(colpali, data, worl
 
 
 def test_triples_bring_companions(colpali, data, world, tmp_path):
-    """On losses without further negatives."""
+    """The losses used here take no further negatives."""
     made = data(num_negatives=0, seed=1)
     processor, losses = trained(colpali, made, colpali.losses.ColbertLoss(), tmp_path, batches="triples")
     ours = aoq.BatchSampler(world.table, batch_size=6, companions="anchors", seed=1, drop_last=True)
@@ -212,7 +212,7 @@ def test_rows_are_found_by_id(colpali, world, pages):
 
 @pytest.mark.parametrize("batches", ["random", "mined"])
 def test_several_processes_have_batches_of_their_own_without_matches(colpali, data, batches):
-    """As accelerate shares them out; what a step of all processes sees holds every image once."""
+    """accelerate shares the batches out; a step of all processes holds every image at most once."""
     from accelerate.data_loader import BatchSamplerShard
 
     sampler = colpali.TableSampler(data(), 3, batches=batches, processes=2, community=3)

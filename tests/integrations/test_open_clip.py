@@ -40,13 +40,13 @@ SCALE, BIAS = torch.tensor(7.0), torch.tensor(-2.0)
 
 
 def preprocess(picture):
-    """Whose picture it is, as a tensor."""
+    """The row of the image that a picture shows, as a tensor."""
     assert picture.mode == "RGB"
     return torch.full((3, 2, 2), picture.getpixel((0, 0))[0] // 16)
 
 
 def tokenizer(texts):
-    """Of "a caption of image 7, 1" the numbers 7 and 1."""
+    """Turn "a caption of image 7, 1" into the numbers 7 and 1."""
     numbers = [text.rsplit(" ", 2)[1:] for text in texts]
     return torch.tensor([[1, int(image.rstrip(",")), int(which), 2] for image, which in numbers])
 
@@ -114,7 +114,7 @@ def test_losses_are_ours_on_the_same_similarities(world, batch, kind, options, g
 
 
 def test_rows_may_stand_in_any_order_of_parts(world, batch):
-    """As processes and accumulated batches leave them: whole batches, one after another."""
+    """Processes and accumulated batches leave whole batches, one after another."""
     images, captions, rows = batch(2)
     parts = [torch.cat([torch.arange(start, start + 4), torch.arange(start + 8, start + 12)]) for start in (4, 0)]
     mixed, loss = torch.cat(parts), OfflineClipLoss(world.table)
@@ -330,7 +330,7 @@ def test_a_model_without_what_rows_need_is_refused(data):
 
 
 def test_negclips_file_is_trained_on(world, export):
-    """What `aoq export` writes: the same pictures, captions and negatives."""
+    """Training on the file that `aoq export` writes sees the same pictures, captions and negatives."""
     table, images, captions = read_negclip(export("negclip", None, *PICTURES) / "train.tsv")
     ours = TableData(table, images, captions, **TAKING).loader(10, seed=1)
     pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
@@ -347,7 +347,7 @@ def test_one_set_is_refused():
 
 
 def test_the_temperature_is_the_models(world, batch):
-    """And has its gradient; a loss that has no part for it leaves it one of nothing."""
+    """The model's temperature gets a gradient; a loss that does not use it leaves that gradient at zero."""
     scale = torch.tensor([math.log(7.0)], requires_grad=True)
     for kind, groups, is_used in ((OfflineClipLoss, 2, True), (OfflineQuintupletLoss, 3, False)):
         scale.grad = None

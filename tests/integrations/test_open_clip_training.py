@@ -73,7 +73,7 @@ def made(open_clip, name, demo):
 
 
 def test_without_a_table_losses_are_open_clips(open_clip, demo):
-    """Of an image and a caption each, which then have no further positives."""
+    """Batches hold one image and one caption a pair, so there are no further positives."""
     generator = torch.Generator().manual_seed(1)
     images, captions = (F.normalize(torch.randn(24, 5, generator=generator), dim=1) for _ in "it")
     rows = torch.stack([torch.arange(24), 2 * torch.arange(24), torch.zeros(24, dtype=torch.int64)], dim=1)
@@ -201,7 +201,7 @@ def expected(made, demo, rows):
 
 
 def test_open_clip_reads_shards_in_order(made, demo, shards):
-    """As it reads those that it evaluates on: what it trains on it shuffles."""
+    """open_clip reads evaluation shards in order; it shuffles those that it trains on."""
     from open_clip_train.data import get_wds_dataset
     from open_clip_train.params import parse_args
 

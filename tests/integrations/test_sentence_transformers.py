@@ -49,7 +49,7 @@ def data(world):
 
 
 def trained(model, data, loss, tmp_path, steps=3, **arguments):
-    """What the trainer logs, and the batches that it saw."""
+    """Train; return what the trainer logged and the batches that it saw."""
     seen = []
 
     class See(TrainerCallback):
@@ -103,7 +103,7 @@ def test_another_epoch_draws_others_and_any_batch_the_same(data):
     ],
 )
 def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, numbers):
-    """Also in mini-batches, with the same gradients."""
+    """Mini-batches give the same losses and gradients too."""
     loss = loss(model)
     rows = data(negatives="quintuplet" if loss.groups == 3 else "offline").dataset[list(range(8))]
     labels = torch.tensor(rows.pop("label"))

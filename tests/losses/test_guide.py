@@ -1,4 +1,4 @@
-"""Which pairs of a batch a guide takes for matches, against loops."""
+"""A guide takes pairs of a batch for matches, compared with loops."""
 
 from __future__ import annotations
 

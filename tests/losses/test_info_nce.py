@@ -123,7 +123,7 @@ def test_is_torchs_cross_entropy_on_a_plain_batch():
 
 
 def test_copies_of_a_photograph_are_no_columns():
-    """Of a batch that holds a pair and its copy, what the loss says of the others is what it says without the copy."""
+    """Beside a pair and its copy, the loss of the other pairs is what it is without the copy."""
     matrix, _ = numbers(2)
     copied = matrix.detach().clone().requires_grad_()
     info_nce(batch(copied), temperature=0.1).total.backward()

@@ -127,7 +127,7 @@ def test_a_pace_follows_slowly_and_comes_back():
 
 
 def gap_after_training(seed, paced):
-    """How far positives are above the mean of a batch, after 300 steps of two linear maps on noisy pairs."""
+    """The gap of positives to the batch's mean after 300 steps of two linear maps on noisy pairs."""
     rng = torch.Generator().manual_seed(seed)
     maps = [torch.nn.Linear(16, 4) for _ in range(2)]
     for linear in maps:

@@ -37,7 +37,7 @@ def model_of(pairs, name, seed):
 
 
 def lists_of(scores, own, h):
-    """By definition: every negative sorted by score, then by row."""
+    """Sort every negative by score, then by row: the definition."""
     ids = np.array(
         [
             [c for c in np.lexsort((np.arange(len(row)), -row)) if not mine[c]][:h]
@@ -66,7 +66,7 @@ def test_a_model_agrees_with_its_own_table(pairs, name):
 
 
 def test_it_is_what_comparing_whole_tables_gives(pairs):
-    """With all anchors: the other model's own table beside the first one's."""
+    """With all anchors, drift compares the other model's own table with the first one's."""
     one, other = (table_of(model_of(pairs, "vsepp", seed), pairs, 40, 8) for seed in (0, 1))
     found = measure_drift(model_of(pairs, "vsepp", 1), pairs, one, CPU, anchors=1000, depth=6)
     for direction in ("i2t", "t2i"):

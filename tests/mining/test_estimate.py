@@ -1,4 +1,4 @@
-"""What is said beforehand against what then happens: counts to the last one, sizes nearly, times not at all."""
+"""An estimate is compared with what then happens: counts exactly, sizes nearly, times not at all."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_queries_among_themselves_never_find_themselves():
 
 
 def check_one_set(table, vectors, pairs, h):
-    """By the definition: others that are no positive; the lowest positive is never the row itself."""
+    """Check lists by the definition: other rows that are no positive; the lowest positive is never the row itself."""
     scores = (vectors.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
     for row in range(len(vectors)):
         rest = [other for other in range(len(vectors)) if other != row and (row, other) not in pairs]

@@ -43,7 +43,7 @@ def run(world, folder, **options):
 
 
 def content_hash(folder):
-    """Of the lists, which the manifest has too."""
+    """Hash the lists as the manifest does."""
     hashes = []
     for direction in DIRECTIONS:
         columns = pq.read_table(folder / f"{direction}.parquet").columns[1:]

@@ -1,4 +1,4 @@
-"""What every model of the registry owes its callers, in eval mode unless said."""
+"""Every model of the registry keeps these promises, in eval mode unless said."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_masked_regions_are_invisible(build_masking, world):
 
 
 def test_masked_regions_are_invisible_to_gradients_and_statistics(build_masking, world):
-    """In training mode: a batch with two masked regions an image equals the batch without them."""
+    """In training mode a batch with two masked regions an image equals the batch without them."""
     (images, captions), order = world(), torch.tensor([[0, 2, 3, 5]]).expand(5, -1)
     mask = torch.zeros(5, 6, dtype=torch.bool).scatter(1, order, True)
     batches = [
@@ -272,7 +272,7 @@ def test_small_worlds(build, world, small):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_similarities_lie_far_above_what_stands_in_for_no_negative(build, world, sign):
-    """Those of any two items, and of images and captions whose vectors are all the same or opposite."""
+    """It holds for any two items, and for images and captions whose vectors are all equal or opposite."""
     model = build()
     images, captions = encode(model, world(lengths=(4, 1, 100, 2, 4)))
     one = torch.eye(images.vectors.shape[-1])[0]
@@ -306,7 +306,7 @@ def test_embeddings_have_unit_length(build_embedding, world):
 
 
 def test_attention_sums_to_one_over_what_is_real(build_attending, world):
-    """Over real keys, of real queries; NAAF's words may attend to nothing. Padding and masked regions get none."""
+    """Weights of a real query sum to one over real keys; NAAF's words may attend to nothing. Padding gets none."""
     model, (images, captions) = build_attending(), world(masked=build_attending.takes_masks)
     for found in model.fragment_attention(*encode(model, (images, captions))):
         word_mask = torch.arange(7) < captions.lengths.unsqueeze(1)

@@ -15,7 +15,7 @@ def made(*shapes):
 
 
 def assert_same(function, formula, inputs):
-    """In values and in the gradients of a weighted sum."""
+    """Compare values, and gradients of a weighted sum."""
     result, expected = function(*inputs), formula(*inputs)
     assert_close(result, expected)
     weights = torch.randn(expected.shape, dtype=expected.dtype)
@@ -60,7 +60,7 @@ def test_squared_norm(pattern, dim, fragments):
 @pytest.mark.parametrize("cached", [1, 14, 10_000])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_projected_difference(monkeypatch, queries, cached):
-    """For queries of their own and for common ones, in however many parts."""
+    """Queries are common or each their own; the work is cut into any number of parts."""
     monkeypatch.setattr(fused, "CACHE", cached)
 
     def formula(weights, context, queries, weight, bias):

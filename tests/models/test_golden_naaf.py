@@ -54,7 +54,7 @@ def test_training_scores_losses_and_gradients(golden, triplet):
 
 
 def test_estimates_replayed_by_the_official_rule(golden):
-    """After every caption whose own image ranks first, from all words so far; below 200 words no threshold."""
+    """Estimate after every caption whose own image ranks first, from all words so far; below 200 words no threshold."""
     case = golden("naaf_train")
     for call in range(case.meta["config"]["calls"]):
         model, images, captions = training_call(case, call)

@@ -26,7 +26,7 @@ def test_scores_and_what_they_are_made_of(golden, official, name, kind):
 
 @pytest.mark.parametrize("name", ["sgraf_sgr", "sgraf_saf", "ncr_sgraf_unsorted"])
 def test_loss_and_gradients(golden, official, triplet, name):
-    """In eval mode, of the first square of the matrix; gradients pass through the pooled vectors too."""
+    """Compare the first square of the matrix in eval mode; gradients pass through the pooled vectors too."""
     case = golden(name)
     sgraf = official(case, case.meta["config"]["opt"])
     model, mask = sgraf.model, sgraf.captions.mask

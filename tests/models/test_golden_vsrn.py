@@ -67,7 +67,7 @@ def test_vsrn_in_eval_mode(golden, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_vsrn_in_training_mode(golden, name):
-    """In float64: batch statistics of merged products differ by more than the tolerance between processors' float32."""
+    """Use float64: in float32, batch statistics of merged products differ between processors beyond the tolerance."""
     case = golden(name)
     model = load_vsrn(case).double().train()
     model.captioner = torch.nn.Identity()

@@ -35,7 +35,7 @@ def gated(memory, query, seen):
 
 
 def defined(loops, model):
-    """In each round every query looks; the similarity is that of the original fragment to what was seen."""
+    """Attend in rounds: every query looks; the similarity is that of the original fragment to what was seen."""
 
     def direction_similarity(direction, originals, contexts):
         queries, total = list(originals), 0.0
@@ -75,7 +75,7 @@ def test_similarity_is_its_definition(loops, mode, steps):
 
 @pytest.mark.parametrize(("mode", "steps"), CASES)
 def test_gradients_are_those_of_the_definition(loops, mode, steps):
-    """To fragments and to the memory's weights, though the rounds are computed again in the backward pass."""
+    """Gradients reach fragments and the memory's weights, though the backward pass computes the rounds again."""
     model, codes = model_with(mode, steps), [loops.code(3, 3, 4), loops.code(4, 3, 4)]
     model.block_words = 5
     gradients = []

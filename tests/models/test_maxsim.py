@@ -60,7 +60,7 @@ def test_similarity_is_its_definition(loops, seed, direction, aggregation, sizes
 
 
 def gradients(similarity, images, captions):
-    """Of an uneven sum of the similarities, to all region and word vectors."""
+    """Gradients of an uneven sum of the similarities, for all region and word vectors."""
     leaves = [code.vectors.clone().requires_grad_() for code in (images, captions)]
     result = similarity(*(Code(leaf, code.mask) for leaf, code in zip(leaves, (images, captions), strict=True)))
     return torch.autograd.grad((result * torch.arange(result.numel()).cos().view_as(result)).sum(), leaves)
@@ -70,7 +70,7 @@ def gradients(similarity, images, captions):
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("cut", [(2**14, 2**22), (1, 1), (9, 30)], ids=str)
 def test_gradients_are_those_of_the_definition(loops, monkeypatch, direction, aggregation, cut):
-    """Of the matrix in parts of any size, and of pairs."""
+    """The matrix in parts of any size, and pairs, have the definition's gradients."""
     monkeypatch.setattr(parts, "CONTEXT_FRAGMENTS", cut[0])
     monkeypatch.setattr(parts, "PRODUCTS", cut[1])
     images, captions = loops.code(3, 3, 4), loops.code(4, 5, 4)

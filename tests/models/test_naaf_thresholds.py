@@ -41,7 +41,7 @@ DISTRIBUTIONS = [
 @pytest.mark.parametrize("m", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
 def test_the_boundary_minimises_errors(m, alpha):
-    """By trying every t from 0 to 1 in steps of 1e-4."""
+    """Try every t from 0 to 1 in steps of 1e-4."""
     best = min((step / 10_000 for step in range(10_001)), key=lambda t: objective(t, alpha, m))
     assert m.boundary(alpha) == pytest.approx(best, abs=2e-4)
 
@@ -67,7 +67,7 @@ def test_there_may_be_no_boundary():
     ids=["no boundary", "safe below 0", "the lower root"],
 )
 def test_there_may_be_no_best_alpha(m):
-    """By trying every penalty: none puts the boundary at `safe`."""
+    """No penalty that is tried puts the boundary at `safe`."""
     assert m.best_alpha is None
     boundaries = [m.boundary(10 ** (step / 100)) for step in range(-600, 600)]
     assert all(boundary is None or abs(boundary - m.safe) > 0.01 for boundary in boundaries)
@@ -137,7 +137,7 @@ def test_masked_fragments_are_no_samples(loops):
 
 
 def test_too_few_words_leave_no_threshold(loops):
-    """Among them a batch in which no caption's own image ranks first."""
+    """One of the batches has no caption whose own image ranks first."""
     images, captions = training_batch(loops, captions=12)
     for rows in (torch.arange(12), torch.arange(12).roll(1)):
         model = training_model()

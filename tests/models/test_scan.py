@@ -71,7 +71,7 @@ def test_similarity_is_its_definition(
 
 
 def gradients(similarity, images, captions):
-    """Of an uneven sum of the similarities, to all region and word vectors."""
+    """Gradients of an uneven sum of the similarities, for all region and word vectors."""
     leaves = [code.vectors.clone().requires_grad_() for code in (images, captions)]
     result = similarity(*(Code(leaf, code.mask) for leaf, code in zip(leaves, (images, captions), strict=True)))
     return torch.autograd.grad((result * torch.arange(result.numel()).cos().view_as(result)).sum(), leaves)
@@ -80,7 +80,7 @@ def gradients(similarity, images, captions):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("normalisation", NORMALISATIONS)
 def test_gradients_are_those_of_the_definition(loops, direction, normalisation):
-    """Of the matrix in blocks of any size, and of pairs."""
+    """The matrix in blocks of any size, and pairs, have the definition's gradients."""
     images, captions = loops.code(3, 2, 4), loops.code(4, 3, 4)
     model = model_with(direction, "LogSumExp", normalisation)
     expected = gradients(lambda i, c: loops.each_pair(i, c, defined(loops, model)), images, captions)

@@ -109,7 +109,7 @@ def test_similarity_is_its_definition(loops, model):
 
 
 def test_gradients_are_those_of_the_definition(loops, model):
-    """To all vectors and all weights that compare, though some are computed again in the backward pass."""
+    """Gradients reach all vectors and all weights that compare, though the backward pass computes some again."""
     images, captions = (Code(c.vectors, c.mask, c.pooled.detach()) for c in codes(loops, model, captions=3))
     weights = [value for name, value in model.named_parameters() if not name.startswith(("project", "text", "pool"))]
     gradients = []
@@ -167,7 +167,7 @@ def by_length(captions):
 
 @pytest.mark.parametrize("block_words", [1, 6, 32])
 def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops, block_words):
-    """And the running statistics are those of a BatchNorm called once a caption."""
+    """The running statistics are those of a BatchNorm called once a caption."""
     model = model_with(SAF)
     images, captions = codes(loops, model, images=3, captions=6)
     norm = nn.BatchNorm1d(1).double().train()

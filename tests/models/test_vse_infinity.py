@@ -62,7 +62,7 @@ def test_similarity_is_its_definition(model, world, masked):
 
 
 def test_in_training_a_share_of_the_regions_is_left_out(model, world):
-    """As if they were masked; the statistics of BatchNorm do not see them either."""
+    """Regions are left out as if they were masked; BatchNorm's statistics do not see them either."""
     images, _ = world(images=40)
     torch.manual_seed(7)
     kept = torch.rand(40, 6) >= 0.2

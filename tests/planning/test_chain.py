@@ -1,4 +1,4 @@
-"""What a chain knows by name: what its student starts from and trains on, how deep its table is, where it lies."""
+"""A chain knows what its student starts from and trains on, the depth of its table, and its folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keys are made of: only what shapes a stage; and pinned, so that a changed default does not go unnoticed."""
+"""Keys hold only what shapes a stage; pinned keys show a changed default."""
 
 from __future__ import annotations
 

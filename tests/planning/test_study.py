@@ -212,7 +212,7 @@ def start(file, root):
 
 
 def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
-    """What a random part of the cells came to is there; Luigi makes the others, is killed once, and ends the same."""
+    """A random part of the cells is there; Luigi makes the others, is killed once, and ends with the same tables."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
     for other in whole.cells[:3]:
         for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.chain["evaluation"].path}:

@@ -80,7 +80,7 @@ def test_a_killed_run_goes_on_with_the_blocks_that_are_there(photos, prepared, i
     done = []
 
     def killed(steps, job, store, progress):
-        """Before the first block, so that none of the others was appended."""
+        """Do every block but the first, so that none is appended; then die."""
         for unit in steps[0][1:]:
             unit.do(job, store)
         raise Killed

@@ -1,4 +1,4 @@
-"""What every extractor owes, over all there are; those whose library is not installed are left out."""
+"""Every extractor keeps these promises; extractors without their library are left out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def extractor(kind):
 
 
 def extract(extractor: Extractor, *sizes: tuple[int, int], seed: int = 0) -> dict[str, np.ndarray]:
-    """Of one picture at each of these sizes, as one batch."""
+    """Extract one picture of each size, all as one batch."""
     pictures = [picture(seed, *size) for size in sizes]
     pixels = np.stack([extractor.preprocessing.pixels(one) for one in pictures])
     widths, heights = np.array(sizes).T

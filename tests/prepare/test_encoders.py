@@ -35,7 +35,7 @@ def prepared(photos, tmp_path, run):
 
 
 def expected(clip, photos, prepared, split="train"):
-    """By definition: photograph by photograph, caption by caption."""
+    """Encode photograph by photograph and caption by caption: the definition."""
     model, tokeniser, _ = clip
     images, captions = [], []
     with torch.inference_mode():

@@ -44,7 +44,7 @@ def features_of(extractor, image):
 
 
 def normalised(image, size=32):
-    """By definition: resized to the shorter side, the centre cut out, every channel normalised."""
+    """Resize the shorter side, cut out the centre, normalise every channel: the definition."""
     wide, high = size * image.width // min(image.size), size * image.height // min(image.size)
     left, top = (wide - size) // 2, (high - size) // 2
     cut = image.resize((wide, high), 3).crop((left, top, left + size, top + size))

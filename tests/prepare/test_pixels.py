@@ -89,7 +89,7 @@ def test_one_way_does_not_move_the_random_numbers_of_another():
 
 @pytest.mark.parametrize("size", [(60, 40), (200, 3), (3, 200)])
 def test_crops_are_parts_of_at_least_half_of_an_image(size):
-    """Of an image whose colours are its coordinates: the corners of what is seen."""
+    """Pixels of the image hold their coordinates, so a crop shows its corners."""
     wide, high = size
     x, y = np.meshgrid(np.linspace(0, 255, wide), np.linspace(0, 255, high))
     image = Image.fromarray(np.stack([x, y, 0 * x], axis=2).astype(np.uint8))
@@ -176,7 +176,7 @@ def test_the_demos_pictures_show_its_scenes(tmp_path):
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_a_pair_in_a_dual_encoder_gives_the_vectors_of_the_pair_as_an_encoder(prepared, photos, tmp_path, kind):
-    """Of photographs and captions, by two ways that share the library alone."""
+    """Photographs and captions take two ways that share only the library."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     seen = {"model_input_names": ["input_ids"]} if kind == "siglip" else {}  # as SigLIP's own: it sees padding

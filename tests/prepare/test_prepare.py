@@ -1,4 +1,4 @@
-"""From photographs and captions to a dataset folder that passes its check."""
+"""Photographs and captions become a dataset folder that passes its check."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_table_of_paths_becomes_a_dataset_folder(photos, prepared):
 
 
 def test_features_are_those_of_each_image_alone(photos, prepared):
-    """By definition: the mean colour of each quarter of the 4 × 4 image, row by row, times 1, 2, 3."""
+    """Features are the mean colour of each quarter of the 4 × 4 image, row by row, times 1, 2, 3."""
     split = open_split(prepared(photos), "train")
     for row, name in enumerate(split.ids):
         pixels = np.asarray(Image.open(photos.parent / name).resize((4, 4), Image.Resampling.NEAREST)) / 255

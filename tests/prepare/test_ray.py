@@ -41,7 +41,7 @@ def cluster():
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Of this process, which plans them."""
+    """Shrink the blocks of this process, which plans them."""
     monkeypatch.setattr(extraction, "BLOCK", 6)
     monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 8)
     monkeypatch.setattr(embedding_blocks, "BATCH", 8)

@@ -34,7 +34,7 @@ def test_it_is_measured_and_shown(make_scan, data_root, tmp_path):
 
 
 def test_annotations_are_of_the_evaluation_alone(make, make_scan, data_root):
-    """Where there are none it is not measured; with some the student stays as it is, and the teacher's evaluation."""
+    """Without annotations attention is not measured; with them the student and the teacher's evaluation stay."""
     folder = data_root / "annotated"
     shutil.copytree(data_root / "one", folder)
     for path in folder.glob("*_labels.json"):

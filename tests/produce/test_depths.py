@@ -1,4 +1,4 @@
-"""What [mining] asks too much is said before the teacher trains, not after."""
+"""A [mining] section that asks too much is refused before the teacher trains."""
 
 from __future__ import annotations
 

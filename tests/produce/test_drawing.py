@@ -1,4 +1,4 @@
-"""What is said of a table before a student trains on it."""
+"""Training warns first of a table that was measured to gain nothing."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkey
 
 
 def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
-    """With the table of the dual encoder, and attention from words to patches."""
+    """SCAN trains on the dual encoder's table, with attention from words to patches."""
     make(*MINED)
     text = (tmp_path / "dual.toml").read_text()
     text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]

@@ -1,4 +1,4 @@
-"""What the first of torchrun's processes tells the others."""
+"""The first of torchrun's processes tells the others what to train, and when to end."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ second_round = {{{second_round}}}
 
 @pytest.fixture
 def vectors(tmp_path):
-    """Those of the demo's words, as GloVe's would be."""
+    """Vectors of the demo's words, in the form of GloVe's."""
     library = pytest.importorskip("tokenizers")
     write_demo_world(tmp_path / "world", images=40, dev_images=12, seed=0)
     captions = (tmp_path / "world" / "train_caps.txt").read_text().splitlines()

@@ -101,7 +101,7 @@ co_teaching = {{epochs = 2, warmup_epochs = 1, batch_size = 16}}
 
 
 def test_two_networks_are_co_taught_by_two_processes_as_by_one(make):
-    """To the same probabilities, and the same weights of both networks."""
+    """Two processes give the same probabilities and the same weights of both networks as one."""
     chain = make("ncr", "dataset", text=NCR)
     said = []
     for engine in (ENGINE, TWO):

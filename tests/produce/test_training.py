@@ -1,4 +1,4 @@
-"""What stages make of an experiment's sections, and what they write down of it."""
+"""Stages follow an experiment's sections, and write down what they used."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
 
 @pytest.mark.parametrize("companions", ["", ', companions = "anchors"'])
 def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
-    """Of a margin that all pairs exceed nothing of a batch is left, and none is left out where none does."""
+    """A margin that all pairs exceed leaves nothing of a batch; one that none exceeds leaves all of it."""
     shares = {}
     for margin in (-2.0, 0.0, 2.0):
         rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'

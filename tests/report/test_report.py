@@ -98,7 +98,7 @@ def test_the_control_of_a_run_is_taken_along(root, names):
 
 
 def test_a_control_is_the_baseline_wherever_it_stands(root, names, monkeypatch):
-    """Of its own run; where it is not evaluated, what is named first."""
+    """A control is the baseline of its own run; without its evaluation, the run that is named first."""
     places = {"data_root": root, "artifact_root": root / "artifacts"}
     named = [(member.asked, member.chain) for member in plan_report("; ".join(names), **places).members]
     waiting = {run.name: run.baseline for run in collect_runs(named)}

@@ -1,4 +1,4 @@
-"""What every node must have in common: changed code is noticed wherever in aoq it stands."""
+"""Every node must have the same code: a change in any file of aoq is noticed."""
 
 from __future__ import annotations
 

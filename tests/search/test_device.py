@@ -143,7 +143,7 @@ def test_tables_are_those_of_the_cpu(problem, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_few_anchors_are_searched_again(precision, monkeypatch):
-    """What is proven is proven by the pass, and not by the search that stands in for it."""
+    """The pass itself proves the lists; the search that stands in for it does not."""
     again, whole = [], exact.exact_heads
     monkeypatch.setattr(exact, "exact_heads", lambda side: again.append(len(side.anchors)) or whole(side))
     rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ GPU = torch.device("cuda", 0)
 
 
 def vectors(seed, size, scale, count=40):
-    """Of many sizes, with zeros, denormals, one vector that is all zero, and one in the middle of two bfloat16s."""
+    """Vectors of many sizes, with zeros, denormals, an all-zero vector and one midway between two bfloat16s."""
     rng = np.random.default_rng(seed)
     found = rng.normal(size=(count, size)) * np.exp(3 * rng.normal(size=(count, 1))) * (rng.random((count, size)) < 0.8)
     found[3] = 0
@@ -88,7 +88,7 @@ def test_tf32_has_ten_bits():
     seed=st.integers(0, 10_000), rows=st.integers(1, 40), columns=st.integers(1, 30), share=st.sampled_from([0, 1, 9])
 )
 def test_what_reaches_a_limit_is_found(seed, rows, columns, share):
-    """In portions of any size, with scores that are not numbers."""
+    """Work is cut into portions of any size, and some scores are not numbers."""
     rng = np.random.default_rng(seed)
     scores = rng.integers(-9, 10, (rows, columns)).astype(np.float32)
     scores[rng.random(scores.shape) < 0.02] = np.nan
@@ -191,7 +191,7 @@ def names(steps):
 
 
 def test_onepass_takes_the_problems_device(problem, monkeypatch):
-    """And `auto` takes onepass; a process that gives its units to others plans for CPUs."""
+    """`auto` takes onepass there; a process that gives its units to others plans for CPUs."""
     assert names(BACKENDS["onepass"].plan(problem)) == names(ONE_PASS.plan(problem))
     monkeypatch.setattr(backends, "find_device", lambda name: CPU if name == "cpu" else GPU)
     monkeypatch.setattr(backends, "gpus", lambda: 1)

@@ -86,7 +86,7 @@ def test_recall_is_that_of_a_brute_force_search_on_the_sample(problem, tmp_path,
 
 @given(recall=st.floats(0, 1), sampled=st.integers(1, 2000))
 def test_the_ends_of_wilsons_interval_are_the_extreme_proportions(recall, sampled):
-    """Those whose normal deviation from what was seen is just the quantile."""
+    """The ends are the proportions whose normal deviation from what was seen is exactly the quantile."""
     for end in wilson_interval(recall, sampled, 10**6):
         deviation = abs(recall - end)
         assert deviation == pytest.approx(NORMAL_QUANTILE * np.sqrt(end * (1 - end) / sampled), abs=1e-7)

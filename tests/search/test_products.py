@@ -20,7 +20,7 @@ PRECISIONS = ["float32", "bfloat16", *["int16"] * int16_works(), *["int8"] * int
 
 
 def vectors(seed, size, scale, count=40):
-    """Of many sizes, with zeros, one vector that is all zero and two that nearly are."""
+    """Vectors of many sizes, with zeros, an all-zero vector and two that nearly are."""
     rng = np.random.default_rng(seed)
     found = rng.normal(size=(count, size)) * np.exp(rng.normal(size=(count, 1))) * (rng.random((count, size)) < 0.8)
     found[3] = 0
@@ -81,7 +81,7 @@ def test_a_tile_hands_over_all_that_counts_and_nothing_else(seed, size, scale, p
 
 
 def check_tiles(product, one, other, image_limits, caption_limits, tile):
-    """What either side keeps is all whose exact score reaches its limit."""
+    """Check that either side keeps exactly the pairs whose exact score reaches its limit."""
     exact = all_scores(one, other)
     keepers = Keeper(image_limits, 1000), Keeper(caption_limits, 1000)
     keeper = TileKeeper(product, one, *keepers, tile)

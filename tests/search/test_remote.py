@@ -14,7 +14,7 @@ CONTENT = bytes(range(256)) * 5
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """As much of S3 as reading one object takes."""
+    """The part of S3 that reading one object needs."""
 
     protocol_version = "HTTP/1.1"
     reads = 0

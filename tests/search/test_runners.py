@@ -1,4 +1,4 @@
-"""Who does the units: a wrong choice of engine or cluster is said in one sentence."""
+"""Units are done in order, in process or on a cluster; a wrong choice is refused in one sentence."""
 
 from __future__ import annotations
 

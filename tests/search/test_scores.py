@@ -30,7 +30,7 @@ def all_pairs(anchors, candidates):
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 70), spread=st.sampled_from([0, 3, 20]))
 def test_a_score_is_the_exact_product_rounded_once(seed, size, spread):
-    """Also where the sum cancels, or its terms differ by many magnitudes."""
+    """It holds where the sum cancels, and where terms differ by many magnitudes."""
     rng = np.random.default_rng(seed)
     vectors = (rng.normal(size=(4, size)) * 2.0 ** rng.integers(-spread, spread + 1, (4, size))).astype(np.float32)
     vectors[3] = -vectors[2]

@@ -225,7 +225,7 @@ def test_arrays_of_two_dimensions_are_no_vectors(hub, vectors, tmp_path):
 
 
 def test_the_hash_of_a_column_of_the_hub_is_of_its_vectors_alone(hub, vectors):
-    """Of their shape and bytes: not of other columns, and not of how they are divided."""
+    """The hash covers shape and bytes; other columns and the division into files do not change it."""
     hub("some/set", train=table_of(vectors))
     hub("other/set", train=table_of(vectors, is_fixed=False).drop_columns("name"), test=table_of(vectors[::-1].copy()))
     by_definition = hashlib.sha256(f"{ROWS} {SIZE}\0".encode() + vectors.tobytes()).hexdigest()

@@ -23,7 +23,7 @@ NAMES = ["one", "two", "three"]
 
 
 def share(positives, score):
-    """Of a member's positive pairs, those that score at most so."""
+    """The fraction of a member's positive pairs whose score is at most the given one."""
     return sum(positive <= score for positive in positives) / len(positives)
 
 

@@ -65,7 +65,7 @@ def test_it_is_not_compared_with_two_sides(table):
 
 
 def test_a_screen_asks_whether_a_negative_says_what_the_row_or_its_positives_say(table, tmp_path):
-    """By loops: row n says text n // 2, so that 2 n and 2 n + 1 say the same; known matches count both ways."""
+    """Row n has text n // 2, so rows 2 n and 2 n + 1 have one text; known matches count both ways."""
     texts = [f"text {row // 2}" for row in range(ROWS)]
     known = [(row, int(table.i2t.negative_ids[row, 2])) for row in (5, 9)]
     screened = table.screen(texts=texts, same_text=True, mutual_rank=3, positives=np.array(known, np.int32))

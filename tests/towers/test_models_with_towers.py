@@ -48,7 +48,7 @@ def test_regions_are_the_patches_of_the_tower(case, saved, pixels):
 
 
 def test_words_are_the_states_of_the_tower(case, saved, captions, monkeypatch):
-    """Of a caption alone, in place of those of the GRU."""
+    """The tower's states of a caption alone replace those of the GRU."""
     model, plain = case
     found = model.encode_captions(captions)
     for row, length in enumerate(captions.lengths.tolist()):

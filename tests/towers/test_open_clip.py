@@ -216,7 +216,7 @@ def test_a_trained_pair_is_loaded_where_its_weights_are_gone(open_clip, pixels, 
 
 @pytest.mark.parametrize("given", ["{}", "local-dir:{}"])
 def test_an_experiment_trains_a_pair_from_photographs(pair, tmp_path, given):
-    """From its own weights, through both rounds; the tokeniser is opened again for the evaluation."""
+    """A pair starts from its own weights and trains both rounds; the evaluation opens the tokeniser again."""
     name = f"open_clip:{given.format(pair[1].partition(':')[2])}"
     text = EXPERIMENT.format(image=name, text=name, epochs=1, data=DRAWN, second_round="").replace("LOSS", "infonce")
     (tmp_path / "pair.toml").write_text(text)

@@ -35,7 +35,7 @@ def saved(request, tmp_path_factory):
 
 @pytest.fixture
 def photographs(saved):
-    """As large as the model wants them."""
+    """Photographs of the size that the model expects."""
     seen = open_image_tower(saved[1]).preprocessing
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (4, seen.height, seen.width, 3), dtype=torch.uint8, generator=generator)
@@ -83,7 +83,7 @@ def test_a_dual_encoder_is_trained_and_loaded(saved, photographs, pooling):
 
 
 def test_statistics_are_those_of_each_group(saved, photographs):
-    """Of a batch in groups, as if these were encoded in turn."""
+    """Groups of one batch equal batches encoded in turn."""
     torch.manual_seed(0)
     together, in_turn = (
         build_model("dual_encoder", feature_size=5, vocabulary_size=9, image_tower=saved[1]) for _ in "12"

@@ -29,7 +29,7 @@ def captions():
 
 
 def normalised(pixels):
-    """By definition: (x / 255 - mean) / std, channels first."""
+    """Normalise by (x / 255 - mean) / std, channels first: the definition."""
     mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
     return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
 
@@ -289,7 +289,7 @@ def test_a_side_is_pooled_projected_and_normalised(saved, pixels, captions, pool
 
 
 def test_without_towers_it_is_vsepp(pixels):
-    """Of regions and a bidirectional GRU."""
+    """Regions and a bidirectional GRU give the same vectors."""
     ours = dual(text_pooling="native")
     other = build_model("vsepp", feature_size=5, vocabulary_size=WORDS, embedding_size=8, bidirectional=True)
     renamed = {"project.": "image.project.", "text.": "text.encoder.words."}

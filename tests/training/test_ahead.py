@@ -51,7 +51,7 @@ def test_an_error_comes_when_its_step_is_due(workers):
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_who_takes_them_may_be_interrupted(workers, error):
-    """What is being made then is waited for, and no further step is begun."""
+    """The step being made is finished first, and no further one begins."""
     made = []
 
     def make(step):

@@ -174,7 +174,7 @@ def test_a_state_of_other_batches_is_refused(table):
 
 
 class Rows(Dataset):
-    """What a user writes: a pair by its rows, or a batch of pairs by theirs."""
+    """A user's dataset: a pair by its rows, or a batch of pairs by theirs."""
 
     def __getitem__(self, row):
         image, caption = row.T
@@ -420,7 +420,7 @@ def test_companions_are_anchors_or_none(table):
 
 
 def test_mined_batches_hold_each_others_hard_negatives():
-    """Of the anchors; offline negatives and companions are drawn as ever. Images are in four heaps."""
+    """Only a batch's anchors are mined; negatives and companions are drawn as usual. Images are in four clusters."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(4, 6))[np.arange(IMAGES) % 4] + 0.2 * rng.normal(size=(IMAGES, 6))
     table = hard_negatives(images, images[IMAGE_OF] + 0.2 * rng.normal(size=(PAIRS, 6)), IMAGE_OF, h=(8, 3))
@@ -487,7 +487,7 @@ def test_random_batches_alone_need_no_table(table):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_mined_sampler_can_be_copied_and_pickled(table, strategy):
-    """As trainers do that save their arguments."""
+    """Trainers that save their arguments do so."""
     sampler = BatchSampler(table, image_of=IMAGE_OF, batch_size=8, batches="mined", strategy=strategy)
     for again in (deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
         assert again.batch(1, 0).tolist() == sampler.batch(1, 0).tolist()

@@ -281,7 +281,7 @@ def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
 
 
 def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pairs, monkeypatch, tmp_path):
-    """In the warm-up from all pairs; in the last epoch also from those that the other one does not hold clean."""
+    """The warm-up uses all pairs; the last epoch also uses pairs that the other network did not select as clean."""
     trusts = [np.where(np.arange(48) % 3 == rest, 0.1, 0.8 + rest / 10).astype(np.float32) for rest in (0, 1)]
     turns = itertools.cycle(trusts)
     monkeypatch.setattr(loop, "clean_probabilities", lambda losses, seed: next(turns))

@@ -1,4 +1,4 @@
-"""Which ranks are drawn, beside the rank of the hardest in a batch."""
+"""The ranks that a student draws are set beside the rank of a batch's hardest negative."""
 
 from __future__ import annotations
 

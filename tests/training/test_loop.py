@@ -136,7 +136,7 @@ def timeless(work):
 
 
 def test_a_plateau_is_still_one_after_a_kill(run_training, tmp_path, monkeypatch, caplog):
-    """On which everything counts as a plateau here, after nine steps."""
+    """Everything counts as a plateau here after nine steps."""
     for name, value in (("NEAR", 1e9), ("GAP", 1e9), ("PATIENCE", 9)):
         monkeypatch.setattr(collapse, name, value)
     run_training(tmp_path / "whole")

@@ -131,7 +131,7 @@ def test_a_warmup_that_never_ends_is_refused(run_training, tmp_path):  # noqa: F
 
 
 def groups(model, **options):
-    """Of each group its parameters' names, its share and its own weight decay."""
+    """List each group's parameter names, its share and its own weight decay."""
     names = {id(one): name for name, one in model.named_parameters()}
     made = make_optimizer(model, asked(**options)).param_groups
     return [({names[id(one)] for one in g["params"]}, g.get("share"), g.get("weight_decay")) for g in made]
@@ -185,7 +185,7 @@ def test_an_average_follows_the_weights_by_its_definition():
 
 
 def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):  # noqa: F811
-    """Against the average that this test keeps beside the training."""
+    """Compare with the average that this test keeps beside the training."""
     weights, step = [], torch.optim.Adam.step
 
     def follow(self):

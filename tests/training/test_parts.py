@@ -36,7 +36,7 @@ FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsep
 @pytest.mark.parametrize("by_pair", [True, False])
 @pytest.mark.parametrize(("name", "loss"), FEW)
 def test_chunks_are_the_whole(pairs, sampler, name, loss, by_pair, monkeypatch):
-    """Whether the entries with a gradient are scored again one by one, or all."""
+    """Entries with a gradient are scored again one by one, or all at once."""
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
     monkeypatch.setattr(rescored, "FEW", 1.0 if by_pair else -1.0)
     monkeypatch.setattr(rescored, "MOST", 1)
@@ -146,7 +146,7 @@ def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_s
 
 
 def test_chunks_keep_no_more_than_codes_and_scores(pairs):
-    """What autograd saves in the forward pass of many pairs, by its size."""
+    """Measure what autograd saves in the forward pass of many pairs, by its size."""
     kept = {}
     model, objective = fresh("scan"), make_objective(LOSSES["online"])
     rows = np.arange(48, dtype=np.int32)

@@ -39,7 +39,7 @@ def step_of(pairs, sampler, monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_in_bfloat16_is_about_one_in_float32(step_of, name):
-    """On the sum over negatives: a hardest one may be another where similarities are rounded.
+    """Compare the sum over negatives: where similarities are rounded, the hardest may be another one.
 
     Models that attend divide by norms of a few products, which in so small a world may be near zero: rounding codes
     alone turns their gradients.

@@ -58,7 +58,7 @@ def test_what_a_screen_flags_has_no_turn(table):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_is_told_the_epoch(table, workers):
-    """Also by workers that stay."""
+    """Workers that stay are told too."""
     rotation = Rotation(table, "i2t", k=3)
     several = {"num_workers": workers, "persistent_workers": True} if workers else {}
     loader = DataLoader(rotation, batch_size=6, **several)

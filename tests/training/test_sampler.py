@@ -181,7 +181,7 @@ def scored(i2t, t2i, i2t_scores, t2i_scores, positive=1.0):
 
 
 def shares(sampler, draws=4000):
-    """How often each caption is drawn for image 0."""
+    """The fraction of draws for image 0 that fall on each caption."""
     draw = sampler.draw(np.zeros(draws, dtype=np.int32), np.random.default_rng(3))
     return np.bincount(draw.groups[1].captions, minlength=8)[2:7] / draws
 
@@ -240,7 +240,7 @@ def test_a_window_narrows_the_draw_and_nothing_else(wide):
     [("drop", [0, 0, 0.5, 0.5, 0]), ("downweight", [0, 0.2, 0.4, 0.4, 0]), ("keep", [0, 1 / 3, 1 / 3, 1 / 3, 0])],
 )
 def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
-    """Of captions 2 to 6, the first and last are left out by range, the second is half suspected."""
+    """Of captions 2 to 6, the first and last are left out by range; the second is suspected with one half."""
     table, image_of = wide
     view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view, suspected=suspected)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StaticTokeniser(Tokeniser):
-    """Without special tokens, which have no meaning in a mean, and without unknown ones where others are left."""
+    """Cut text without special tokens, which mean nothing in a mean; drop unknown tokens where others remain."""
 
     cutter: Any
     unknown: int | None

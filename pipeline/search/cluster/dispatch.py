@@ -46,7 +46,7 @@ class Piece(Generic[Opened]):
 
 
 class Feed(Generic[Opened]):
-    """What is left of a step."""
+    """The units of a step that are still to be given out."""
 
     def __init__(self, step: Sequence[Unit[Opened]], store: Store) -> None:
         self._step = step

@@ -66,7 +66,7 @@ class RayCluster:
     """The nodes of a cluster, as slots of one room each."""
 
     def __init__(self, ray: Any, job: Job[Any], room: Room, *, shares_gpus: bool) -> None:
-        """With `shares_gpus` a node's slots have a GPU each as long as there are any, and the others none."""
+        """Divide nodes into slots; with `shares_gpus` slots have a GPU each while a node has any, and the rest none."""
         self._ray, self._job, self._room, self._shares_gpus = ray, job, room, shares_gpus
         # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
         takes = {"num_cpus": room.cpus, "memory": room.memory, "max_retries": RETRIES, "max_calls": 0}

@@ -1,4 +1,4 @@
-"""Where a search runs, and the arithmetic of its products there."""
+"""Choose the device of a search and the arithmetic of its products there."""
 
 from __future__ import annotations
 

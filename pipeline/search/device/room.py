@@ -1,4 +1,4 @@
-"""How much of a search a device's memory has room for: which vectors stay there, and how large tiles are."""
+"""Fit a search into a device's memory: choose the vectors that stay there and the size of tiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _half(count: int) -> int:
 
 
 class Room(NamedTuple):
-    """Whether images and captions stay on the device, and the tiles; with more memory they would be the largest."""
+    """A plan: whether images and captions stay on the device, the tiles, and the largest that more memory allows."""
 
     images: bool
     captions: bool

@@ -48,7 +48,7 @@ RECIPES: dict[str, Callable[[int], Recipe]] = {"ivf": ivf, "hnsw": hnsw}
 
 @dataclass(frozen=True)
 class Indexed:
-    """How a problem is searched by an index: its recipe for a number of vectors, the wanted recall, where it is kept.
+    """A search by an index: its recipe for a number of vectors, the wanted recall, and the folder that keeps it.
 
     Without a folder, `kept`, it lasts as long as the units of the search.
     """

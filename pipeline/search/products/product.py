@@ -1,4 +1,4 @@
-"""What a product of blocks offers: near scores, and floors that those of all pairs that count reach."""
+"""Products of blocks: near scores, and floors that every pair that counts reaches."""
 
 from __future__ import annotations
 

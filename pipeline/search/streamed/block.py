@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much of the work is in memory at a time."""
+    """Bounds on the work that is in memory at a time."""
 
     chunk: int
     """Candidates that are read at a time."""

@@ -16,7 +16,7 @@ from tests.cli.corpus.conftest import CORPUS, DEPTHS, DOCUMENTS, ITEMS, PAIRS, T
 
 
 def slow(anchors, candidates, own, h):
-    """Of every anchor the candidates that are not its own, by score, then by row; and its lowest positive's score."""
+    """Yield each anchor's candidates that are not its own, by score, then row; and all its scores."""
     scores = (anchors.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
     for row in range(len(anchors)):
         rest = [other for other in range(len(candidates)) if other not in own[row]]
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(files, arguments, messa
 
 
 def test_the_lines_of_the_document_run(files):
-    """Those of `Any corpus`, with vectors of these names."""
+    """The lines of the section `Any corpus` run, with vectors of these names."""
     text = (Path(__file__).parent.parent.parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
     section = text.split("## Any corpus\n")[1].split("\n## ")[0]
     for name, source in (("queries", "query"), ("documents", "document"), ("products", "item")):

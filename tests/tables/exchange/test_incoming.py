@@ -51,7 +51,7 @@ def run(raw, vectors, folder):
 
 
 def negatives(direction, raw):
-    """Of every anchor its candidates without own positives, as they came, with their scores."""
+    """Yield each anchor's candidates without own positives, in the order given, with their scores."""
     for anchor, (ids, scores) in enumerate(zip(raw[direction].ids.tolist(), raw[direction].scores, strict=True)):
         own = [c for c in range(len(IMAGE_OF)) if IMAGE_OF[c] == anchor] if direction == "i2t" else [IMAGE_OF[anchor]]
         yield [(row, score) for row, score in zip(ids, scores, strict=True) if row not in own]

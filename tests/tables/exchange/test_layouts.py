@@ -57,7 +57,7 @@ def stands_for(side, row, *, packed=False):
 
 
 def is_decoded(path, column):
-    """Whether `datasets` sees pictures in a column."""
+    """True if `datasets` decodes the pictures of a column."""
     features = json.loads(pq.read_schema(path).metadata[b"huggingface"])["info"]["features"]
     return features == {column: {"_type": "Image"}}
 

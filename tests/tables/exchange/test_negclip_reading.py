@@ -46,7 +46,7 @@ def test_what_was_written_is_read(world, outgoing, tmp_path):
 
 
 def test_texts_that_are_no_title_are_captions_of_no_image(tmp_path):
-    """As NegCLIP makes them; and equal titles of two images are told apart by whose negatives they are."""
+    """NegCLIP makes such texts. Equal titles of two images are told apart by whose negatives they are."""
     rows = [
         ("a dog", "0.jpg", ["dog a", "a dog"], [1]),
         ("a dog", "1.jpg", ["a cat", "dog a"], [0, 2]),

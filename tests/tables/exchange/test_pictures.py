@@ -1,4 +1,4 @@
-"""Which file is an image's, and what is refused."""
+"""An image's id names its picture file; missing files and files that are no picture are refused."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_a_judge_overrides_weaker_rules_and_nobody_overrides_people(world):
 
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_a_posterior_is_bayes_rule_between_two_normal_distributions(world, direction):
-    """Where it rises; `mutual_rank` counts where its share is larger."""
+    """The posterior counts where it rises; `mutual_rank` counts where its share is larger."""
     table, known = world
     table = replace(table, t2i=replace(table.t2i, positive_score=table.t2i.positive_score + np.float32(0.5)))
     view = judge(table, Screen(match_prior=0.1, mutual_rank=2), known)
@@ -296,7 +296,7 @@ def test_a_view_from_before_a_rule_was_added_is_read(world, tmp_path):
 
 
 def test_flags_of_16_bits_are_read(world, tmp_path):
-    """As views had them while there were no more than 16 rules."""
+    """Views had 16-bit flags while there were no more than 16 rules."""
     table, known = world
     view = judge(table, Screen(mutual_rank=2), known)
     write_view(view, tmp_path)
