@@ -47,12 +47,14 @@ class Looked:
 
     def data_folder(self, data: Path | None) -> Path | None:
         """The folder that names the pictures of `captioned`; None for a part of a split, which has none."""
-        if data is not None or self.chain is None:
+        if self.chain is None:
             return data
-        return self.chain.folder if self.chain.experiment.dataset.train_images is None else None
+        return (data or self.chain.folder) if self.chain.experiment.dataset.train_images is None else None
 
     def captioned(self, data: Path | None, split: str) -> Split | None:
         """Open the split with captions and image ids: of the given data, else the experiment's.
+
+        Data that are the experiment's own are opened as it trains on them: with its noise, or a part of the images.
 
         Raises:
             ValueError: if a table of two sides was mined on other data than those given.
@@ -63,9 +65,14 @@ class Looked:
 
         if data is None:
             return self.split()
+        given = split_fingerprint(data, split)
+        if self.chain is not None and given == split_fingerprint(
+            self.chain.folder, self.chain.experiment.dataset.train
+        ):
+            return self.split()
         opened = open_split(data, split)
         if len(sides_of(read_manifest(self.folder))) > 1:
-            require_origin(self.folder, opened, split_fingerprint(data, split))
+            require_origin(self.folder, opened, given)
         return opened
 
 

@@ -10,8 +10,11 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import split_fingerprint
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import EACH, IMAGES
+from tests.cli.conftest import EACH, IMAGES, TINY
 
 FORMAT = ("--format", "pylate", "--direction", "t2i", "--image-texts", "described.txt")
 
@@ -67,3 +70,32 @@ def test_an_experiment_is_asked_for_where_a_tables_folder_is_not_enough(files, c
         f"error: table is a table's folder, which has no data and no model; `aoq {name}` needs the experiment that "
         "they belong to.\n"
     )
+
+
+@pytest.fixture(scope="module", params=["dataset.noise.ratio=0.3", "dataset.train_images=40"])
+def changed(request, tmp_path_factory):
+    """The roots and the name of an experiment that trains on wrong pairs, or on a part of the images; its folder."""
+    root = tmp_path_factory.mktemp("changed")
+    chain = plan(str(TINY), override=request.param, data_root=root, artifact_root=root)
+    for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
+        with chain[stage].building() as build:
+            PRODUCERS[stage](chain, build, Engine(device="cpu", threads=1))
+    return ("--data-root", root, "--artifact-root", root), f"{TINY}@{request.param}", chain.folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("export", "--format", "ids", "--direction", "t2i"), ("to-judge",), ("publish",), ("batches", "--batch-size", 4)],
+)
+def test_an_experiments_own_folder_is_taken_as_it_trains_on_it(changed, tmp_path, command):
+    roots, experiment, folder = changed
+    name, *options = command
+    made = {}
+    for place, data in (("own", ()), ("given", ("--data", folder))):
+        output = tmp_path / place / "made.csv"
+        output.parent.mkdir()
+        shown = run(name, experiment, output, *options, *data, *roots)
+        assert shown.exit_code == 0, shown.output
+        files = [output] if output.is_file() else sorted(output.rglob("*.parquet"))
+        made[place] = [(file.name, file.read_bytes()) for file in files]
+    assert made["own"] == made["given"] != []
