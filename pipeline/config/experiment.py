@@ -128,7 +128,13 @@ class Experiment(Section):
                     f'[{name}] loss.temperature = "pair" is that of a pretrained pair; set `image_tower` and '
                     '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
                 )
-            if absent := sorted({*(getattr(section, "freeze", None) or ())} - sides):
+            frozen = {*(getattr(section, "freeze", None) or ())}
+            if sides and sides <= frozen and getattr(section, "lora", None) is not None:
+                raise ValueError(
+                    f"[{name}] lora adapts towers that are not frozen, and `freeze` names every tower of [model] "
+                    f"{self.model.name}; leave lora out, or take a tower out of `freeze`"
+                )
+            if absent := sorted(frozen - sides):
                 raise ValueError(
                     f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
                     "take it out, or set one"

@@ -398,3 +398,9 @@ def test_only_a_tower_that_is_there_is_frozen(load):
     assert load(text, 'second_round.freeze=["image"]').second_round.freeze == ("image",)
     with pytest.raises(ValueError, match=r"\[second_round\] freeze names 'text', and .* has no `text_tower`; take"):
         load(text, 'second_round.freeze=["image", "text"]')
+    for rounds in ("first_round", "second_round"):
+        with pytest.raises(
+            ValueError, match=rf"\[{rounds}\] lora adapts towers that are not frozen, .*take a tower out"
+        ):
+            load(text, f'{rounds}.freeze=["image"], {rounds}.lora={{rank = 4}}')
+    assert load(text, "second_round.lora={rank = 4}").second_round.lora.rank == 4
