@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from filelock import FileLock, Timeout
 
-from aoq.pipeline.build import Build
+from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.cli.artifacts import all_stages
 from aoq.pipeline.cli.options import as_json
 from aoq.pipeline.cli.output import counted, echo, echo_json
@@ -28,8 +29,9 @@ from aoq.pipeline.settings import configured_path, runs_root
 def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_json: bool) -> None:
     """List or delete unused artefacts.
 
-    Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept. Interrupted work is that
-    of stages, and what killed commands left as .OUTPUT.work in the current directory or in the cache.
+    Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept, with the indexes that
+    their tables were searched by. Interrupted work is that of stages, and what killed commands left as .OUTPUT.work in
+    the current directory or in the cache.
     """
     root = configured_path("artifact_root", artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
@@ -80,7 +82,21 @@ def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
         needed.add(path)
         upstream = (root / stage / key for stage, key in read_manifest(path)["recipe"]["upstream"])
         linked += [other for other in upstream if (other / MANIFEST).exists()]
-    return needed
+    return needed | _indexes(root, needed)
+
+
+def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
+    """Indexes that the needed tables were searched by; all indexes while a table is being searched by one."""
+    from aoq.pipeline.tables.files import read_manifest as read_table_manifest
+
+    if any(root.glob(f"hard_negatives/.*.work/{UNITS}/index-*.unit")):
+        return set(root.glob("index/*"))
+    found = set()
+    for made in needed:
+        if made.parent.name == "hard_negatives" and (made / MANIFEST).exists():
+            directions = read_table_manifest(made / "table")["directions"].values()
+            found |= {root / "index" / about["index"]["key"] for about in directions if "index" in about}
+    return found
 
 
 def _delete(path: Path) -> bool:

@@ -60,6 +60,8 @@ def mine(
     address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, and nodes of a cluster read it
     by range. Ids that are given are kept beside the lists; exports name rows by them.
 
+    An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
+
     Give the same command again to resume a run that was cut short.
     """
     from aoq.pipeline.engine import Engine
@@ -76,6 +78,9 @@ def mine(
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     for direction, about in manifest["directions"].items():
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
+        if "index" in about:
+            kept = configured_path("artifact_root") / "index" / about["index"]["key"]
+            echo(f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {kept}")
     echo(output)
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 

@@ -12,10 +12,12 @@ import pytest
 from aoq.pipeline.cli.gc import _delete
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.manifest import seal
 from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.tables.table import read_table
 
@@ -188,6 +190,27 @@ def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):
     assert "nothing to free" in aoq("gc", root=root).stdout
     aoq("gc", "--delete", "--unfinished", root=root)
     assert not unfinished.exists()
+
+
+def test_gc_keeps_the_indexes_of_needed_tables(aoq, mined, tmp_path):
+    pytest.importorskip("faiss")
+    root = tmp_path / "root"
+    shutil.copytree(mined, root, symlinks=True)
+    searched = 'mining.search="faiss:IVF4,Flat|nprobe=4"'
+    made = plan(str(TINY), override=searched, data_root=root, artifact_root=root)
+    with made["hard_negatives"].building() as build:
+        PRODUCERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
+    link = root / "runs" / "tiny@ivf" / "hard_negatives"
+    link.parent.mkdir()
+    link.symlink_to(made["hard_negatives"].path)
+    assert len(list(root.glob("index/*/MANIFEST.json"))) == 2
+    assert "nothing to free" in aoq("gc", root=root).stdout
+    link.unlink()
+    assert "3 of" in aoq("gc", root=root).stdout
+    unit = root / "hard_negatives" / ".abc.work" / "shards" / "index-i2t.unit"  # of a search that goes on
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    assert "1 of" in aoq("gc", root=root).stdout
 
 
 def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -212,7 +214,10 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
     assert "mining.recall_floor is 100.0%" in refused.stderr
     assert any((files / ".table.work" / "shards").iterdir())  # a lower floor would go on with these
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
-    assert run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01).exit_code == 0
+    mined = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01)
+    assert mined.exit_code == 0
+    kept = re.findall(r"its index is kept for other depths and pairs, until `aoq gc --delete`: (.*)", mined.stdout)
+    assert {*map(Path, kept)} == {*(files / "artifacts" / "index").glob("[!.]*")}
     assert audit(files / "table") == []
 
 
