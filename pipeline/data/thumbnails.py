@@ -33,10 +33,12 @@ SHADES |= {"pink": "#f8a", "brown": "#853"}
 
 
 class Picture(NamedTuple):
-    """A file's content and its media type."""
+    """A file's content, its media type, and the size to show it at, in pixels."""
 
     media_type: str
     content: bytes
+    width: int
+    height: int
 
     @property
     def uri(self) -> str:
@@ -53,13 +55,8 @@ class Thumbnails:
         is_generated = labels_path(folder, split.name).exists()
         self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
 
-    def __getitem__(self, image: int) -> str | None:
-        """The picture as a data URI; None if there is none or it cannot be read."""
-        picture = self.read(image)
-        return picture and picture.uri
-
     def read(self, image: int) -> Picture | None:
-        """Read the picture as a file; the first one refused for a reason is named in the log."""
+        """Read the picture; None if there is none or it is refused. The first refused for a reason is logged."""
         thumbs = self._thumbs
         path = Path(os.path.normpath(thumbs / self._split.ids[image]))
         try:
@@ -94,7 +91,7 @@ class Thumbnails:
                 f'stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
             )
         drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
-        return Picture("image/svg+xml", drawn.encode())
+        return Picture("image/svg+xml", drawn.encode(), WIDTH, WIDTH)
 
 
 def small_picture(path: Path) -> Picture:
@@ -123,4 +120,4 @@ def small_picture(path: Path) -> Picture:
             raise
         except Exception:  # Pillow's readers raise errors of any kind on hostile files
             raise ValueError(UNREADABLE) from None
-    return Picture("image/jpeg", file.getvalue())
+    return Picture("image/jpeg", file.getvalue(), *picture.size)

@@ -120,7 +120,7 @@ def attended(runs: Sequence[Run], open_model: OpenModel) -> Iterator[dict[str, A
         with torch.inference_mode():
             for row, weights in word_attention(model.eval(), pairs, rows, torch.device("cpu")):
                 image = int(split.image_of[row])
-                words, picture = tokenise(split.captions[row]), thumbs[image]
+                words, picture = tokenise(split.captions[row]), thumbs.read(image)
                 if picture is not None:
                     used = weights[: len(words)]
                     boxes = np.asarray(split.boxes[image, : used.shape[1]], dtype=np.float64).round(4).tolist()

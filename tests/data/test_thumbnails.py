@@ -32,15 +32,15 @@ def thumbnails(write_split: Callable[..., Path]) -> Thumbnails:
 
 
 def test_what_is_no_picture_or_lies_elsewhere_is_none(thumbnails: Thumbnails) -> None:
-    assert thumbnails[0].startswith("data:image/jpeg;base64,")
-    assert [thumbnails[image] for image in (1, 2, 3)] == [None] * 3
+    assert thumbnails.read(0).uri.startswith("data:image/jpeg;base64,")
+    assert [thumbnails.read(image) for image in (1, 2, 3)] == [None] * 3
 
 
 def test_without_pillow_it_says_what_to_install(thumbnails: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ImportError, match=r'pictures needs PIL .*`pip install "aoq\[report\]"`'):
-        thumbnails[0]
-    assert thumbnails[3] is None
+        thumbnails.read(0)
+    assert thumbnails.read(3) is None
 
 
 @pytest.mark.parametrize("side", [8_000, 13_000, 20_000])
@@ -49,7 +49,7 @@ def test_a_small_file_of_many_pixels_is_refused_by_its_header(
 ) -> None:
     (tmp_path / "thumbs" / "a.png").write_bytes(bomb(side))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert thumbnails[0] is None
+    assert thumbnails.read(0) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
     assert f"{tmp_path / 'thumbs' / 'a.png'} has more than 50 megapixels" in caplog.text
 
@@ -62,15 +62,17 @@ def test_pictures_of_the_known_formats_are_shown_small(
 ) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new(mode, (900, 600)).save(tmp_path / "thumbs" / "a.png", form)
-    with image.open(module.io.BytesIO(thumbnails.read(0).content)) as small:
+    picture = thumbnails.read(0)
+    with image.open(module.io.BytesIO(picture.content)) as small:
         assert (small.format, small.size) == ("JPEG", (WIDTH, WIDTH * 2 // 3))
+    assert (picture.width, picture.height) == (WIDTH, WIDTH * 2 // 3)
 
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF", "PPM", "ICO"])
 def test_other_formats_are_refused(thumbnails: Thumbnails, tmp_path: Path, form: str) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (90, 60)).save(tmp_path / "thumbs" / "a.png", form)
-    assert thumbnails[0] is None
+    assert thumbnails.read(0) is None
 
 
 def test_links_are_followed_as_a_folder_and_otherwise_named_once(
@@ -81,14 +83,14 @@ def test_links_are_followed_as_a_folder_and_otherwise_named_once(
         (thumbs / name).unlink(missing_ok=True)
         (thumbs / name).symlink_to(tmp_path / "a.png")
     with caplog.at_level(logging.WARNING):
-        assert [thumbnails[image] for image in (1, 3, 1)] == [None] * 3
+        assert [thumbnails.read(image) for image in (1, 3, 1)] == [None] * 3
     assert caplog.text.count("is a link out of thumbs/") == 1
     assert f"{thumbs / 'b.png'} is a link" in caplog.text
     (thumbs / "d.png").unlink()
     os.link(thumbs / "a.png", thumbs / "d.png")
     thumbs.rename(tmp_path / "elsewhere")
     thumbs.symlink_to("elsewhere")
-    assert thumbnails[3] == thumbnails[0] is not None
+    assert thumbnails.read(3) == thumbnails.read(0) is not None
 
 
 def test_one_picture_is_decoded_at_a_time(thumbnails: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
