@@ -64,10 +64,11 @@ test-extractors:
 chaos: .venv/installed
 	$(BIN)/python -m tests.chaos.campaign
 
-# Warnings are errors: a link or an anchor that leads nowhere, a page that no menu names.
+# Warnings are errors: a link or an anchor that leads nowhere, a page that no menu names. Then axe-core reads every page.
 docs: .venv/installed
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m pytest -m site tests/site
 
 lint: .venv/installed
 	$(BIN)/ruff check .
