@@ -19,6 +19,7 @@ from aoq.pipeline.browse.addresses import here
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_marking_pages, add_query_pages
 from aoq.pipeline.browse.source import Source
+from aoq.pipeline.browse.survey import SUSPECTS
 from aoq.pipeline.terminal import visible_value
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def create_app(source: Source, marks: Marks | None, port: int) -> Flask:
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
     app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
-    app.jinja_env.globals.update(source=source, marks=marks, here=here)
+    app.jinja_env.globals.update(source=source, marks=marks, here=here, most_suspects=SUSPECTS)
     app.jinja_env.filters["thousands"] = "{:,}".format
     _guard(app, port)
     _show_errors(app)

@@ -16,6 +16,7 @@ from aoq.pipeline.tables.screens.view import Judged
 SHOWN = 12
 """Hubs and confused anchors."""
 SUSPECTS = 500
+"""The most that are gone through; a table has more."""
 BINS = 48
 MOST_SCORES = 200_000
 SUSPECT = np.dtype([("suspicion", np.float32), ("image", np.int64), ("caption", np.int64), ("score", np.float32)])

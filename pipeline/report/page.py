@@ -83,7 +83,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
 
 
 def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
-    """Plot every figure of the logs that some run has, all runs on one axis."""
+    """Plot every figure of the logs that some run has more than once, all runs on one axis."""
     logs = {run.label: training_lines(run) for run in runs if run.trains}
     plots = []
     for figure, title in COURSE.items():
@@ -91,7 +91,7 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
         for name, log in logs.items():
             if there := [line for line in log if line.get(figure) is not None]:
                 lines[name] = [float(line["step"]) for line in there], [float(line[figure]) for line in there]
-        if lines:
+        if any(len(steps) > 1 for steps, _ in lines.values()):
             plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in LOSSES))
     return plots
 

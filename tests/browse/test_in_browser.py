@@ -23,6 +23,8 @@ def test_pages_fit_and_load_all_they_show(served, open_page, width, scheme):
         page.goto(f"{served}{address}", wait_until="load")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
         assert page.evaluate("getComputedStyle(document.body).fontSize") == "16px", address  # the stylesheet is there
+        for box in page.evaluate("[...document.images].map(image => image.getBoundingClientRect().toJSON())"):
+            assert box["width"] == pytest.approx(box["height"]), address  # whatever the picture is, when it is there
         for picture in page.locator("img").all()[:3]:
             picture.scroll_into_view_if_needed()
             page.wait_for_function(

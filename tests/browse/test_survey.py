@@ -87,7 +87,8 @@ def test_the_start_shows_them(browse, source):
     assert f"in {count} of 350" in page
     assert page.count("<svg") == 2
     total = len(source.tables[1].suspects)
-    assert f"{total} suspected false negatives" in page
+    assert total == surveying.SUSPECTS
+    assert f"{total} most suspected false negatives" in page
     assert f"{total} of them not marked yet" in page
     pair = source.tables[1].suspects[["image", "caption"]][0].tolist()
     browse.mark(*pair, match="no")

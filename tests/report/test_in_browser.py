@@ -111,6 +111,21 @@ def test_pictures_are_decoded(open_page, file):
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
 
 
+def test_nothing_shifts_when_pictures_arrive(open_page, file):
+    page = open_page(file)
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+
+    def places():
+        return page.evaluate("[...document.images].map(image => image.getBoundingClientRect().toJSON())")
+
+    before = places()
+    assert not page.evaluate("[...document.images].every(image => image.complete)")
+    page.evaluate("for (const image of document.images) image.loading = 'eager'")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    assert places() == before
+    assert all(place["height"] > 20 for place in before)
+
+
 def test_sections_are_reached_by_the_keyboard(open_page, file):
     page = open_page(file)
     for section in SECTIONS:

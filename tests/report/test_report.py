@@ -180,6 +180,13 @@ def test_a_run_alone_is_not_compared_in_words(root, names):
     assert 'second_round.loss.name="online"' in words  # the command that makes its control
 
 
+def test_a_figure_that_no_run_has_twice_is_no_curve(root, names):
+    """The student trains for one short epoch: each figure is logged once."""
+    page = render_report(plan_report(names[0], data_root=root, artifact_root=root / "artifacts"))
+    assert 'aria-label="dev rsum"' not in page
+    assert 'id="training"' not in page
+
+
 def test_the_difference_is_the_paired_one(page, planned):
     image_of = np.repeat(np.arange(12), 5)
     scores = [np.load(run.artifact.path / "similarity.npy") for run in planned.members[:2]]
@@ -223,7 +230,7 @@ def test_every_part_is_there(page):
     ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
     assert ids == {*SECTIONS}
     plots = [attributes["aria-label"] for tag, attributes in read.tags if tag == "svg" and "aria-label" in attributes]
-    assert {"dev rsum", "loss", "Cross-retrieval ranks", "mean adaptive weight"} <= set(plots)
+    assert {"dev rsum", "dev i2t@1", "loss", "Cross-retrieval ranks"} <= set(plots)
     assert sum(label.startswith("Scores, ") for label in plots) == 2
     pictures = [attributes["src"] for tag, attributes in read.tags if tag == "img"]
     assert len(pictures) > 20
