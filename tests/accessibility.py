@@ -16,6 +16,7 @@ def serious_findings(page: Page) -> list[str]:
     for scheme, width in itertools.product(SCHEMES, WIDTHS):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("document.getAnimations().every(one => one.playState !== 'running')")  # colours fade
         for finding in Axe().run(page).response["violations"]:
             if finding["impact"] in ("serious", "critical"):
                 shown = [node["html"] for node in finding["nodes"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,8 @@ MOST_POINTS = 300
 FEW = 40
 """Lines with fewer points have them marked."""
 WIDE = 30
+HIGH = 36
+"""Characters of a label beside an axis; longer ones are broken."""
 MOST_SCORES = 200_000
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -53,7 +56,7 @@ def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str,
     for name, line in lines.items():
         xs, ys = (_thinned(values) for values in line)
         axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
-    axes.set(xlabel=x, ylabel=y)
+    axes.set(xlabel=x, ylabel=textwrap.fill(y, HIGH))
     values = [value for _, ys in lines.values() for value in ys]
     if is_loss and 0 < WIDE * min(values) < max(values):
         axes.set_yscale("log")
