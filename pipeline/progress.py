@@ -31,7 +31,7 @@ def show_progress(title: str) -> Iterator[Report]:
             nonlocal last
             if time.monotonic() - last >= QUIET_SECONDS:
                 last = time.monotonic()
-                logger.info("%s: %d of %d  %s", title, done, total, text)
+                logger.info("%s: %d of %d %s", title, done, total, text)
 
         yield log
         return

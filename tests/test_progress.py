@@ -14,4 +14,4 @@ def test_without_a_terminal_lines_are_logged_now_and_then(caplog, monkeypatch):
     with caplog.at_level(logging.INFO), progress.show_progress("mining") as report:
         for done in range(1, 5):
             report(done, 4, "text")
-    assert caplog.messages == ["mining: 2 of 4  text", "mining: 4 of 4  text"]
+    assert caplog.messages == ["mining: 2 of 4 text", "mining: 4 of 4 text"]

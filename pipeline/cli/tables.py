@@ -293,6 +293,6 @@ def _show_counts(view: View) -> None:
         for rule, taken in counts["takes"].items():
             left -= taken
             rows.add_row(rule, str(counts["meets"][rule]), str(taken), str(left))
-        console, judged = Console(), f", {counts['judged']} negatives are judged" if "judged" in counts else ""
-        console.print(styled((direction, "bold"), f": {counts['empty']} lists are left with none{judged}"))
+        console, judged = Console(), f", {counted(counts['judged'], 'negative')} judged" if "judged" in counts else ""
+        console.print(styled((direction, "bold"), f": {counted(counts['empty'], 'list')} left empty{judged}"))
         console.print_table(rows)

@@ -77,7 +77,7 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
 
     stats = json.loads(aoq("stats", folder, "--view", tmp_path / "view", "--json", root=None).stdout)
     assert stats["i2t"]["screen"] == view.manifest["directions"]["i2t"]
-    assert "lists are left with none" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
+    assert "lists left empty" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
 
 
 def test_a_judge_is_read_and_counted(aoq, folder, tmp_path):
@@ -87,7 +87,7 @@ def test_a_judge_is_read_and_counted(aoq, folder, tmp_path):
     judge = ("--judgements", tmp_path / "judged.tsv", "--judged-grades", 1, 5, "--judged-match", 0.7)
     shown = aoq("screen", folder, tmp_path / "view", *judge, "--match-prior", 0.05, root=None)
     assert shown.exit_code == 0, shown.stderr
-    assert "i2t: 0 lists are left with none, 1 negatives are judged" in shown.stdout
+    assert "i2t: 0 lists left empty, 1 negative judged" in shown.stdout
     view = read_view(tmp_path / "view", table.manifest)
     assert np.argwhere(view.i2t.flags).tolist() == [[image, 0]]
     assert view.i2t.suspicion[image, 0] == 0.75
