@@ -14,7 +14,11 @@ from aoq.pipeline.cli.output import echo, echo_next
 from aoq.pipeline.settings import configured_path, set_engine
 
 if TYPE_CHECKING:
+    from aoq.pipeline.planning.chain import Chain
     from aoq.tasks.base import MakingTask
+
+COMPARED = {"second_round": (), "control": ("--round", "control")}
+"""Options of `aoq run` for the two trainings that `aoq results` compares."""
 
 
 def _making(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +74,7 @@ def run(
     asked = ROUNDS.get(stage, stage) if stage else "second_round" if "second_round" in chain.stages else last
     chain.owner(asked)  # refused here where it has no such stage
     _make(_task_of(asked)(experiment=name, override=override, **roots), workers, settings)
-    _say_how_to_go_on(experiment, asked, evaluates="evaluation" in chain.stages)
+    _say_how_to_go_on(experiment, asked, chain)
 
 
 @click.command()
@@ -136,16 +140,16 @@ def _exit_code(status: str) -> int:
     return codes.get(status, 0)
 
 
-def _say_how_to_go_on(experiment: str, stage: str, *, evaluates: bool) -> None:
+def _say_how_to_go_on(experiment: str, stage: str, chain: Chain) -> None:
     if stage == "first_round":
         echo_next(typed("aoq", "run", experiment, "--round", "hard_negatives"))
     elif stage in ("hard_negatives", "screen"):
         echo_next(typed("aoq", "inspect", experiment, "--image", "0"))
-    elif stage == "control":
-        echo_next(typed("aoq", "run", experiment))
-    elif stage == "second_round":
-        echo_next(typed("aoq", "run", experiment, "--round", "control"), typed("aoq", "results", experiment))
+    elif stage in COMPARED:
+        missing = [name for name in COMPARED if name in chain.stages and not chain[name].exists()]
+        commands = [typed("aoq", "run", experiment, *COMPARED[name]) for name in missing]
+        echo_next(*commands, typed("aoq", "results", experiment))
     elif stage == "evaluation":
         echo_next(typed("aoq", "results", experiment))
-    elif evaluates:
+    elif "evaluation" in chain.stages:
         echo_next(typed("aoq", "run", experiment))

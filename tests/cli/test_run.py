@@ -62,6 +62,8 @@ def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
     assert evaluated.returncode == 0, evaluated.stderr
     assert Path(evaluated.stdout.strip()).parent.name == "evaluation"
     assert f"next: aoq results {TINY}" in evaluated.stderr
+    control = ended("run", TINY, "--round", "control", "--threads", 1, "--artifact-root", root)
+    assert f"next: aoq results {TINY} --artifact-root {root}\n" in control.stderr  # both that it compares are there
 
 
 def test_a_stage_that_is_there_is_named(root):
