@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import get_args
-
-import torch
+from typing import TYPE_CHECKING, get_args
 
 from aoq.pipeline.inputs import Verify
 from aoq.pipeline.launcher import Launched
+
+if TYPE_CHECKING:
+    import torch
 
 THREADS_PER_CORE = 64
 """An upper limit that nobody gains by exceeding; with about ten thousand, OpenMP ends the process."""
@@ -62,6 +63,8 @@ class Engine:
 
     def torch_device(self, place: int | None = None) -> torch.device:
         """Return the device and set the process's threads; `place` chooses one of this machine's GPUs."""
+        import torch  # takes seconds, which a small job of mining need not spend
+
         sharing = 1 if place is None else self.launched.places if self.launched else self.processes
         torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
         automatic = "cuda" if torch.cuda.is_available() else "cpu"

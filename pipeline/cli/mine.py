@@ -102,9 +102,10 @@ def _has_lists(build: Path) -> bool:
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.mining.mine import mine as mine_table
     from aoq.pipeline.search.runners import choose_search_runner, search_for
+    from aoq.pipeline.search.threads import plan_threads
     from aoq.pipeline.tables.ids import write_ids
 
-    engine.torch_device()
+    plan_threads(engine.threads or len(os.sched_getaffinity(0)))
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     opened = {side: Given.of(copy) for side, copy in copies.items()}
     addresses = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Integer
 from numpy.typing import ArrayLike
 
@@ -16,6 +16,9 @@ from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Problem, blocks
 from aoq.pipeline.search.runners import search_problem
 from aoq.pipeline.search.vectors import UNIT
 from aoq.pipeline.tables.table import NegativeTable
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +90,17 @@ def hard_negatives(
 
 def _array(given: Any) -> np.ndarray:
     """Bring an array into host memory in its own precision; numpy has no bfloat16."""
-    if isinstance(given, torch.Tensor):
+    if _is_tensor(given):
+        import torch
+
         given = given.detach().cpu()
         return np.asarray(given.float() if given.dtype == torch.bfloat16 else given)
     return np.asarray(given)
+
+
+def _is_tensor(given: Any) -> bool:
+    """Tell without loading torch, which whoever has a tensor has loaded."""
+    return "torch" in sys.modules and isinstance(given, sys.modules["torch"].Tensor)
 
 
 def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
@@ -137,7 +147,7 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
     """Rows (query, document); none are needed for queries `alone`."""
     if given is None and not alone:
         raise ValueError("say which documents are true of which queries: positives; [] if none is.")
-    if isinstance(given, (np.ndarray, torch.Tensor)):
+    if isinstance(given, np.ndarray) or _is_tensor(given):
         pairs = _array(given)
         if pairs.size == 0:
             pairs = np.empty((0, 2), np.int64)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.digests import digest
-from aoq.pipeline.search.backends import choose_backend
-from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
+from aoq.pipeline.search.choosing import RECALL_FLOOR, backend_of
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import Runner, run_in_process, run_search
@@ -45,10 +44,7 @@ def mine(
     if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    if isinstance(search, str):
-        backend = choose_backend(search, problem.device, wanted=recall_floor, kept=indexes)
-    else:
-        backend = search
+    backend = backend_of(problem, search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
     store = Folder(work, digest([backend.name, provenance, problem.sha256]))
     store.clear_unfinished()
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)

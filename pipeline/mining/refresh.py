@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int32
 
-from aoq.pipeline.search.exact import exact_heads
-from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.exact import exact_heads, lists_table
 from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, Problem, blocks
 from aoq.pipeline.search.proposals import near_heads
 from aoq.pipeline.search.store import Store

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from aoq.pipeline.search.brute_force import load_faiss
-from aoq.pipeline.search.exact import exact_heads
-from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.exact import exact_heads, lists_table
 from aoq.pipeline.search.problem import Direction, Problem, blocks
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name

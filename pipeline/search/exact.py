@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.search.brute_force import search
+from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.problem import Side, blocks
 from aoq.pipeline.search.proposals import Heads, Proposals, heads, known_heads
 from aoq.pipeline.search.scores import exact_scores
@@ -67,6 +69,11 @@ def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
     """Exact score of each anchor's lowest-scoring positive; NaN if it has none."""
     own = side.matches
     return own.lowest(exact_scores(side.anchors, side.candidates, own.offsets, own.ids))
+
+
+def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
+    """Make the table rows, with bounds, of what a search found."""
+    return to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound), first_anchor)
 
 
 def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Proposals:

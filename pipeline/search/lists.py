@@ -8,10 +8,6 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32, Int32, Int64, UInt8
 
-from aoq.pipeline.search.exact import lowest_positives
-from aoq.pipeline.search.problem import Side
-from aoq.pipeline.search.proposals import Heads
-
 
 @dataclass(frozen=True, repr=False)
 class NegativeLists:
@@ -99,8 +95,3 @@ def from_arrow(table: pa.Table) -> NegativeLists:
         matrix("sources") if "sources" in table.column_names else None,
         table.column("bound").to_numpy() if "bound" in table.column_names else None,
     )
-
-
-def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
-    """Make the table rows, with bounds, of what a search found."""
-    return to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound), first_anchor)

@@ -13,8 +13,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
-from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify, lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
 from aoq.pipeline.search.products.measuring import choose_product
 from aoq.pipeline.search.products.product import Product

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.backends import choose_backend
-from aoq.pipeline.search.indexes.recall import RECALL_FLOOR
+from aoq.pipeline.search.choosing import RECALL_FLOOR, backend_of
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.rows import RowStep, left_of, outputs_of
@@ -95,7 +94,7 @@ def run_search(
     """
     if run is not run_in_process:
         problem = replace(problem, device="cpu")  # a node need not have this process's GPU
-    backend = choose_backend(search, problem.device, wanted=recall_floor) if isinstance(search, str) else search
+    backend = backend_of(problem, search, wanted=recall_floor) if isinstance(search, str) else search
     steps = backend.plan(problem)
     run(steps, problem, store, progress)
     guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}

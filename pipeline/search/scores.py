@@ -7,13 +7,13 @@ alone, not on the machine nor on the scores computed with it.
 
 from __future__ import annotations
 
-import math
 from typing import Any, no_type_check
 
 import numpy as np
 from jaxtyping import Float32, Integer
 from numba import njit
 
+from aoq.pipeline.search.plain_scores import sum_exactly
 from aoq.pipeline.search.threads import in_parallel
 
 
@@ -41,16 +41,6 @@ def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "i
     view = vectors.view()
     view.flags.writeable = False
     return view
-
-
-def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]) -> np.float32:
-    """Sum the products exactly and round once, by way of a float64 that is rounded to odd. -0 becomes 0."""
-    terms = one.astype(np.float64) * other.astype(np.float64)
-    total = math.fsum(terms)
-    rest = math.fsum([*terms, -total])
-    if rest and np.float64(total).view(np.int64) % 2 == 0:
-        total = math.nextafter(total, math.copysign(math.inf, rest))
-    return np.float32(total) + np.float32(0)
 
 
 @njit(nogil=True, cache=True)

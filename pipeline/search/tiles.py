@@ -12,11 +12,12 @@ import numpy as np
 from jaxtyping import Float32, Int32
 from numba import njit
 
+from aoq.pipeline.search.plain_scores import sum_exactly
 from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.proposals import Heads, known_heads
-from aoq.pipeline.search.scores import read_only, score_between, sum_exactly
+from aoq.pipeline.search.scores import read_only, score_between
 from aoq.pipeline.search.threads import in_parallel
 
 TILE_IMAGES, TILE_CAPTIONS = 4096, 4096

@@ -22,6 +22,7 @@ from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
 from aoq.pipeline.search.products.int16 import int16_works
 from aoq.pipeline.search.runners import search_problem
+from aoq.pipeline.search.small import SMALL
 from aoq.pipeline.search.store import Memory
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
@@ -76,8 +77,8 @@ def test_exact_backends_equal_the_definition(tmp_path_factory, seed, images, kin
         patch.setattr(choice, "fastest_precision", lambda: precision)
         patch.setattr(onepass, "TILE_IMAGES", int(rng.integers(4, 16)))
         patch.setattr(onepass, "TILE_CAPTIONS", int(rng.integers(8, 40)))
-        for search in EXACT:
-            table = mined(replace(problem), tmp_path_factory.mktemp(search), search)
+        for search in [*EXACT, SMALL]:
+            table = mined(replace(problem), tmp_path_factory.mktemp("table"), search)
             for direction in DIRECTIONS:
                 ids, scores = definition(problem, direction)
                 np.testing.assert_array_equal(table[direction].negative_ids, ids)
@@ -109,7 +110,7 @@ def test_in_memory_any_pairs_and_directions_equal_the_definition(seed, kinds, pa
         patch.setattr(choice, "fastest_precision", lambda: precision)
         patch.setattr(onepass, "TILE_IMAGES", int(rng.integers(4, 16)))
         patch.setattr(onepass, "TILE_CAPTIONS", int(rng.integers(8, 40)))
-        for search in EXACT:
+        for search in [*EXACT, SMALL]:
             found = search_problem(problem, search=search)
             assert tuple(found.lists) == directions
             for direction in directions:
@@ -120,7 +121,7 @@ def test_in_memory_any_pairs_and_directions_equal_the_definition(seed, kinds, pa
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("search", EXACT)
+@pytest.mark.parametrize("search", [*EXACT, SMALL])
 @pytest.mark.parametrize(("least", "most"), [(-30, 11.5), (-11.5, -11), (11, 11.5), (-3, 3)])
 def test_norms_of_any_size_side_by_side_equal_the_definition(monkeypatch, precision, search, least, most):
     monkeypatch.setattr(choice, "fastest_precision", lambda: precision)
@@ -305,6 +306,6 @@ def test_vectors_that_are_not_finite_are_named(problem, tmp_path):
     for value in (np.nan, np.inf):
         captions = problem.captions.copy()
         captions[7, 3] = value
-        for search in EXACT:
+        for search in [*EXACT, SMALL]:
             with pytest.raises(ValueError, match="row 7 of the captions is not finite"):
                 mined(replace(problem, captions=captions), tmp_path, search)

@@ -15,7 +15,7 @@ from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.mining.estimate import estimate
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import BACKENDS, by_step, choose_backend
-from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.exact import lists_table
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.proposals import Proposals, heads
 from aoq.pipeline.search.units import Backend, Unit, unit_name

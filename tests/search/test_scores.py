@@ -5,9 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aoq.pipeline.search.plain_scores import plain_scores
 from aoq.pipeline.search.scores import exact_scores
 
 
@@ -21,21 +23,34 @@ def rounded(fraction: Fraction) -> np.float32:
     return best[0] if len(best) == 1 else next(choice for choice in best if int(choice.view(np.uint32)) % 2 == 0)
 
 
-def all_pairs(anchors, candidates):
+def plain(anchors, candidates, offsets, ids):
+    longest = np.prod([np.linalg.norm(side.astype(np.float64), axis=1).max() for side in (anchors, candidates)])
+    return plain_scores(anchors, candidates, offsets, ids, float(longest))
+
+
+WAYS = [exact_scores, plain]
+
+
+def all_pairs(score, anchors, candidates):
     offsets = np.arange(len(anchors) + 1) * len(candidates)
     ids = np.tile(np.arange(len(candidates), dtype=np.int32), len(anchors))
-    return exact_scores(anchors, candidates, offsets, ids).reshape(len(anchors), len(candidates))
+    return score(anchors, candidates, offsets, ids).reshape(len(anchors), len(candidates))
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), size=st.integers(1, 70), spread=st.sampled_from([0, 3, 20]))
-def test_a_score_is_the_exact_product_rounded_once(seed, size, spread):
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 70),
+    spread=st.sampled_from([0, 3, 20]),
+    score=st.sampled_from(WAYS),
+)
+def test_a_score_is_the_exact_product_rounded_once(seed, size, spread, score):
     """It holds where the sum cancels, and where terms differ by many magnitudes."""
     rng = np.random.default_rng(seed)
     vectors = (rng.normal(size=(4, size)) * 2.0 ** rng.integers(-spread, spread + 1, (4, size))).astype(np.float32)
     vectors[3] = -vectors[2]
     vectors[3, -1] *= np.float32(1 + 2**-23)
-    found = all_pairs(vectors, vectors)
+    found = all_pairs(score, vectors, vectors)
     for row in range(4):
         for column in range(4):
             products = zip(vectors[row].tolist(), vectors[column].tolist(), strict=True)
@@ -43,13 +58,15 @@ def test_a_score_is_the_exact_product_rounded_once(seed, size, spread):
             assert found[row, column] == expected
 
 
-def test_halfway_between_two_numbers_it_is_added_up_exactly():
+@pytest.mark.parametrize("score", WAYS)
+def test_halfway_between_two_numbers_it_is_added_up_exactly(score):
     """1 + 2**-24 lies halfway between two float32 numbers; 2**-60 decides, and float64 does not see it."""
     anchors = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)], [1, 2**-24, 0]])
-    found = all_pairs(anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
+    found = all_pairs(score, anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
     assert found.tolist() == [1 + 2**-23, 1, 1]
 
 
-def test_zero_has_no_sign():
-    found = all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
+@pytest.mark.parametrize("score", WAYS)
+def test_zero_has_no_sign(score):
+    found = all_pairs(score, np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
     assert not np.signbit(found).any()

@@ -21,8 +21,7 @@ from aoq.pipeline.search.device.loaded import Loaded, Where, on_device
 from aoq.pipeline.search.device.rescoring import device_heads
 from aoq.pipeline.search.device.room import IMAGES
 from aoq.pipeline.search.device.scan import GROUP, Keeper, Pairs, scan_tile
-from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify
-from aoq.pipeline.search.lists import lists_table
+from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify, lists_table
 from aoq.pipeline.search.problem import Direction, Problem, blocks
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.tiles import SPARE, TOO_MANY

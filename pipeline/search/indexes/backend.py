@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from aoq.pipeline.search.brute_force import load_faiss
+from aoq.pipeline.search.exact import lists_table
 from aoq.pipeline.search.indexes.asking import Index, near_lists, opened_index
 from aoq.pipeline.search.indexes.building import build_index
 from aoq.pipeline.search.indexes.recall import fraction_found, last_true_scores, sampled_rows, wilson_interval
 from aoq.pipeline.search.indexes.recipe import Recipe, as_described, empty_index, hnsw, ivf
 from aoq.pipeline.search.indexes.tuning import choose_breadth
-from aoq.pipeline.search.lists import from_arrow, lists_table
+from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Direction, Problem, blocks
 from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name

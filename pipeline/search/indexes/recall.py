@@ -10,8 +10,6 @@ from jaxtyping import Float, Float32, Int64
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.problem import Side
 
-RECALL_FLOOR = 0.95
-"""Fraction of the true lists that an approximate search must find, if nobody says otherwise."""
 NORMAL_QUANTILE = 1.959964
 """Of 97.5 %: the interval covers 95 %."""
 
