@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.cluster.job import Job as ClusterJob
+
+logger = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 Lists = TypeVar("Lists")
@@ -90,20 +93,29 @@ def run_search(
 
     The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
     (`aoq.pipeline.search.backends`); runners other than this process search on CPUs. Approximate lists are refused if
-    fewer than `recall_floor` of the true ones are in them.
+    fewer than `recall_floor` of the true ones are in them, though they were searched more widely where that can be.
     """
     if run is not run_in_process:
         problem = replace(problem, device="cpu")  # a node need not have this process's GPU
     backend = backend_of(problem, search, wanted=recall_floor) if isinstance(search, str) else search
-    steps = backend.plan(problem)
-    run(steps, problem, store, progress)
-    guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
-    for direction, guarantee in guarantees.items():
-        if guarantee.get("recall", 1.0) < recall_floor:
-            raise ValueError(
-                f"{backend.name} finds {guarantee['recall']:.1%} of the {direction} lists, and mining.recall_floor is "
-                f"{recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or search exactly."
-            )
+    while True:
+        steps = backend.plan(problem)
+        run(steps, problem, store, progress)
+        guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
+        short = [direction for direction, said in guarantees.items() if said.get("recall", 1.0) < recall_floor]
+        wider = backend.widened(problem, store, short) if short else None
+        if wider is None:
+            break
+        for direction in short:
+            found = guarantees[direction]["recall"]
+            logger.info("found %.2f%% of the %s lists, below the floor; searching more widely", 100 * found, direction)
+        backend = wider
+    for direction in short:
+        raise ValueError(
+            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, and "
+            f"mining.recall_floor is {recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or "
+            "search exactly."
+        )
     outputs = [name for step in steps for name in outputs_of(step, store)]
     lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
     return Found(backend.name, lists, guarantees)

@@ -53,6 +53,14 @@ def list_bytes(problem: Problem) -> float:
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
 
+def as_it_is(problem: Problem, store: Store, short: Sequence[Direction]) -> None:
+    """There is nothing wider."""
+
+
+def never(problem: Problem) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Backend:
     """A search backend.
@@ -70,6 +78,11 @@ class Backend:
     """Floating-point operations of each step, by the step's name, in order; None if unknown."""
     work_bytes: Callable[[Problem], float] = list_bytes
     """Bytes that the units write during the search; beyond these and the vectors it may use `problem.memory` bytes."""
+
+    widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = as_it_is
+    """The backend that searches directions whose guarantee fell short again, more widely; None if there is none."""
+    is_small: Callable[[Problem], bool] = never
+    """Whether a job takes seconds, so that its tables need not pass through files."""
 
     @property
     def is_exact(self) -> bool:

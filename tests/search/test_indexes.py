@@ -126,6 +126,73 @@ def test_the_breadth_is_nearly_the_least_that_is_enough(enough, widest):
     assert len(asked) == len(set(asked)) == len(tried)
 
 
+@given(enough=st.integers(1, 600), beyond=st.integers(1, 599))
+def test_a_wider_breadth_is_wider_and_nearly_the_least_that_is_enough(enough, beyond):
+    measure = lambda breadth: np.full(9, float(breadth >= enough))  # noqa: E731
+    found = [*choose_breadth(Recipe("toy", breadth="b", widest=600), 0.95, 9, measure, beyond)]
+    assert max(enough, beyond + 1) <= found[-1] <= max(STEP * enough, STEP * beyond + 1)
+    assert min(found) > beyond
+
+
+def short_at_first(monkeypatch, times):
+    """Lets the first choices fall on too small a breadth, as an unlucky sample does."""
+    choose, chosen = backend.choose_breadth, []
+
+    def unlucky(recipe, wanted, count, measure, beyond):
+        chosen.append(beyond)
+        return {beyond + 1: 1.0} if len(chosen) <= times else choose(recipe, wanted, count, measure, beyond)
+
+    monkeypatch.setattr(backend, "choose_breadth", unlucky)
+    return chosen
+
+
+def test_what_falls_short_is_searched_more_widely_and_measured_anew(problem, tmp_path, monkeypatch, caplog):
+    """Images are found well enough at once, captions at the second attempt; the lists are those of its breadth."""
+    caplog.set_level("INFO")
+    chosen = short_at_first(monkeypatch, 1)
+    table = mined(problem, tmp_path / "a", "ivf", recall_floor=0.9)
+    assert chosen == [0, 0, 1]
+    i2t, t2i = (table.manifest["directions"][direction] for direction in DIRECTIONS)
+    assert (i2t["index"]["widened"], "widened" in t2i["index"]) == (1, False)
+    assert i2t["recall"] >= 0.9
+    assert "of the i2t lists, below the floor; searching more widely" in caplog.text
+    asked = f"faiss:{i2t['index']['factory']}|{i2t['index']['parameters']}"
+    plain = search_problem(problem, search=asked, recall_floor=0.0).lists["i2t"]
+    np.testing.assert_array_equal(table.i2t.negative_ids, plain.negative_ids)
+    side, found = problem["i2t"], []
+    for row in sampled_rows(600, backend.SAMPLED, seed=2):  # those that first fell short were of seed 0
+        ids = np.setdiff1d(np.arange(len(side.candidates)), side.positives[int(row)])
+        best = ids[np.argsort(-(side.candidates[ids].astype(np.float64) @ side.anchors[row]))[: side.h]]
+        found.append(len(np.intersect1d(best, plain.negative_ids[row])) / side.h)
+    assert i2t["recall"] == pytest.approx(np.mean(found), abs=1e-6)
+
+
+def test_a_wider_search_that_was_cut_short_goes_on(problem, tmp_path, monkeypatch):
+    short_at_first(monkeypatch, 1)
+    whole = mined(problem, tmp_path / "whole", "ivf", recall_floor=0.9)
+    short_at_first(monkeypatch, 1)
+    calls = []
+
+    def stop(done, total):
+        calls.append(done)
+        if len(calls) == total + total // 2:  # of two attempts, in the midst of the second
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path / "a", "ivf", recall_floor=0.9, progress=stop)
+    monkeypatch.setattr(backend, "build_index", never)
+    again = mined(problem, tmp_path / "a", "ivf", recall_floor=0.9)
+    assert again.manifest == whole.manifest
+
+
+def test_after_two_wider_searches_a_recall_below_the_floor_is_refused(problem, tmp_path, monkeypatch):
+    chosen = short_at_first(monkeypatch, 9)
+    with pytest.raises(ValueError, match=r"ivf finds .* lists, and mining.recall_floor is 95.0%; let it search wider"):
+        mined(problem, tmp_path / "a", "ivf")
+    assert chosen == [0, 0, 1, 1, 2, 2]
+    assert not (tmp_path / "a" / "table").exists()
+
+
 def test_the_recall_of_the_sample_is_enough_by_three_standard_errors():
     rng = np.random.default_rng(0)
     everyone = rng.binomial(10, 0.9, 400) / 10

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -37,6 +37,8 @@ SAMPLED = 512
 """Anchors of each direction whose lists are compared with an exact search."""
 TUNED_ON = 1024
 """Other anchors, on which the breadth is chosen."""
+MOST_TIMES = 2
+"""A direction whose recall falls short is searched more widely this many times, at most."""
 _TEMPORARY: weakref.WeakKeyDictionary[Memory, Path] = weakref.WeakKeyDictionary()
 
 ABOUT = {
@@ -54,12 +56,29 @@ class Indexed:
     Without a folder, `kept`, it lasts as long as the units of the search.
     """
 
+    name: str
     recipe: Callable[[int], Recipe]
     wanted: float
     kept: Path | None
+    widened: Mapping[Direction, int] = field(default_factory=dict)
+    """How often a direction was searched more widely, as what was found fell short."""
+
+    def label(self, direction: Direction) -> str:
+        """Name the breadth: that of another recall is another one, and so is each wider one."""
+        times = self.times(direction)
+        return f"{self.wanted:g}+{times}" if times else f"{self.wanted:g}"
+
+    def times(self, direction: Direction) -> int:
+        return self.widened.get(direction, 0)
 
     def list_name(self, direction: Direction, start: int, stop: int) -> str:
-        return unit_name(f"{direction}-{self.wanted:g}", start, stop)  # another recall is another breadth
+        return unit_name(f"{direction}-{self.label(direction)}", start, stop)
+
+    def breadth_name(self, direction: Direction) -> str:
+        return f"breadth-{self.label(direction)}-{direction}"
+
+    def recall_name(self, direction: Direction) -> str:
+        return f"recall-{self.label(direction)}-{direction}"
 
     def root(self, store: Store) -> Path:
         if self.kept is not None:
@@ -75,8 +94,23 @@ class Indexed:
 def indexed_backend(name: str, wanted: float, kept: Path | None) -> Backend:
     """Make a backend of an index: `ivf`, `hnsw`, or `faiss:` and a factory string."""
     recipe = RECIPES[name] if name in RECIPES else as_described(name.removeprefix(FACTORY))
-    about = ABOUT[name if name in ABOUT else "faiss:FACTORY"]
-    return Backend(name, about, partial(_steps, Indexed(recipe, wanted, kept)), guarantee=partial(_guarantee, wanted))
+    return _backend(Indexed(name, recipe, wanted, kept))
+
+
+def _backend(how: Indexed) -> Backend:
+    about = ABOUT[how.name if how.name in ABOUT else "faiss:FACTORY"]
+    return Backend(
+        how.name, about, partial(_steps, how), guarantee=partial(_guarantee, how), widened=partial(_widened, how)
+    )
+
+
+def _widened(how: Indexed, problem: Problem, store: Store, short: Sequence[Direction]) -> Backend | None:
+    """Search some directions again, more widely; None if one cannot be, or was twice."""
+    for direction in short:
+        recipe = _recipe(how, direction, problem)
+        if how.times(direction) == MOST_TIMES or _parameters(how, direction, store) in ("", recipe.at(recipe.widest)):
+            return None
+    return _backend(replace(how, widened={**how.widened, **{d: how.times(d) + 1 for d in short}}))
 
 
 def _steps(how: Indexed, problem: Problem) -> Steps[Problem]:
@@ -90,18 +124,10 @@ def _steps(how: Indexed, problem: Problem) -> Steps[Problem]:
     ]
     return [
         [Unit((f"index-{direction}",), partial(_index, how, direction)) for direction in problem.directions],
-        [Unit((_breadth_name(how.wanted, d),), partial(_breadth, how, d)) for d in problem.directions],
+        [Unit((how.breadth_name(d),), partial(_breadth, how, d)) for d in problem.directions],
         lists,
-        [Unit((_recall_name(how.wanted, d),), partial(_recall, how, d)) for d in problem.directions],
+        [Unit((how.recall_name(d),), partial(_recall, how, d)) for d in problem.directions],
     ]
-
-
-def _breadth_name(wanted: float, direction: Direction) -> str:
-    return f"breadth-{wanted:g}-{direction}"
-
-
-def _recall_name(wanted: float, direction: Direction) -> str:
-    return f"recall-{wanted:g}-{direction}"
 
 
 def _recipe(how: Indexed, direction: Direction, problem: Problem) -> Recipe:
@@ -123,38 +149,44 @@ def _opened(how: Indexed, direction: Direction, problem: Problem, store: Store) 
 
 
 def _breadth(how: Indexed, direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
-    """Choose the breadth on anchors that another seed draws than those of the recall."""
-    recipe, whole = _recipe(how, direction, problem), problem[direction]
+    """Choose the breadth on anchors that another seed draws than those of the recall.
+
+    A wider one is chosen on new anchors, twice as many, and never on those whose recall fell short.
+    """
+    recipe, whole, times = _recipe(how, direction, problem), problem[direction], how.times(direction)
     if not recipe.breadth:
         return [pa.table({"parameters": [recipe.parameters]})]
-    side = whole.rows(sampled_rows(len(whole.anchors), TUNED_ON, seed=1))
+    before = replace(how, widened={direction: times - 1})
+    beyond = int(_parameters(before, direction, store).partition("=")[2]) if times else 0
+    side = whole.rows(sampled_rows(len(whole.anchors), TUNED_ON * 2**times, seed=1 + 2 * times))
     index, last = _opened(how, direction, problem, store), last_true_scores(side)
     tried = choose_breadth(
         recipe,
         how.wanted,
         len(whole.anchors),
         lambda breadth: fraction_found(near_lists(index, side, recipe.at(breadth)).scores, last),
+        beyond,
     )
     return [pa.table({"parameters": list(map(recipe.at, tried)), "recall": list(tried.values())})]
 
 
-def _parameters(wanted: float, direction: Direction, store: Store) -> str:
-    return str(store.read(_breadth_name(wanted, direction))["parameters"][-1].as_py())
+def _parameters(how: Indexed, direction: Direction, store: Store) -> str:
+    return str(store.read(how.breadth_name(direction))["parameters"][-1].as_py())
 
 
 def _search(
     how: Indexed, direction: Direction, start: int, stop: int, problem: Problem, store: Store
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, stop))
-    found = near_lists(_opened(how, direction, problem, store), side, _parameters(how.wanted, direction, store))
+    found = near_lists(_opened(how, direction, problem, store), side, _parameters(how, direction, store))
     return [lists_table(side, found, start)]
 
 
 def _recall(how: Indexed, direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
-    """Fraction found of the lists of sampled anchors, by the lists that were written."""
+    """Fraction found of the lists of sampled anchors, drawn anew for each breadth, by the lists that were written."""
     whole = problem[direction]
     count = len(whole.anchors)
-    rows = sampled_rows(count, SAMPLED, seed=0)
+    rows = sampled_rows(count, SAMPLED, seed=2 * how.times(direction))
     last, found = last_true_scores(whole.rows(rows)), []
     for start, stop in blocks(count, BLOCK):
         if len(here := rows[(rows >= start) & (rows < stop)] - start):
@@ -163,9 +195,9 @@ def _recall(how: Indexed, direction: Direction, problem: Problem, store: Store) 
     return [pa.table({"anchor_id": rows, "recall": fractions, "anchors": np.full(len(rows), count)})]
 
 
-def _guarantee(wanted: float, store: Store, direction: Direction) -> dict[str, Any]:
+def _guarantee(how: Indexed, store: Store, direction: Direction) -> dict[str, Any]:
     """Recall at h of the lists of sampled anchors, its interval, the number of these anchors, and the index."""
-    measured, index = store.read(_recall_name(wanted, direction)), store.read(f"index-{direction}")
+    measured, index = store.read(how.recall_name(direction)), store.read(f"index-{direction}")
     recall, sampled = float(measured["recall"].to_numpy().mean()), len(measured)
     interval = wilson_interval(recall, sampled, measured["anchors"][0].as_py())
     return {
@@ -175,7 +207,8 @@ def _guarantee(wanted: float, store: Store, direction: Direction) -> dict[str, A
         "recall_anchors": sampled,
         "index": {
             "factory": index["factory"][0].as_py(),
-            "parameters": _parameters(wanted, direction, store),
+            "parameters": _parameters(how, direction, store),
             "key": index["key"][0].as_py(),
+            **({"widened": how.times(direction)} if how.times(direction) else {}),
         },
     }

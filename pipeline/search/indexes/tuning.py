@@ -23,8 +23,8 @@ Measure = Callable[[int], "Float[np.ndarray, ' anchors']"]
 """Fractions found of the sampled anchors' lists, at a breadth."""
 
 
-def choose_breadth(recipe: Recipe, wanted: float, count: int, measure: Measure) -> Mapping[int, float]:
-    """Recall by breadth of all that were tried; the chosen one is the last.
+def choose_breadth(recipe: Recipe, wanted: float, count: int, measure: Measure, beyond: int = 0) -> Mapping[int, float]:
+    """Recall by breadth of all that were tried; the chosen one is the last, and wider than `beyond`.
 
     Breadths are doubled until one is enough, and halved back between it and the one before. `count` is the number of
     anchors that the sample is drawn from.
@@ -39,7 +39,7 @@ def choose_breadth(recipe: Recipe, wanted: float, count: int, measure: Measure) 
         logger.info("%s=%d finds %.2f%% on %d anchors", recipe.breadth, breadth, 100 * tried[breadth], len(found))
         return tried[breadth] - DEVIATIONS * standard_error(found, count) >= wanted
 
-    narrow, wide = 0, 1
+    narrow, wide = beyond, min(max(beyond + 1, math.ceil(STEP * beyond)), recipe.widest)
     while not is_enough(wide):
         if wide == recipe.widest:
             raise ValueError(
