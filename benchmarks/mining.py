@@ -3,14 +3,21 @@
     python benchmarks/mining.py S M
     python benchmarks/mining.py XL --repeat 1 --rivals faiss
     python benchmarks/mining.py S --rivals sentence-transformers        # pip install sentence-transformers datasets
+    python benchmarks/mining.py S M L --output mining.md --rivals "command,faiss,torch,usearch,scikit-learn"
 
 Vectors are clustered, of norm 1, and 2 in 100 captions have the vector of another; each image has five captions. All
 ways read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
-certificates, Parquet on disk. `faiss` is the baseline: two big IndexFlatIP searches that mask and write nothing.
-`torch` is a matrix product and topk, block by block. `sentence-transformers` is its `mine_hard_negatives`, once per
-direction, with its own search or (`sentence-transformers faiss`) by FAISS, in memory, in its fastest format; a stand-in
-for the model returns the vectors. `row loop` is the official code's loop over single anchors, on some of them,
-extrapolated.
+certificates, Parquet on disk; `command` is `aoq mine` from the shell, its start included. `faiss` is the baseline: two
+big IndexFlatIP searches that mask and write nothing. `torch` is a matrix product and topk, block by block. `usearch` is
+its exact search, `scikit-learn` its NearestNeighbors by brute force, both once per direction. `sentence-transformers`
+is its `mine_hard_negatives`, once per direction, with its own search or (`sentence-transformers faiss`) by FAISS, in
+memory, in its fastest format; a stand-in for the model returns the vectors. `row loop` is the official code's loop over
+single anchors, on some of them, extrapolated.
+
+`product float32` is the bare product of all images with all captions, once for both directions, and so are those of the
+other arithmetics that this processor has units for: nobody who compares all pairs in that arithmetic takes less. The
+column "/ product" holds all figures against the fastest of these. A way that is not installed, fails, or takes longer
+than --limit says so in its row.
 
 Everything runs in a process of its own, rivals in turn. Seconds are medians, wall clock and (in brackets) processor;
 memory is the peak beyond that at the start of the work; the mapped vectors do not count.
@@ -29,7 +36,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +52,7 @@ from rich.table import Table
 
 from benchmarks.memory import Peak
 
-console = Console(width=110)
+console = Console(width=120)
 
 EACH = 5
 SIZES = {
@@ -68,75 +78,154 @@ CHECKED = 200
 )
 @click.option("--repeat", default=5, show_default=True, help="Turns, of which the median is given.")
 @click.option("--rivals", default="faiss,torch,row loop", show_default=True)
+@click.option("--limit", default=3600.0, show_default=True, help="Seconds that a turn of a rival may take.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the tables to this Markdown file too.")
 @click.option("--search", default="auto", show_default=True, help="Our backend.")
 @click.option("--threads", default=0, help="0: as many as this process may use.")
 @click.option("--folder", default="", help="Where the vectors are written; else a temporary folder.")
 def main(
-    sizes: tuple[str, ...], depths: tuple[str, ...], repeat: int, rivals: str, search: str, threads: int, folder: str
+    sizes: tuple[str, ...],
+    depths: tuple[str, ...],
+    repeat: int,
+    rivals: str,
+    limit: float,
+    output: Path | None,
+    search: str,
+    threads: int,
+    folder: str,
 ) -> None:
     """Print a table for each of SIZES: S M L XL XL2048 COCO, or IMAGESxDIMENSIONS."""
     threads = threads or len(os.sched_getaffinity(0))
     curves: dict[tuple[int, str], list[tuple[float, ...]]] = defaultdict(list)
-    names = [f"ours {search}", *filter(None, rivals.split(","))]
-    if unknown := [name for name in names[1:] if name not in RIVALS]:
+    names = [*filter(None, rivals.split(","))]
+    if unknown := [name for name in names if name not in RIVALS]:
         raise click.UsageError(f"there are no rivals {unknown}; known are {', '.join(RIVALS)}.")
+    said = [setting(threads)]
     with tempfile.TemporaryDirectory() as temporary:
         for size in sizes:
             images, dimensions = SIZES[size] if size in SIZES else map(int, size.split("x"))
             place = Path(folder or temporary) / f"{images}x{dimensions}"
             make_world(place, images, dimensions)
+            ways = [f"ours {search}", *names, *products(dimensions)]
             for depth in depths:
-                ours = show(place, size, images, dimensions, depth, names, repeat, threads)
-                curves[dimensions, depth].append((images, *ours))
-    for (dimensions, depth), curve in curves.items():
-        if len(curve) > 1:
-            show_curve(dimensions, depth, curve)
+                title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
+                found = run_all(place, title, ways, [int(part) for part in depth.split("/")], repeat, threads, limit)
+                said.append(show(title, found))
+                ours = found[ways[0]]
+                curves[dimensions, depth].append((images, median(ours, "seconds"), median(ours, "memory")))
+    said += [show_curve(*key, curve) for key, curve in curves.items() if len(curve) > 1]
+    if output is not None:
+        output.write_text("\n\n".join(said) + "\n", encoding="utf-8")
 
 
-def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> None:
+def setting(threads: int) -> str:
+    """Where and with what the figures were measured."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    units = ", ".join(precision for precision, _ in able(256))
+    where = f"{processor} ({units}), {threads} threads, {date.today():%d %B %Y}, Python {sys.version.split()[0]}"
+    line = f"{where}, {', '.join(versions)}."
+    console.print(line, highlight=False)
+    return line
+
+
+def able(dimensions: int) -> list[tuple[str, str]]:
+    """Arithmetics that this processor has units for, and the names of their products."""
+    from aoq.pipeline.search.products.choice import able_precisions
+
+    return [(precision, f"product {precision}") for precision in able_precisions(dimensions)]
+
+
+def products(dimensions: int) -> list[str]:
+    return [name for _, name in able(dimensions)]
+
+
+def run_all(
+    place: Path, title: str, ways: list[str], h: list[int], repeat: int, threads: int, limit: float
+) -> dict[str, list[dict[str, Any]]]:
+    """Run all ways in turn; one that fails is not run again."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    for turn in range(repeat):
+        for name, results in found.items():
+            if not any("failed" in result for result in results):
+                with console.status(f"{title}: {name} {turn + 1}/{repeat}"):
+                    results.append(run(place, name, h, threads, limit))
+    (first, *_) = found.values()
+    if "failed" in first[-1]:
+        raise click.ClickException(f"{ways[0]}: {first[-1]['failed']}")
+    return found
+
+
+def median(results: list[dict[str, Any]], key: str) -> float:
+    return float(np.median([result[key] for result in results]))
+
+
+def show(title: str, found: dict[str, list[dict[str, Any]]]) -> str:
+    """Print the figures of all ways, and give them as Markdown."""
+    ours, *_ = found.values()
+    bare = min(median(results, "seconds") for name, results in found.items() if name.startswith("product "))
+    rows = []
+    for name, results in found.items():
+        if "failed" in results[-1]:
+            rows.append([name, results[-1]["failed"], *[""] * 6])
+            continue
+        ratio = np.median([other["seconds"] / our["seconds"] for other, our in zip(results, ours, strict=True)])
+        seconds, processor, memory = (median(results, key) for key in ("seconds", "processor", "memory"))
+        share = [f"{results[0][key]:.4%}" if results[0].get(key) is not None else "" for key in ("i2t", "t2i")]
+        room = "" if np.isnan(memory) else f"{memory / 1e6:.0f}"
+        figures = f"{seconds:.2f}", f"({processor:.2f})", f"{ratio:.2f}", f"{seconds / bare:.1f}", room
+        rows.append([name, *figures, *share])
+    columns = ["", "seconds", "(processor)", "/ ours", "/ product", "MB", "found i2t", "found t2i"]
+    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in ours[0]["parts"].items())
+    return f"{show_table(title, columns, rows)}\n\n{show_line(f'ours: {parts}')}"
+
+
+def show_line(line: str) -> str:
+    console.print(line, highlight=False)
+    return line
+
+
+def show_table(title: str, columns: list[str], rows: list[list[str]]) -> str:
+    """Print a table, and give it as Markdown."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    lines = [columns, ["---"] * len(columns), *rows]
+    return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> str:
     """Show how our seconds and memory grow."""
-    table = Table("images x captions", "seconds", "of 10^9 pairs", "MB", title=f"{dimensions} dimensions, h = {depth}")
+    rows = []
     for images, seconds, memory in sorted(curve):
         each = seconds / (EACH * images**2 / 1e9)
-        table.add_row(f"{images:,.0f} x {EACH * images:,.0f}", f"{seconds:.2f}", f"{each:.1f}", f"{memory / 1e6:.0f}")
-    console.print(table)
+        sizes = f"{images:,.0f} x {EACH * images:,.0f}"
+        rows.append([sizes, f"{seconds:.2f}", f"{each:.1f}", f"{memory / 1e6:.0f}"])
+    columns = ["images x captions", "seconds", "of 10^9 pairs", "MB"]
+    return show_table(f"{dimensions} dimensions, h = {depth}", columns, rows)
 
 
-def show(
-    place: Path, size: str, images: int, dimensions: int, depth: str, names: list[str], repeat: int, threads: int
-) -> tuple[float, ...]:
-    """Print the figures of all ways; return our seconds and bytes."""
-    h = [int(part) for part in depth.split("/")]
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for turn in range(repeat):
-        for name in names:
-            with console.status(f"{size} {depth} {name} {turn + 1}/{repeat}"):
-                found[name].append(run(place, name, h, threads))
-    title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
-    columns = ("", "seconds", "(processor)", "/ ours", "MB", "found i2t", "found t2i")
-    table = Table(*columns, title=title, title_justify="left")
-    ours = found[names[0]]
-    for name, results in found.items():
-        ratio = np.median([other["seconds"] / our["seconds"] for other, our in zip(results, ours, strict=True)])
-        seconds, processor, memory = (
-            np.median([result[key] for result in results]) for key in ("seconds", "processor", "memory")
-        )
-        share = [f"{results[0][key]:.4%}" if results[0].get(key) is not None else "" for key in ("i2t", "t2i")]
-        table.add_row(name, f"{seconds:.2f}", f"({processor:.2f})", f"{ratio:.2f}", f"{memory / 1e6:.0f}", *share)
-    console.print(table)
-    parts = ours[0]["parts"]
-    console.print("ours:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()), highlight=False)
-    return tuple(float(np.median([our[key] for our in ours])) for key in ("seconds", "memory"))
-
-
-def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
-    """Run one turn, in a process of its own."""
+def run(place: Path, name: str, h: list[int], threads: int, limit: float) -> dict[str, Any]:
+    """Run one turn, in a process of its own; tell why there are no figures."""
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        return {"failed": "not installed"}
     code = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from benchmarks.mining import turn; turn(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(place), name, str(h[0]), str(h[1]), str(threads)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"over {limit:g} s"}
     if done.returncode:
-        raise click.ClickException(f"{name} failed:\n{done.stderr[-2000:]}")
+        console.print(done.stderr[-2000:], highlight=False, markup=False)
+        return {"failed": "failed" if done.returncode > 0 else "was killed"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -149,9 +238,9 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
     images.sum(), captions.sum()  # reads the files once, for all
     prepare = prepare_ours(name.removeprefix("ours ")) if name.startswith("ours ") else RIVALS[name]()
     with Peak() as peak:
-        wall, processor = time.perf_counter(), time.process_time()
+        wall, processor = time.perf_counter(), sum(os.times()[:4])  # of its children too
         result = prepare(images, captions, int(h_captions), int(h_images))
-        figures = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
+        figures = {"seconds": time.perf_counter() - wall, "processor": sum(os.times()[:4]) - processor}
     factor = result.pop("factor", 1.0)
     figures = {key: value * factor for key, value in figures.items()}
     read_scores = result.pop("scores", None)  # after the clock has stopped and memory was measured
@@ -202,6 +291,80 @@ def prepare_ours(search: str) -> Work:
     for side in sides:
         side.setflags(write=False)  # like the mapped vectors: kernels are compiled anew for writable ones
     work(*sides, 3, 3)  # compiles the kernels unless an earlier run has
+    return work
+
+
+def prepare_command() -> Work:
+    import torch
+
+    threads = torch.get_num_threads()
+
+    def work(images: Any, captions: Any, h_captions: int, h_images: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            given = [images.filename, captions.filename, Path(folder) / "table"]
+            options = ["--h-captions", h_captions, "--h-images", h_images, "--per-image", EACH, "--threads", threads]
+            code = "import sys; sys.path[0] = sys.argv.pop(1); from aoq.pipeline.cli import main; main(prog_name='aoq')"
+            arguments = map(str, [sys.path[0], "mine", *given, *options])
+            subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+        return {"memory": np.nan}  # another process's
+
+    return work
+
+
+def prepare_product(precision: str) -> Work:
+    """Prepare the product of one arithmetic; vectors are rounded on the way, and nothing is looked at."""
+    import torch
+
+    from aoq.pipeline.search.problem import Problem, blocks
+    from aoq.pipeline.search.products.choice import near_product
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        product = near_product(Problem(images[:1], captions[:1], np.zeros(1, np.int64) - 1, 1, 1), precision)
+        others = [product.prepare(captions[slice(*rows)]) for rows in blocks(len(captions), BLOCK)]
+        for rows in blocks(len(images), BLOCK):
+            block = product.prepare(images[slice(*rows)])
+            for other in others:
+                if isinstance(block, torch.Tensor):
+                    block @ other.T
+                elif precision == "int8":
+                    torch._int_mm(block.integers, other.integers.T)
+                else:
+                    product(block, other)
+        return {}
+
+    warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    warm.setflags(write=False)
+    work(warm, warm, 3, 3)  # compiles what rounds
+    return work
+
+
+def prepare_usearch() -> Work:
+    import torch
+    from usearch.index import MetricKind, search
+
+    threads = torch.get_num_threads()
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
+            search(np.asarray(candidates), np.asarray(anchors), k, MetricKind.IP, exact=True, threads=threads)
+        return {}
+
+    return work
+
+
+def prepare_scikit_learn() -> Work:
+    import torch
+    from sklearn.neighbors import NearestNeighbors
+
+    threads = torch.get_num_threads()
+
+    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
+        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
+            # Of vectors of norm 1 the order is the cosine's, and faster to find than by metric="cosine".
+            index = NearestNeighbors(n_neighbors=k, algorithm="brute", metric="euclidean", n_jobs=threads)
+            index.fit(np.asarray(candidates)).kneighbors(np.asarray(anchors))
+        return {}
+
     return work
 
 
@@ -305,10 +468,19 @@ def prepare_sentence_transformers(use_faiss: bool) -> Work:
 RIVALS: dict[str, Callable[[], Work]] = {
     "faiss": prepare_faiss,
     "torch": prepare_torch,
+    "usearch": prepare_usearch,
+    "scikit-learn": prepare_scikit_learn,
     "row loop": prepare_row_loop,
+    "command": prepare_command,
+    **{f"product {name}": partial(prepare_product, name) for name in ("float32", "bfloat16", "int16", "int8")},
     "sentence-transformers": partial(prepare_sentence_transformers, use_faiss=False),
     "sentence-transformers faiss": partial(prepare_sentence_transformers, use_faiss=True),
 }
+
+
+NEEDS = {"faiss": "faiss", "usearch": "usearch", "scikit-learn": "sklearn"}
+"""Modules that rivals come in."""
+PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn", "sentence-transformers"
 
 
 def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, side: str) -> float:
