@@ -6,16 +6,21 @@ from dataclasses import dataclass
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer
+from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer, UInt32
 from numba import njit
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.problem import Side
+from aoq.pipeline.search.problem import Side, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
 
 LAST_BITS = 2.0**-21
 """Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
+
+SORTED = 2**17
+"""Keys that are sorted together: they fit into a second-level cache."""
+NONE = np.uint64(2**64 - 1)
+"""A key behind all others."""
 
 
 @dataclass(frozen=True)
@@ -127,28 +132,52 @@ def _choose(start: int, stop: int, proposed: Any, positives: Any, h: int, slack:
                     rest[row] = max(rest[row], scores[pair])
 
 
-@njit(nogil=True, cache=True)
-@no_type_check
 def _best_negatives(
-    start: int, stop: int, offsets: Any, ids: Any, bits: Any, positives: Any, best: Any, best_bits: Any
+    start: int,
+    stop: int,
+    offsets: Int64[np.ndarray, " anchors_and_one"],
+    ids: Integer[np.ndarray, " pairs"],
+    bits: UInt32[np.ndarray, " pairs"],
+    positives: tuple[np.ndarray, np.ndarray],
+    best: Int32[np.ndarray, "anchors h"],
+    best_bits: UInt32[np.ndarray, "anchors h"],
 ) -> None:
     """Keep the first of each row's negatives by score, falling, then by id, rising: one 64-bit number says both."""
+    width = int(np.diff(offsets[start : stop + 1]).max(initial=0))
+    for first, last in blocks(stop - start, max(1, SORTED // max(1, width))):
+        keys = np.full((last - first, width), NONE)
+        _make_keys(start + first, offsets, ids, bits, positives, keys)
+        keys.sort(axis=1)  # numpy's is several times as fast as a compiled one
+        _read_keys(start + first, keys, best, best_bits)
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _make_keys(start: int, offsets: Any, ids: Any, bits: Any, positives: Any, keys: Any) -> None:
     positive_offsets, positive_ids = positives
     sign, low, half = np.uint64(1 << 31), np.uint64(0xFFFFFFFF), np.uint64(32)
-    for row in range(start, stop):
+    for n in range(len(keys)):
+        row = start + n
         own = positive_ids[positive_offsets[row] : positive_offsets[row + 1]]
-        keys = np.empty(offsets[row + 1] - offsets[row], np.uint64)
         count = 0
         for pair in range(offsets[row], offsets[row + 1]):
             code = np.uint64(bits[pair])  # a float's bits read as an integer: those of negative floats fall
-            keys[count] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[pair])
+            keys[n, count] = ((code if code & sign else low ^ sign ^ code) << half) | np.uint64(ids[pair])
             count += 1
             for positive in own:
                 if ids[pair] == positive:
                     count -= 1
-        keys = keys[:count]
-        keys.sort()
-        for place in range(min(count, best.shape[1])):
-            code = keys[place] >> half
-            best[row, place] = np.int32(keys[place] & low)
-            best_bits[row, place] = np.uint32(code if code & sign else low ^ sign ^ code)
+        keys[n, count:] = NONE
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _read_keys(start: int, keys: Any, best: Any, best_bits: Any) -> None:
+    sign, low, half = np.uint64(1 << 31), np.uint64(0xFFFFFFFF), np.uint64(32)
+    for n in range(len(keys)):
+        for place in range(min(keys.shape[1], best.shape[1])):
+            if keys[n, place] == NONE:
+                break
+            code = keys[n, place] >> half
+            best[start + n, place] = np.int32(keys[n, place] & low)
+            best_bits[start + n, place] = np.uint32(code if code & sign else low ^ sign ^ code)
