@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from aoq.pipeline.search.choosing import RECALL_FLOOR, backend_of
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import Runner, run_in_process, run_search
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.store import Folder, Memory
 from aoq.pipeline.search.units import Backend, Progress
 from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
@@ -35,7 +35,7 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
-    They stay until the table's publisher deletes them, so a kill until then costs no search.
+    They stay until the table's publisher deletes them, so a kill until then costs no search. A small job has none.
     An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest.
@@ -45,8 +45,7 @@ def mine(
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = backend_of(problem, search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
-    store = Folder(work, digest([backend.name, provenance, problem.sha256]))
-    store.clear_unfinished()
+    store = Memory() if backend.is_small(problem) else _folder(work, [backend.name, provenance, problem.sha256])
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     made = {
         direction: (
@@ -57,3 +56,10 @@ def mine(
     }
     shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
     write_table(output, provenance, made, problem.positives)
+
+
+def _folder(path: Path, of: Sequence[Any]) -> Folder:
+    """Open the folder of the units of one search."""
+    store = Folder(path, digest(of))
+    store.clear_unfinished()
+    return store

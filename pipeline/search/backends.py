@@ -12,10 +12,10 @@ from aoq.pipeline.search.by_faiss import FAISS_FLAT
 from aoq.pipeline.search.choosing import RECALL_FLOOR
 from aoq.pipeline.search.device.choice import find_device, on_device
 from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
-from aoq.pipeline.search.onepass import ONE_PASS, in_steps
+from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.streamed.backend import STREAMED
-from aoq.pipeline.search.units import Backend
+from aoq.pipeline.search.units import Backend, never
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
 
 
 def by_step(backend: Backend, problem: Problem) -> Backend:
-    """The backend that searches this problem, with units for each step, so that the steps can be timed."""
-    return in_steps(one_pass(problem)) if backend.name == ONE_PASS.name else backend
+    """The backend that searches this problem, through files even if it is small: as a larger one of its kind."""
+    return replace(one_pass(problem), is_small=never) if backend.name == ONE_PASS.name else backend
 
 
 BACKENDS: dict[str, Backend] = {
@@ -44,6 +44,7 @@ BACKENDS: dict[str, Backend] = {
         plan=lambda problem: one_pass(problem).plan(problem),
         costs=_one_pass_costs,
         work_bytes=lambda problem: one_pass(problem).work_bytes(problem),
+        is_small=lambda problem: one_pass(problem).is_small(problem),
     ),
     "faiss-flat": FAISS_FLAT,
     "streamed": STREAMED,

@@ -6,8 +6,7 @@ images are then multiplied with all captions, tile by tile, and captions merge t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -18,7 +17,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, bl
 from aoq.pipeline.search.products.measuring import choose_product
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.search.store import Memory, Store
+from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.tiles import SPARE, TILE_CAPTIONS, TILE_IMAGES, TOO_MANY, Keeper, TileKeeper
 from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
@@ -26,34 +25,15 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_nam
 EXPECTED = 2.0, 6.0  # of an anchor's h best, one in 20 is expected in the sample, within these bounds
 FEWEST_SAMPLED = 1024
 DEVIATIONS = 2.5  # beyond what is expected: one limit in 160 is too high, and its anchor is searched again
-SMALL = 2**26  # pairs, of images that are one block; half a second to two
+SMALL = 2e11  # products of two numbers in a job of seconds; a crash may lose it
+PASSED = 8  # of memory, what units of a small job pass on may take one part
 KEPT_BYTES = 12  # per pair that waits for the merge: caption, image, score
 
 
-def _plan(problem: Problem) -> Steps[Problem]:
-    """Plan one unit for a job of seconds, so that nothing passes through files; else each step's units."""
-    steps = _steps(problem)
-    if not _is_small(problem):
-        return steps
-    lists = [name for step in steps for unit in step for name in unit.outputs if name.startswith(problem.directions)]
-    return [[Unit(tuple(lists), partial(_at_once, steps, lists))]]
-
-
 def _is_small(problem: Problem) -> bool:
-    return len(problem.images) <= TILE_IMAGES and len(problem.images) * len(problem.captions) <= SMALL
-
-
-def _at_once(steps: Steps[Problem], lists: Sequence[str], problem: Problem, store: Store) -> list[pa.Table]:
-    passing = Memory()
-    for step in steps:
-        for unit in step:
-            unit.do(problem, passing)
-    return [passing.read(name) for name in lists]
-
-
-def in_steps(backend: Backend) -> Backend:
-    """The same backend, but with units for each step of small jobs too, so that the steps can be timed."""
-    return replace(backend, plan=_steps) if backend.plan is _plan else backend
+    """Tell whether a job takes seconds, and what passes from step to step little memory."""
+    products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
+    return products <= SMALL and _passed_bytes(problem) <= problem.memory / PASSED
 
 
 def _steps(problem: Problem) -> Steps[Problem]:
@@ -189,8 +169,10 @@ def _kept_share(problem: Problem, direction: Direction) -> float:
 
 
 def _work_bytes(problem: Problem) -> float:
-    if _is_small(problem):
-        return list_bytes(problem)
+    return list_bytes(problem) if _is_small(problem) else _passed_bytes(problem)
+
+
+def _passed_bytes(problem: Problem) -> float:
     limits = len(problem.captions) * -(-len(problem.images) // TILE_IMAGES) if "t2i" in problem.directions else 0
     return list_bytes(problem) + KEPT_BYTES * (_kept_pairs(problem, "t2i") + limits)
 
@@ -198,7 +180,8 @@ def _work_bytes(problem: Problem) -> float:
 ONE_PASS = Backend(
     "onepass",
     "exact, both directions from one pass over tiles of similarities",
-    _plan,
+    _steps,
     costs=_costs,
     work_bytes=_work_bytes,
+    is_small=_is_small,
 )

@@ -166,13 +166,11 @@ def _by_tiles(problem: Problem) -> list[pa.Table]:
     """Leave a job with many ties to the tiles, which search what ties again."""
     from aoq.pipeline.search.onepass import ONE_PASS
 
-    passing, found = Memory(), []
+    passing = Memory()
     for step in ONE_PASS.plan(problem):
         for unit in step:
             unit.do(problem, passing)
-    for direction in problem.directions:
-        found.append(pa.concat_tables(map(passing.read, passing.names(f"{direction}-"))))
-    return found
+    return [pa.concat_tables(map(passing.read, passing.names(f"{d}-"))) for d in problem.directions]
 
 
-SMALL = Backend("onepass", "exact, both directions from one pass, for a small job", _plan)
+SMALL = Backend("onepass", "exact, both directions from one pass, for a small job", _plan, is_small=is_small)

@@ -17,7 +17,9 @@ from safetensors.numpy import save_file
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.hub import load_splits
 from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search import choosing, onepass
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.units import never
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
@@ -174,7 +176,14 @@ def test_without_pairs_everything_may_be_a_negative(run, files):
     assert audit(files / "table") == []
 
 
-def test_an_interrupted_run_goes_on(run, files, monkeypatch):
+@pytest.fixture
+def large(monkeypatch):
+    """Lets no job count as small, which a crash may lose."""
+    monkeypatch.setattr(choosing, "is_small", never)
+    monkeypatch.setattr(onepass, "SMALL", 0)
+
+
+def test_an_interrupted_run_goes_on(run, files, monkeypatch, large):
     from aoq.pipeline.mining import mine as module
 
     run("--per-image", EACH, output="whole")

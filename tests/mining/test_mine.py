@@ -61,6 +61,7 @@ def cut(monkeypatch):
     """Sets how many images and captions a unit, and a tile, has."""
 
     def into(block, tile_images, tile_captions):
+        monkeypatch.setattr(onepass, "SMALL", 0)
         monkeypatch.setattr(by_faiss, "BLOCK", block)
         monkeypatch.setattr(onepass, "TILE_IMAGES", tile_images)
         monkeypatch.setattr(onepass, "TILE_CAPTIONS", tile_captions)

@@ -16,7 +16,7 @@ from aoq.pipeline.search import backends, onepass
 from aoq.pipeline.search.backends import BACKENDS, choose_backend
 from aoq.pipeline.search.indexes import backend
 from aoq.pipeline.search.lists import from_arrow
-from aoq.pipeline.search.onepass import ONE_PASS, in_steps
+from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import choice
 from aoq.pipeline.search.products.int8 import int8_works
@@ -226,6 +226,7 @@ def test_a_run_goes_on_in_another_precision(problem, tmp_path, monkeypatch, lost
         if done == total - 1:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(onepass, "SMALL", 0)
     monkeypatch.setattr(onepass, "TILE_IMAGES", 150)
     monkeypatch.setattr(choice, "fastest_precision", lambda: "bfloat16")
     with pytest.raises(KeyboardInterrupt):
@@ -260,10 +261,12 @@ def test_blocks_that_were_made_with_different_limits_are_merged(problem, monkeyp
     np.testing.assert_array_equal(found.scores, expected.scores)
 
 
-def test_a_small_job_is_one_unit_and_leaves_only_lists(problem, tmp_path):
+def test_a_small_job_passes_through_no_files(problem, tmp_path, monkeypatch):
     small = mined(problem, tmp_path / "small", "onepass")
-    assert {path.stem[:4] for path in (tmp_path / "small" / "work").iterdir()} == {"i2t-", "t2i-"}
-    large = mined(problem, tmp_path / "large", in_steps(ONE_PASS))
+    assert [*(tmp_path / "small" / "work").iterdir()] == []
+    assert not ONE_PASS.is_small(replace(problem, memory=10**5))
+    monkeypatch.setattr(onepass, "SMALL", 400 * 800 * 12 - 1)
+    large = mined(problem, tmp_path / "large", "onepass")
     assert {path.stem[:4] for path in (tmp_path / "large" / "work").iterdir()} == {"i2t-", "t2i-", "pair", "limi"}
     for direction in DIRECTIONS:
         assert small.manifest["directions"][direction]["sha256"] == large.manifest["directions"][direction]["sha256"]

@@ -15,9 +15,10 @@ from aoq.pipeline.search import exact
 from aoq.pipeline.search.device import loaded, onepass, room, scan
 from aoq.pipeline.search.device.choice import on_device
 from aoq.pipeline.search.device.room import Room, Tile
-from aoq.pipeline.search.onepass import ONE_PASS, in_steps
+from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import search_problem
+from aoq.pipeline.search.units import never
 from aoq.pipeline.tables.audit import audit
 from tests.search.test_backends import definition, mined
 
@@ -177,7 +178,7 @@ def test_units_of_the_cpu_are_not_taken_for_the_devices(problem, tmp_path):
         {name for step in backend.plan(problem) for unit in step for name in unit.outputs if name[1:4] != "2t-"}
         for backend in (on_device(CPU, "bfloat16"), on_device(CPU, "float32"))
     ]
-    mined(problem, tmp_path, in_steps(ONE_PASS))
+    mined(problem, tmp_path, replace(ONE_PASS, is_small=never))
     names.append({path.stem for path in (tmp_path / "work").iterdir()})
     near = [{name for name in some if name.startswith(("limits", "kept", "pairs"))} for some in names]
     assert all(near)
