@@ -24,7 +24,9 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 WORK, PAIRS = 2**34, 2**26
 """Products of two numbers, and pairs, of a job that is small; a second of one core."""
 MOST = 2**24
-"""Pairs that are scored exactly: more stand there if many tie."""
+"""Pairs that are scored exactly, at most."""
+PAIR_BYTES = 64
+"""Memory per pair while it is scored and sorted."""
 TOGETHER = 2**20
 """Near scores that a thread looks through at a time; they fit into a cache."""
 HALF, LOW, ALL_BUT_SIGN = np.uint64(32), np.uint64(2**32 - 1), np.uint32(2**31 - 1)
@@ -36,7 +38,14 @@ Near = Float32[np.ndarray, "images captions"]
 
 def is_small(problem: Problem) -> bool:
     pairs = len(problem.images) * len(problem.captions)
-    return pairs <= PAIRS and pairs * problem.images.shape[1] <= WORK and 16 * pairs <= problem.memory
+    sizes = [problem.size(direction) for direction in problem.directions]
+    fits = 16 * pairs <= problem.memory and sum(size.anchors * size.wanted for size in sizes) <= _most(problem)
+    return fits and pairs <= PAIRS and pairs * problem.images.shape[1] <= WORK
+
+
+def _most(problem: Problem) -> int:
+    """Number of pairs that may be scored exactly: more reach a limit only if many tie."""
+    return min(MOST, problem.memory // PAIR_BYTES)
 
 
 def _plan(problem: Problem) -> Steps[Problem]:
@@ -46,14 +55,20 @@ def _plan(problem: Problem) -> Steps[Problem]:
 def _search(problem: Problem, store: Store) -> list[pa.Table]:
     """Find the lists of all directions; where too many pairs tie, by tiles."""
     with threadpool_limits(1, user_api="blas"):  # each thread has rows of its own
-        near = _near(problem)
-        limits = {direction: _limits(near, direction, problem[direction]) for direction in problem.directions}
-        counts, ids = _reaching(near, limits)
-        if ids is None:
-            return _by_tiles(problem)
-        offsets = offsets_of(counts)
-        scores = plain_scores(problem.images, problem.captions, offsets, ids, problem.longest)
-        return [_table(problem[d], d, limit, offsets, ids, scores) for d, limit in limits.items()]
+        found = _at_once(problem)
+    return _by_tiles(problem) if found is None else found
+
+
+def _at_once(problem: Problem) -> list[pa.Table] | None:
+    """Find the lists; None if more pairs reach a limit than memory holds."""
+    longest, near = problem.longest, _near(problem)
+    limits = {direction: _limits(near, direction, problem[direction]) for direction in problem.directions}
+    counts, ids = _reaching(near, limits, _most(problem))
+    if ids is None:
+        return None
+    offsets = offsets_of(counts)
+    scores = plain_scores(problem.images, problem.captions, offsets, ids, longest)
+    return [_table(problem[d], d, limit, offsets, ids, scores) for d, limit in limits.items()]
 
 
 def _near(problem: Problem) -> Near:
@@ -89,7 +104,7 @@ def _limits(near: Near, direction: Direction, side: Side) -> Float32[np.ndarray,
 
 
 def _reaching(
-    near: Near, limits: Mapping[Direction, Float32[np.ndarray, " _"]]
+    near: Near, limits: Mapping[Direction, Float32[np.ndarray, " _"]], most: int
 ) -> tuple[Int64[np.ndarray, " images"], Int32[np.ndarray, " pairs"] | None]:
     """Find the pairs whose near score reaches a limit: their number, and captions, by image; None if too many."""
     counts, found = np.zeros(len(near), np.int64), [np.empty(0, np.int32)]
@@ -101,7 +116,7 @@ def _reaching(
         if "t2i" in limits:
             reached |= part >= limits["t2i"]
         counts[start:stop] = np.count_nonzero(reached, axis=1)
-        if counts.sum() > MOST:
+        if counts.sum() > most:
             return counts, None
         found.append((np.flatnonzero(reached) % near.shape[1]).astype(np.int32))
     return counts, np.concatenate(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,9 @@ def test_jobs_are_small_where_all_similarities_fit_in_memory_and_a_second(proble
     wide = np.ones((1100, 2**14), np.float32)
     assert not is_small(Problem(wide, wide, np.arange(1100), 1, 1))
     assert not is_small(Problem(problem.images, problem.captions, problem.positives, 3, 3, memory=10**6))
+    deep = Problem(rows[:600], rows[:7000], np.zeros(7000, np.int32) - 1, 6900, 590, memory=10**8)
+    assert not is_small(deep)  # 8 million pairs of lists
+    assert is_small(replace(deep, h_captions=9, h_images=9))
 
 
 def test_tiles_are_taken_once_they_are_loaded_or_asked_for_a_gpu(problem, monkeypatch):
