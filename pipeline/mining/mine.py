@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.digests import digest
-from aoq.pipeline.search.choosing import RECALL_FLOOR, backend_of
+from aoq.pipeline.search.choosing import backend_of
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder, Memory
-from aoq.pipeline.search.units import Backend, Progress
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress
 from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from aoq.pipeline.search.brute_force import gpus
 from aoq.pipeline.search.by_faiss import FAISS_FLAT
-from aoq.pipeline.search.choosing import RECALL_FLOOR
 from aoq.pipeline.search.device.choice import find_device, on_device
 from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.streamed.backend import STREAMED
-from aoq.pipeline.search.units import Backend, never
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, never
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.small import SMALL, is_small
 from aoq.pipeline.search.threads import keep_threads
-from aoq.pipeline.search.units import Backend
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend
 
-RECALL_FLOOR = 0.95
-"""Fraction of the true lists that an approximate search must find, if nobody says otherwise."""
 LOADED = "aoq.pipeline.search.onepass"
 """The module of the tiles, which loads torch and compiles kernels; once it is there, it is faster."""
 

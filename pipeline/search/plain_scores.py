@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float32, Integer
+from jaxtyping import Float32, Float64, Integer
 
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.threads import in_parallel
 
+FEW = 16
+"""Pairs of an anchor, on average, of which it takes more to go through the anchors one by one."""
 TOGETHER = 2**18
 """Numbers of vectors that are gathered together: they fit into a second-level cache."""
 
@@ -28,8 +30,29 @@ def plain_scores(
     [1.0, 1.0]
     """
     scores = np.empty(len(ids), np.float32)
-    in_parallel(_score_rows, len(anchors), anchors, candidates, offsets, ids, longest, scores)
+    given = np.asarray(anchors), np.asarray(candidates)  # a mapped array's rows would be mapped arrays too
+    if len(ids) < FEW * len(anchors):
+        rows = np.repeat(np.arange(len(anchors)), np.diff(offsets))
+        in_parallel(_score_pairs, len(ids), *given, rows, ids, longest, scores)
+    else:
+        in_parallel(_score_rows, len(anchors), *given, offsets, ids, longest, scores)
     return scores
+
+
+def _score_pairs(
+    start: int,
+    stop: int,
+    anchors: np.ndarray,
+    candidates: np.ndarray,
+    rows: np.ndarray,
+    ids: np.ndarray,
+    longest: float,
+    scores: np.ndarray,
+) -> None:
+    for begin, end in blocks(stop - start, max(1, TOGETHER // candidates.shape[1])):
+        here = slice(start + begin, start + end)
+        ones, others = anchors[rows[here]].astype(np.float64), candidates[ids[here]].astype(np.float64)
+        scores[here] = _settled(np.einsum("nd,nd->n", ones, others), ones, others, longest)
 
 
 def _score_rows(
@@ -47,21 +70,27 @@ def _score_rows(
         first, anchor = int(offsets[row]), anchors[row].astype(np.float64)
         for begin, end in blocks(int(offsets[row + 1]) - first, together):
             here = slice(first + begin, first + end)
-            scores[here] = _scores(anchor, candidates[ids[here]].astype(np.float64), longest)
+            others = candidates[ids[here]].astype(np.float64)
+            scores[here] = _settled(others @ anchor, np.broadcast_to(anchor, others.shape), others, longest)
 
 
-def _scores(anchor: np.ndarray, candidates: np.ndarray, longest: float) -> Float32[np.ndarray, " some"]:
+def _settled(
+    totals: Float64[np.ndarray, " some"],
+    ones: Float64[np.ndarray, "some D"],
+    others: Float64[np.ndarray, "some D"],
+    longest: float,
+) -> Float32[np.ndarray, " some"]:
     """Round the float64 sums; where their error leaves two numbers to choose from, bound it closer, then add exactly.
 
     By Cauchy and Schwarz the absolute products add up to two norms' product at most.
     """
-    totals, each = candidates @ anchor, (len(anchor) + 1) * 2.0**-52
+    each = (others.shape[1] + 1) * 2.0**-52
     scores, is_open = _rounded(totals, longest * each)
-    rows = np.flatnonzero(is_open)
+    rows = is_open.nonzero()[0]
     if len(rows):
-        scores[rows], is_open = _rounded(totals[rows], (np.abs(candidates[rows]) @ np.abs(anchor)) * each)
+        scores[rows], is_open = _rounded(totals[rows], np.abs(ones[rows] * others[rows]).sum(axis=1) * each)
         for row in rows[is_open]:
-            scores[row] = sum_exactly(anchor, candidates[row])
+            scores[row] = sum_exactly(ones[row], others[row])
     return scores
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.choosing import RECALL_FLOOR, backend_of
+from aoq.pipeline.search.choosing import backend_of
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.rows import RowStep, left_of, outputs_of
 from aoq.pipeline.search.store import Folder, Memory, Store
-from aoq.pipeline.search.units import Backend, Progress, Steps, Unit
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Steps, Unit
 
 if TYPE_CHECKING:
     from aoq.pipeline.search.cluster.job import Job as ClusterJob

@@ -12,6 +12,9 @@ from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
+RECALL_FLOOR = 0.95
+"""Fraction of the true lists that an approximate search must find, if nobody says otherwise."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of finished units and the total."""
 

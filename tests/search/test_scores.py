@@ -28,7 +28,13 @@ def plain(anchors, candidates, offsets, ids):
     return plain_scores(anchors, candidates, offsets, ids, float(longest))
 
 
-WAYS = [exact_scores, plain]
+def plain_one_by_one(*given):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aoq.pipeline.search.plain_scores.FEW", 0)
+        return plain(*given)
+
+
+WAYS = [exact_scores, plain, plain_one_by_one]
 
 
 def all_pairs(score, anchors, candidates):
