@@ -38,6 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 RECIPE = ROOT / "docs" / "recipes" / "open_clip_train.py"
 SHIMMED = Path(__file__).parent / "with_torchvision.py"
 AOQ = Path(sys.executable).parent / "aoq"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 TINY = {
     "model_cfg": {
         "embed_dim": 16,
@@ -135,7 +136,9 @@ def launched(processes, options, demo, name, output):
     given += ["--batch-size", 12 // processes, "--epochs", 2, "--warmup", 0, "--workers", 0, "--log-every-n-steps", 1]
     given += ["--device", "cpu", "--precision", "fp32", "--aug-cfg", "scale=(1.0,1.0)"]
     command = [sys.executable, *(start if processes > 1 else []), SHIMMED, RECIPE, *given]
-    ended = subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    ended = subprocess.run(
+        [str(one) for one in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr
     losses = [float(one) for one in re.findall(r" Loss: (\S+) ", ended.stderr)]
     return losses, torch.load(output, weights_only=True)
@@ -174,9 +177,8 @@ def test_the_tutorial_trains(open_clip, tmp_path):
     for line in shell.splitlines()[1:]:
         command = line.replace("torchrun", "-m torch.distributed.run --standalone")
         command += " --device cpu --precision fp32 --workers 0" if "torchrun" in line else ""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         ended = subprocess.run(
-            [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, capture_output=True, text=True
+            [sys.executable, *shlex.split(command)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
         )
         assert ended.returncode == 0, f"{line}\n{ended.stderr}"
     assert len(torch.load(tmp_path / "open_clip.pt", weights_only=True)) > 10
