@@ -95,7 +95,9 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, mon
         f"approximate, {about['recall']:.2%} of the true lists (95% interval {low:.2%} to {high:.2%}, 512 anchors), "
         f"not certified; index {about['index']['factory']} {about['index']['parameters']}"
     )
-    assert mined.stdout == f"i2t: 700 lists of 5, {said}\nset\n"
+    kept = tmp_path / "artifacts" / "index" / about["index"]["key"]
+    of_index = f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {kept}"
+    assert mined.stdout == f"i2t: 700 lists of 5, {said}\n{of_index}\nset\n"
     assert f"- `i2t`: {said}." in Path("set/README.md").read_text()
     assert said in aoq("stats", "set", root=None).stdout
     assert json.loads(aoq("stats", "set", "--json", root=None).stdout)["i2t"]["guarantee"] == said
