@@ -45,7 +45,8 @@ def mine(
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = backend_of(problem, search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
-    store = Memory() if backend.is_small(problem) else _folder(work, [backend.name, provenance, problem.sha256])
+    in_memory = run is run_in_process and backend.is_small(problem)  # other processes meet in a folder
+    store = Memory() if in_memory else _folder(work, [backend.name, provenance, problem.sha256])
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     made = {
         direction: (

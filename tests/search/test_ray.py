@@ -19,16 +19,18 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.cluster import job as jobs
 from aoq.pipeline.search.cluster import units
 from aoq.pipeline.search.cluster.search_job import ship_problem
+from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.tiles import TILE_IMAGES
-from aoq.pipeline.search.units import Unit
+from aoq.pipeline.search.units import Unit, never
 from aoq.pipeline.tables.table import read_table
 from tests.two_nodes import STORE_BYTES, two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
 
 SHIP = partial(ship_problem, fetched={})
+IN_A_FOLDER = replace(ONE_PASS, is_small=never)
 IMAGES, EACH = 2 * TILE_IMAGES + 100, 1
 MEMORY = 50_000_000
 
@@ -50,7 +52,7 @@ def world(tmp_path):
 
 
 def mined(problem, folder, run=run_in_process, **options):
-    given = {"search": "onepass", "provenance": {"dataset": "d"}, "run": run, **options}
+    given = {"search": IN_A_FOLDER, "provenance": {"dataset": "d"}, "run": run, **options}
     mine(problem, work=folder / "work", output=folder / "table", **given)
     return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
 
