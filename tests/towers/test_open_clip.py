@@ -218,7 +218,8 @@ def test_a_trained_pair_is_loaded_where_its_weights_are_gone(open_clip, pixels, 
 def test_an_experiment_trains_a_pair_from_photographs(pair, tmp_path, given):
     """A pair starts from its own weights and trains both rounds; the evaluation opens the tokeniser again."""
     name = f"open_clip:{given.format(pair[1].partition(':')[2])}"
-    text = EXPERIMENT.format(image=name, text=name, epochs=1, data=DRAWN, second_round="").replace("LOSS", "infonce")
+    options = {"data": DRAWN, "first_round": "", "second_round": ""}
+    text = EXPERIMENT.format(image=name, text=name, epochs=1, **options).replace("LOSS", "infonce")
     (tmp_path / "pair.toml").write_text(text)
     chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
     for stage in (*MINED, "second_round", "evaluation"):
