@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce.joining import RESUMED, TIMEOUT, TOLD, is_of_network, joined
-from aoq.pipeline.search.cluster.connection import Room, connected, node_name
+from aoq.pipeline.search.cluster.connection import Room, connected, load_ray, node_name
 from aoq.pipeline.search.cluster.job import (
     Versions,
     answer_of,
@@ -49,9 +49,7 @@ class Member:
 
     def serve(self, count: int) -> tuple[str, int]:
         """Keep the store at which all meet; return its address and port."""
-        import ray
-
-        host = ray.util.get_node_ip_address()
+        host = load_ray().util.get_node_ip_address()
         self._store = TCPStore(host, 0, count, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         return host, self._store.port
 
