@@ -108,7 +108,7 @@ def main(
             images, dimensions = SIZES[size] if size in SIZES else map(int, size.split("x"))
             place = Path(folder or temporary) / f"{images}x{dimensions}"
             make_world(place, images, dimensions)
-            ways = [f"ours {search}", *names, *products(dimensions)]
+            ways = [f"ours {search}", *names, *(f"product {one}" for one in able(dimensions))]
             for depth in depths:
                 title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
                 found = run_all(place, title, ways, [int(part) for part in depth.split("/")], repeat, threads, limit)
@@ -130,22 +130,18 @@ def setting(threads: int) -> str:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    units = ", ".join(precision for precision, _ in able(256))
+    units = ", ".join(able(256))
     where = f"{processor} ({units}), {threads} threads, {date.today():%d %B %Y}, Python {sys.version.split()[0]}"
     line = f"{where}, {', '.join(versions)}."
     console.print(line, highlight=False)
     return line
 
 
-def able(dimensions: int) -> list[tuple[str, str]]:
-    """Arithmetics that this processor has units for, and the names of their products."""
+def able(dimensions: int) -> list[str]:
+    """Arithmetics that this processor has units for."""
     from aoq.pipeline.search.products.choice import able_precisions
 
-    return [(precision, f"product {precision}") for precision in able_precisions(dimensions)]
-
-
-def products(dimensions: int) -> list[str]:
-    return [name for _, name in able(dimensions)]
+    return list(able_precisions(dimensions))
 
 
 def run_all(

@@ -17,6 +17,9 @@ from aoq.pipeline.search.positives import Positives, both_ways, pairs_of, with_i
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
+LAST_BITS = 2.0**-21
+"""Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
+
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
 NORMS = 1e-12, 1e12

@@ -10,12 +10,9 @@ from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64, Integer, UInt
 from numba import njit
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.problem import Side, blocks
+from aoq.pipeline.search.problem import LAST_BITS, Side, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.threads import in_parallel
-
-LAST_BITS = 2.0**-21
-"""Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
 
 SORTED = 2**17
 """Keys that are sorted together: they fit into a second-level cache."""

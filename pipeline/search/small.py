@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.plain_scores import plain_scores
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.problem import LAST_BITS, Direction, Problem, Side, blocks
 from aoq.pipeline.search.store import Memory, Store
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
@@ -30,8 +30,6 @@ PAIR_BYTES = 64
 TOGETHER = 2**20
 """Near scores that a thread looks through at a time; they fit into a cache."""
 HALF, LOW, ALL_BUT_SIGN = np.uint64(32), np.uint64(2**32 - 1), np.uint32(2**31 - 1)
-LAST_BITS = 2.0**-21
-"""Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
 
 Near = Float32[np.ndarray, "images captions"]
 

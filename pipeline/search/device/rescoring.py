@@ -12,8 +12,8 @@ from torch import Tensor
 from aoq.pipeline.search.device.scan import Pairs
 from aoq.pipeline.search.device.vectors import Vectors
 from aoq.pipeline.search.positives import Positives
-from aoq.pipeline.search.problem import Side
-from aoq.pipeline.search.proposals import LAST_BITS, Heads
+from aoq.pipeline.search.problem import LAST_BITS, Side
+from aoq.pipeline.search.proposals import Heads
 from aoq.pipeline.search.scores import exact_scores
 
 PAIR_ENTRY_BYTES = 32  # of a rescored pair, for each dimension: both vectors, one in float64, and their products

@@ -14,10 +14,9 @@ import torch
 from jaxtyping import Float32, Float64
 
 from aoq.pipeline.search.brute_force import tensor_of
-from aoq.pipeline.search.problem import NORMS, Problem, blocks
+from aoq.pipeline.search.problem import LAST_BITS, NORMS, Problem, blocks
 from aoq.pipeline.search.products import choice
-from aoq.pipeline.search.products.product import Limits, Product, Scan
-from aoq.pipeline.search.proposals import LAST_BITS
+from aoq.pipeline.search.products.product import Limits, Product, Scan, lowered
 from aoq.pipeline.search.tiles import Keeper, TileKeeper, scan_scores
 
 
@@ -118,8 +117,8 @@ class Near:
 
     def _lowered(self, limits: Float32[np.ndarray, " anchors"]) -> Float32[np.ndarray, " anchors"]:
         """Lower exact limits to what near scores must reach."""
-        lowered = ((limits.astype(np.float64) - self._slack) * self._lift).astype(np.float32)
-        return np.where(np.isinf(limits), limits, np.nextafter(lowered, np.float32(-np.inf)))
+        with np.errstate(over="ignore"):  # lifted past float32: all pairs reach it, or none
+            return lowered(limits, lambda limit: (limit - self._slack) * self._lift)
 
     def _on_device(self, vectors: Float32[np.ndarray, "items D"]) -> torch.Tensor:
         return tensor_of(vectors).to(self._device)
