@@ -60,6 +60,15 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
         for rows in ranges:
             function(*rows, *arguments)
         return ranges
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda rows: function(*rows, *arguments), ranges))  # raises what a part raised
+    left = iter(ranges)
+
+    def work() -> None:
+        for rows in left:
+            function(*rows, *arguments)
+
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()  # raises what its part raised
     return ranges
