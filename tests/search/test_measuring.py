@@ -57,10 +57,30 @@ def test_no_list_depends_on_the_arithmetic(monkeypatch, kind):
                 assert ours.tobytes() == theirs.tobytes()
 
 
-def test_every_precision_is_measured(problem):
-    seconds = measure(problem, lambda direction: 0.1, able_precisions(12))
-    assert list(seconds) == able_precisions(12)
-    assert all(0 < found < 60 for found in seconds.values())
+def products_of(problem, precisions):
+    return [choice.near_product(problem, precision) for precision in precisions]
+
+
+def test_every_precision_is_measured(problem, monkeypatch):
+    monkeypatch.setattr(measuring, "BEHIND", np.inf)
+    seconds = measure(problem, lambda direction: 0.1, products_of(problem, able_precisions(12)))
+    assert len(seconds) == len(able_precisions(12))
+    assert all(0 < found < 60 for found in seconds)
+
+
+def test_one_that_is_far_behind_is_left_out_after_a_first_turn(problem, monkeypatch):
+    products, sizes = [choice.FloatProduct(f"{n}", 0.0) for n in range(3)], []
+
+    def seconds(product, images, captions, limits):
+        sizes.append((int(product.precision), len(images), len(captions)))
+        return [1.0, 1.5, 1.51][int(product.precision)]
+
+    monkeypatch.setattr(measuring, "_seconds", seconds)
+    monkeypatch.setattr(measuring, "IMAGES", 200)
+    monkeypatch.setattr(measuring, "CAPTIONS", 400)
+    assert measure(problem, lambda direction: 0.1, products) == [1.0, 1.5, np.inf]
+    quarters, wholes = [(n, 100, 200) for n in range(3)], [(n, 200, 400) for n in range(2)]
+    assert sizes[3:] == quarters + wholes
 
 
 @pytest.mark.parametrize("fastest", able_precisions(12))
@@ -76,7 +96,7 @@ def test_the_fastest_is_taken_and_what_was_measured_is_said(problem, monkeypatch
 
 def test_a_direction_that_is_left_out_is_not_asked_for(problem):
     one_way = Problem(problem.images, problem.captions, problem.positives, 20, 0)
-    measure(one_way, {"i2t": 0.1}.__getitem__, ["float32"])
+    measure(one_way, {"i2t": 0.1}.__getitem__, products_of(problem, ["float32"]))
 
 
 def test_a_small_job_is_not_measured(problem, monkeypatch):

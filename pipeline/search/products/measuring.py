@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem
-from aoq.pipeline.search.products.choice import Precision, able_precisions, near_product
+from aoq.pipeline.search.products.choice import able_precisions, near_product
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.tiles import Keeper, TileKeeper
 
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 WORTH = 2e11  # products of two numbers; a smaller job ends sooner than a wrong choice costs much
 IMAGES, CAPTIONS = 1024, 2048
 WARM_UP = 64
-REPEATS = 2
-MOST_SECONDS = 1.0
+FIRST = 2
+"""Divides both sides of the sample for a first turn, after which those that are far behind are left out."""
+BEHIND = 1.5
 
 Share = Callable[[Direction], float]
 """Fraction of a direction's candidates that an anchor is expected to keep."""
@@ -34,27 +35,27 @@ def choose_product(problem: Problem, share: Share) -> Product:
     """Choose the precision by measurement, or in a small job the one that the processor has units for."""
     if len(problem.images) * len(problem.captions) * problem.images.shape[1] < WORTH:
         return near_product(problem)
-    seconds = measure(problem, share, able_precisions(problem.images.shape[1]))
-    precision = min(seconds, key=lambda name: seconds[name])
-    measured = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in sorted(seconds.items(), key=lambda s: s[1]))
-    logger.info("multiplying in %s; a sample of a tile took %s", precision, measured)
-    return near_product(problem, precision)
+    products = [near_product(problem, precision) for precision in able_precisions(problem.images.shape[1])]
+    seconds = measure(problem, share, products)
+    ranked = sorted(zip(seconds, products, strict=True), key=lambda each: each[0])
+    measured = ", ".join(f"{product.precision} {1e3 * found:.0f} ms" for found, product in ranked if found < np.inf)
+    _, fastest = ranked[0]
+    logger.info("multiplying in %s; a sample of a tile took %s", fastest.precision, measured)
+    return fastest
 
 
-def measure(problem: Problem, share: Share, precisions: Sequence[Precision]) -> Mapping[Precision, float]:
-    """Seconds that each precision takes for a small tile of vectors from all over both sides; the best of a few."""
+def measure(problem: Problem, share: Share, products: Sequence[Product]) -> list[float]:
+    """Seconds that each product takes for a small tile of vectors from all over both sides; infinite if far behind."""
     images, captions = _sample(problem.images, IMAGES), _sample(problem.captions, CAPTIONS)
-    products = {precision: near_product(problem, precision) for precision in precisions}
-    limits = _limits(near_product(problem, "float32"), images, captions, problem, share)
-    for product in products.values():  # loads or compiles what it runs
+    limits = _limits(products[0], images, captions, problem, share)
+    for product in products:  # loads or compiles what it runs
         _seconds(product, images[:WARM_UP], captions[:WARM_UP], limits)
-    started, found = time.perf_counter(), dict.fromkeys(precisions, np.inf)
-    for turn in range(REPEATS):
-        if turn and time.perf_counter() - started > MOST_SECONDS * turn / REPEATS:
-            break
-        for precision, product in products.items():
-            found[precision] = min(found[precision], _seconds(product, images, captions, limits))
-    return found
+    part = images[: IMAGES // FIRST], captions[: CAPTIONS // FIRST]
+    first = [_seconds(product, *part, limits) for product in products]
+    return [
+        _seconds(product, images, captions, limits) if found <= BEHIND * min(first) else np.inf
+        for product, found in zip(products, first, strict=True)
+    ]
 
 
 def _sample(vectors: Float32[np.ndarray, "items D"], most: int) -> Float32[np.ndarray, "some D"]:
