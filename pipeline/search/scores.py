@@ -16,6 +16,9 @@ from numba import njit
 from aoq.pipeline.search.plain_scores import sum_exactly
 from aoq.pipeline.search.threads import in_parallel
 
+PART = 256
+"""Products that are summed in any order; the shorter the parts, the smaller the error."""
+
 
 def exact_scores(
     anchors: Float32[np.ndarray, "anchors D"],
@@ -45,10 +48,16 @@ def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "i
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def score_between(one: Any, other: Any) -> Any:
-    """Bound the dot product, rounded to float32: the float64 sum less and plus its largest error. -0 becomes 0."""
-    total, size = _sum_products(one, other)
-    error = size * (len(one) + 1) * 2.0**-52
+def score_between(one: Any, other: Any, size: float) -> Any:
+    """Bound the dot product, rounded to float32; `size` is at least the sum of the products' absolute values.
+
+    From the float64 sum less its largest error to the sum plus it. -0 becomes 0. Added up part by part, the sum is off
+    by (PART + D / PART) 2**-53 of `size` at most; the error here is twice that.
+    """
+    total = 0.0
+    for start in range(0, len(other), PART):
+        total += _sum_products(one[start : start + PART], other[start : start + PART])
+    error = size * (PART + len(other) // PART + 2) * 2.0**-52
     return np.float32(total - error) + np.float32(0), np.float32(total + error) + np.float32(0)
 
 
@@ -57,18 +66,28 @@ def score_between(one: Any, other: Any) -> Any:
 def _score_rows(start: int, stop: int, anchors: Any, candidates: Any, offsets: Any, ids: Any, scores: Any) -> None:
     """Write the scores of these rows; NaN where only an exact sum decides."""
     for row in range(start, stop):
+        norm = norm_of(anchors[row])
         for pair in range(offsets[row], offsets[row + 1]):
-            low, high = score_between(anchors[row], candidates[ids[pair]])
+            candidate = candidates[ids[pair]]
+            low, high = score_between(anchors[row], candidate, norm * norm_of(candidate))
             scores[pair] = low if low == high else np.nan
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 @no_type_check
+def norm_of(vector: Any) -> Any:
+    """Bound the norm from above, by less than one part in a million."""
+    square = 0.0
+    for k in range(len(vector)):
+        square += np.float64(vector[k]) * np.float64(vector[k])
+    return np.sqrt(square) * (1 + len(vector) * 2.0**-52)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@no_type_check
 def _sum_products(one: Any, other: Any) -> Any:
-    """Sum all products, and their absolute values, in the fastest order."""
-    total = size = 0.0
-    for k in range(len(one)):
-        product = np.float64(one[k]) * np.float64(other[k])
-        total += product
-        size += abs(product)
-    return total, size
+    """Sum the products in the fastest order."""
+    total = 0.0
+    for k in range(len(other)):
+        total += np.float64(one[k]) * np.float64(other[k])
+    return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Float64, Int32
 from numba import njit
 
 from aoq.pipeline.search.plain_scores import sum_exactly
@@ -17,13 +17,16 @@ from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import Side
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.proposals import Heads, known_heads
-from aoq.pipeline.search.scores import read_only, score_between
+from aoq.pipeline.search.scores import norm_of, read_only, score_between
 from aoq.pipeline.search.threads import in_parallel
 
-TILE_IMAGES, TILE_CAPTIONS = 4096, 4096
+TILE_IMAGES, TILE_CAPTIONS = 8192, 2048
 STRIP = 256  # captions of a tile that are looked through together: their vectors fit into a second-level cache
 TOO_MANY = 8  # times h: an anchor that keeps more has too many ties and is searched again
 SPARE = 2  # times that for images, as only a block of them is held at a time; limits are seldom that low
+
+Pair = tuple[np.ndarray, np.ndarray]
+"""Of the images, and of the captions."""
 
 
 class Keeper:
@@ -49,8 +52,12 @@ class Keeper:
         anchors, *others = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         offsets = offsets_of(np.bincount(anchors, minlength=len(self.limits)))
         grouped = [np.empty_like(column) for column in others]
-        for column, ordered in zip(others, grouped, strict=True):
-            _place(anchors, offsets[:-1].copy(), column, ordered)
+
+        def place(start: int, stop: int) -> None:
+            for column, ordered in zip(others[start:stop], grouped[start:stop], strict=True):
+                _place(anchors, offsets[:-1].copy(), column, ordered)
+
+        in_parallel(place, len(others), parts=1)
         return offsets, *grouped
 
     def heads(self, side: Side) -> Heads:
@@ -71,6 +78,7 @@ class TileKeeper:
     ) -> None:
         self._product, self._block = product, product.prepare(vectors)
         self._vectors = read_only(np.ascontiguousarray(vectors))
+        self._norms = _norms(self._vectors)
         self._images, self._captions = images, captions
         size = len(vectors) * min(tile_captions, len(captions.limits))
         # Allocated once for all tiles: fresh memory costs more than what is written into it.
@@ -82,30 +90,38 @@ class TileKeeper:
         limits = self._images.limits, self._captions.limits[first : first + columns]
         captions, ends = read_only(np.ascontiguousarray(vectors)), np.empty(rows, dtype=np.int64)
         kernel, arguments = self._product.scan(self._block, self._product.prepare(vectors), limits)
+        sides = (self._vectors, captions), (self._norms, _norms(captions)), limits
 
         def look_through(start: int, stop: int) -> None:
             kernel(start, stop, *arguments, self._found[:2], ends)
-            ends[start] = self._score(start * columns, int(ends[start]), captions, limits)
+            ends[start] = self._score(start * columns, int(ends[start]), *sides)
 
-        starts = np.array([start for start, _ in in_parallel(look_through, rows, parts=1)])
+        starts = np.array([start for start, _ in in_parallel(look_through, rows, parts=2)])
         found_images, found_captions, scores = self._found
         stretches = starts * columns, ends[starts]
-        sides = (found_images, found_captions, self._images, 0), (found_captions, found_images, self._captions, first)
+        kept_by = (found_images, found_captions, self._images, 0), (found_captions, found_images, self._captions, first)
 
         def hand_over(start: int, stop: int) -> None:
-            for (anchors, candidates, keeper, number), reached in list(zip(sides, limits, strict=True))[start:stop]:
+            for (anchors, candidates, keeper, number), reached in list(zip(kept_by, limits, strict=True))[start:stop]:
                 kept, other, score = _reaching(*stretches, anchors, candidates, scores, reached)
                 keeper.add(kept + np.int32(number), other + np.int32(first - number), score)
 
-        in_parallel(hand_over, len(sides), parts=1)
+        in_parallel(hand_over, len(kept_by), parts=1)
 
-    def _score(self, start: int, end: int, captions: np.ndarray, limits: tuple[np.ndarray, ...]) -> int:
+    def _score(self, start: int, end: int, vectors: Pair, norms: Pair, limits: Pair) -> int:
         """Score a stretch of what was found, and keep in its first places what may count; return the end of these."""
-        images, found, scores = self._found
-        end = _score_found(start, end, self._vectors, captions, limits, self._found)
+        images, captions, scores = self._found
+        end = _score_found(start, end, vectors, norms, limits, self._found)
         for pair in start + np.flatnonzero(np.isnan(scores[start:end])):
-            scores[pair] = sum_exactly(self._vectors[images[pair]], captions[found[pair]])
+            scores[pair] = sum_exactly(vectors[0][images[pair]], vectors[1][captions[pair]])
         return end
+
+
+def _norms(vectors: Float32[np.ndarray, "items D"]) -> Float64[np.ndarray, " items"]:
+    """Upper bounds of the norms."""
+    norms = np.empty(len(vectors))
+    in_parallel(_bound_norms, len(vectors), vectors, norms)
+    return norms
 
 
 @njit(nogil=True, cache=True)
@@ -138,14 +154,24 @@ def scan_scores(start: int, stop: int, tile: Any, floors: Any, found: Any, ends:
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _score_found(start: int, end: int, vectors: Any, others: Any, limits: Any, found: Any) -> Any:
+def _bound_norms(start: int, stop: int, vectors: Any, norms: Any) -> None:
+    for row in range(start, stop):
+        norms[row] = norm_of(vectors[row])
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _score_found(start: int, end: int, vectors: Any, norms: Any, limits: Any, found: Any) -> Any:
     """Score these pairs exactly, NaN where only an exact sum decides, and move up those that may reach a limit."""
+    image_vectors, caption_vectors = vectors
+    image_norms, caption_norms = norms
     image_limits, caption_limits = limits
     images, captions, scores = found
     kept = start
     for pair in range(start, end):
         row, column = images[pair], captions[pair]
-        low, high = score_between(vectors[row], others[column])
+        size = image_norms[row] * caption_norms[column]
+        low, high = score_between(image_vectors[row], caption_vectors[column], size)
         if high >= min(image_limits[row], caption_limits[column]):
             images[kept], captions[kept], scores[kept] = row, column, low if low == high else np.nan
             kept += 1

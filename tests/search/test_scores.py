@@ -72,6 +72,21 @@ def test_halfway_between_two_numbers_it_is_added_up_exactly(score):
     assert found.tolist() == [1 + 2**-23, 1, 1]
 
 
+@pytest.mark.parametrize("size", [255, 256, 257, 600, 2048])
+def test_long_vectors_are_added_up_part_by_part(size):
+    """Their last products, after the last whole part, decide."""
+    rng = np.random.default_rng(size)
+    vectors = rng.normal(size=(3, size)).astype(np.float32)
+    vectors[2] = -vectors[1]
+    vectors[2, -1] *= np.float32(1 + 2**-23)
+    found = all_pairs(exact_scores, vectors, vectors)
+    for row, one in enumerate(vectors.tolist()):
+        for column, other in enumerate(vectors.tolist()):
+            assert found[row, column] == rounded(
+                sum(Fraction(a) * Fraction(b) for a, b in zip(one, other, strict=True))
+            )
+
+
 @pytest.mark.parametrize("score", WAYS)
 def test_zero_has_no_sign(score):
     found = all_pairs(score, np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
