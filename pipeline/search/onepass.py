@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from aoq.pipeline.search.exact import PROPOSAL_BYTES, certify, lists_table
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, Side, blocks
+from aoq.pipeline.search.kept_pairs import merged_heads, pairs_table
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, Problem, blocks
 from aoq.pipeline.search.products.measuring import choose_product
 from aoq.pipeline.search.products.product import Product
 from aoq.pipeline.search.scores import exact_scores
@@ -104,43 +105,18 @@ def _scan(start: int, stop: int, product: Product, problem: Problem, store: Stor
         keeper.take(problem.captions[first:last], first)
     made = []
     if "i2t" in problem.directions:
-        made.append(_lists(side, images, start))
+        made.append(lists_table(side, certify(images.heads(side), side), start))
     if "t2i" in problem.directions:
-        made.append(_pairs(captions, start))
+        made.append(pairs_table(captions, start))
     return made
-
-
-def _pairs(captions: Keeper, first_image: int) -> pa.Table:
-    """Collect the pairs that captions keep of a block of images, and each caption's limit as its pair with image -1.
-
-    So a block says itself what it left out, whichever limits it was made with.
-    """
-    offsets, images, scores = captions.kept()
-    every = np.arange(len(captions.limits), dtype=np.int32)
-    return pa.table(
-        {
-            "caption": np.insert(np.repeat(every, np.diff(offsets)), offsets[:-1], every),
-            "image": np.insert(images + np.int32(first_image), offsets[:-1], np.int32(-1)),
-            "score": np.insert(scores, offsets[:-1], captions.limits),
-        }
-    )
 
 
 def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     """Find the lists of some captions, from the candidates that they kept of every block of images."""
     names = [_scanned_name("t2i", *rows) for rows in blocks(len(problem.images), TILE_IMAGES)]
     parts = [store.read(name, within=("caption", start, stop)) for name in names]
-    caption, image, score = (column.to_numpy() for column in pa.concat_tables(parts).columns)
-    caption, is_limit = caption - np.int32(start), image < 0
-    limits = np.full(stop - start, -np.inf, np.float32)
-    np.maximum.at(limits, caption[is_limit], score[is_limit])
-    keeper, kept = Keeper(limits, len(problem.images)), ~is_limit & (score >= limits[caption])
-    keeper.add(caption[kept], image[kept], score[kept])
-    return [_lists(problem["t2i"].between(start, stop), keeper, start)]
-
-
-def _lists(side: Side, keeper: Keeper, first_anchor: int) -> pa.Table:
-    return lists_table(side, certify(keeper.heads(side), side), first_anchor)
+    side = problem["t2i"].between(start, stop)
+    return [lists_table(side, certify(merged_heads(side, start, parts), side), start)]
 
 
 def _costs(problem: Problem) -> Mapping[str, float]:
