@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from aoq.pipeline.search import brute_force
-from aoq.pipeline.search.brute_force import search
+from aoq.pipeline.search.brute_force import load_faiss, search
 from aoq.pipeline.search.exact import exact_heads
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import search_problem
@@ -43,6 +44,23 @@ def test_the_nearest_are_found_block_by_block(without_faiss, monkeypatch, proble
     np.testing.assert_allclose(scores, -np.sort(-products, axis=1)[:, :k], atol=1e-5)
     np.testing.assert_allclose(scores, np.take_along_axis(products, ids, axis=1), atol=1e-5)
     assert all(len(set(row)) == k for row in ids.tolist())
+
+
+@pytest.mark.parametrize("few", [59, 60])
+def test_few_anchors_are_searched_by_torch_and_more_by_faiss(monkeypatch, problem, few):
+    faiss, searched = load_faiss(), []
+
+    def knn(*given, **named):
+        searched.append(given)
+        return faiss.knn(*given, **named)
+
+    monkeypatch.setattr(brute_force, "FEW", few)
+    double = SimpleNamespace(knn=knn, get_num_gpus=lambda: 0, METRIC_INNER_PRODUCT=faiss.METRIC_INNER_PRODUCT)
+    monkeypatch.setattr(brute_force, "load_faiss", lambda: double)
+    scores, _ = search(problem.images, problem.captions, 5)
+    assert len(searched) == (few < len(problem.images))
+    products = problem.images.astype(np.float64) @ problem.captions.T.astype(np.float64)
+    np.testing.assert_allclose(scores, -np.sort(-products, axis=1)[:, :5], atol=1e-5)
 
 
 def test_exact_lists_are_the_same(request, problem):
