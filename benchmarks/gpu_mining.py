@@ -34,7 +34,7 @@ from aoq.pipeline.search.device.room import Tile, free_bytes, plan_room
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import run_search
 from aoq.pipeline.search.store import Memory
-from benchmarks.mining import EACH, SIZES, make_world
+from benchmarks.mining_world import EACH, SIZES, make_world
 
 DEPTHS = (300, 60), (20, 20)
 TOGETHER = 2**29  # similarities that torch and cuVS compute at a time
@@ -159,7 +159,7 @@ def page_of(place: Path, name: str, depths: tuple[int, int], device: torch.devic
 
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
-@click.option("--sizes", default="XL,COCO", show_default=True, help="Names of benchmarks/mining.py.")
+@click.option("--sizes", default="XL,COCO", show_default=True, help="Names of benchmarks/mining_world.py.")
 @click.option("--repeat", default=3, show_default=True)
 @click.option("--small", is_flag=True, help="Sizes that a CPU manages.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the vectors are written; else a temporary one.")

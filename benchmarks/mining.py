@@ -19,9 +19,10 @@ other arithmetics that this processor has units for: nobody who compares all pai
 column "/ product" holds all figures against the fastest of these. A way that is not installed, fails, or takes longer
 than --limit says so in its row.
 
-Everything runs in a process of its own, rivals in turn. Seconds are medians, wall clock and (in brackets) processor;
-memory is the peak beyond that at the start of the work; the mapped vectors do not count.
-A score counts as found if it reaches the h-th exact one less 1e-6, on 200 sampled anchors per direction.
+Everything runs in a process of its own, rivals in turn, each with its library or its kernels loaded. Seconds are
+medians, wall clock and (in brackets) processor; memory is the peak beyond that at the start of the work; the mapped
+vectors do not count. A score counts as found if it reaches the h-th exact one less 1e-6, on 200 sampled anchors per
+direction.
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,26 +50,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.memory import Peak
+from benchmarks.mining_rivals import BARE, NEEDS, RIVALS, Work
+from benchmarks.mining_world import BLOCK, EACH, SIZES, make_world
 
 console = Console(width=120)
 
-EACH = 5
-SIZES = {
-    "S": (2_000, 512),
-    "M": (5_000, 1024),
-    "L": (6_000, 2048),
-    "XL": (29_000, 1024),
-    "XL2048": (29_000, 2048),
-    "COCO": (113_287, 1024),
-}
-CLUSTER = 40
-DUPLICATES = 0.02
-BLOCK = 4096
-LOOP_ROWS = 50
-SEARCHED_TOGETHER = 4096
 CHECKED = 200
-PRECISIONS = "float32", "bfloat16", "int16", "int8"
-BARE = [f"product {name}" for name in PRECISIONS]
+PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn", "sentence-transformers"
 
 
 @click.command()
@@ -235,10 +221,11 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
     torch.set_num_threads(int(threads))
     images, captions = (np.load(Path(place) / f"{side}.npy", mmap_mode="r") for side in ("images", "captions"))
     images.sum(), captions.sum()  # reads the files once, for all
-    prepare = prepare_ours(name.removeprefix("ours ")) if name.startswith("ours ") else RIVALS[name]()
+    search = name.removeprefix("ours ")
+    work = RIVALS[name]() if search == name else prepare_ours(search, images.shape[1])
     with Peak() as peak:
         wall, processor = time.perf_counter(), sum(os.times()[:4])  # of its children too
-        result = prepare(images, captions, int(h_captions), int(h_images))
+        result = work(images, captions, int(h_captions), int(h_images))
         figures = {"seconds": time.perf_counter() - wall, "processor": sum(os.times()[:4]) - processor}
     factor = result.pop("factor", 1.0)
     figures = {key: value * factor for key, value in figures.items()}
@@ -248,13 +235,12 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
     print(json.dumps({**figures, "memory": peak.bytes, **result}))
 
 
-Work = Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]
-
-
-def prepare_ours(search: str) -> Work:
+def prepare_ours(search: str, dimensions: int) -> Work:
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.search.backends import choose_backend
     from aoq.pipeline.search.problem import Problem
+    from aoq.pipeline.search.products.choice import near_product
+    from aoq.pipeline.search.products.measuring import measure
     from aoq.pipeline.tables.table import read_table
 
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
@@ -285,201 +271,14 @@ def prepare_ours(search: str) -> Work:
 
         return {"parts": parts, "scores": read_scores}
 
-    warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    warm = np.random.default_rng(0).normal(size=(40, dimensions)).astype(np.float32)
     sides = warm, np.repeat(warm, EACH, axis=0)
     for side in sides:
         side.setflags(write=False)  # like the mapped vectors: kernels are compiled anew for writable ones
-    work(*sides, 3, 3)  # compiles the kernels unless an earlier run has
+    work(*sides, 3, 3)  # loads the kernels, as rivals have loaded theirs
+    problem = Problem(*sides, np.repeat(np.arange(len(warm), dtype=np.int32), EACH), 3, 3)
+    measure(problem, lambda direction: 0.1, [near_product(problem, name) for name in able(dimensions)])
     return work
-
-
-def prepare_command() -> Work:
-    import torch
-
-    threads = torch.get_num_threads()
-
-    def work(images: Any, captions: Any, h_captions: int, h_images: int) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            given = [images.filename, captions.filename, Path(folder) / "table"]
-            options = ["--h-captions", h_captions, "--h-images", h_images, "--per-image", EACH, "--threads", threads]
-            code = "import sys; sys.path[0] = sys.argv.pop(1); from aoq.pipeline.cli import main; main(prog_name='aoq')"
-            arguments = map(str, [sys.path[0], "mine", *given, *options])
-            subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
-        return {"memory": np.nan}  # another process's
-
-    return work
-
-
-def prepare_product(precision: str) -> Work:
-    """Prepare the product of one arithmetic; vectors are rounded on the way, and nothing is looked at."""
-    import torch
-
-    from aoq.pipeline.search.problem import Problem, blocks
-    from aoq.pipeline.search.products.choice import near_product
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        product = near_product(Problem(images[:1], captions[:1], np.zeros(1, np.int64) - 1, 1, 1), precision)
-        others = [product.prepare(captions[slice(*rows)]) for rows in blocks(len(captions), BLOCK)]
-        for rows in blocks(len(images), BLOCK):
-            block = product.prepare(images[slice(*rows)])
-            for other in others:
-                if isinstance(block, torch.Tensor):
-                    block @ other.T
-                elif precision == "int8":
-                    torch._int_mm(block.integers, other.integers.T)
-                else:
-                    product(block, other)
-        return {}
-
-    warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    warm.setflags(write=False)
-    work(warm, warm, 3, 3)  # compiles what rounds
-    return work
-
-
-def prepare_usearch() -> Work:
-    import torch
-    from usearch.index import MetricKind, search
-
-    threads = torch.get_num_threads()
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
-            search(np.asarray(candidates), np.asarray(anchors), k, MetricKind.IP, exact=True, threads=threads)
-        return {}
-
-    return work
-
-
-def prepare_scikit_learn() -> Work:
-    import torch
-    from sklearn.neighbors import NearestNeighbors
-
-    threads = torch.get_num_threads()
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
-            # Of vectors of norm 1 the order is the cosine's, and faster to find than by metric="cosine".
-            index = NearestNeighbors(n_neighbors=k, algorithm="brute", metric="euclidean", n_jobs=threads)
-            index.fit(np.asarray(candidates)).kneighbors(np.asarray(anchors))
-        return {}
-
-    return work
-
-
-def prepare_faiss() -> Work:
-    import faiss
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
-            index = faiss.IndexFlatIP(candidates.shape[1])
-            index.add(candidates)
-            index.search(anchors, k)
-        return {}
-
-    return work
-
-
-def prepare_torch() -> Work:
-    import torch
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        for anchors, candidates, k in ((images, captions, h_captions + EACH), (captions, images, h_images + 1)):
-            others = torch.from_numpy(np.asarray(candidates)).T
-            step = max(1, 2**27 // len(candidates))  # 0.5 GB of similarities at a time
-            for start in range(0, len(anchors), step):
-                (torch.from_numpy(np.ascontiguousarray(anchors[start : start + step])) @ others).topk(k)
-        return {}
-
-    return work
-
-
-def prepare_row_loop() -> Work:
-    import torch
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        for anchors, candidates, h in ((images, captions, h_captions), (captions, images, h_images)):
-            others = torch.from_numpy(np.asarray(candidates))
-            for row in range(LOOP_ROWS):
-                score = (torch.from_numpy(np.ascontiguousarray(anchors[row])) * others).sum(1)
-                score.argsort(descending=True)[:h]
-        # The rows of one direction cost as much per candidate as those of the other.
-        return {"factor": (len(images) * len(captions)) * 2 / (LOOP_ROWS * (len(images) + len(captions)))}
-
-    return work
-
-
-def prepare_sentence_transformers(use_faiss: bool) -> Work:
-    from datasets import Dataset
-    from sentence_transformers.util import mine_hard_negatives
-
-    class HandsOutVectors:
-        """The interface of a model that `mine_hard_negatives` needs; a text is "i 7" or "c 7"."""
-
-        device = "cpu"
-        model_card_data = type("Card", (), {"base_model": "vectors"})()
-
-        def __init__(self, images: np.ndarray, captions: np.ndarray) -> None:
-            self.vectors = {"i": images, "c": captions}
-
-        def encode(self, texts: list[str], **_: object) -> np.ndarray:
-            kind = texts[0][0]
-            return np.asarray(self.vectors[kind][[int(text[2:]) for text in texts]])
-
-        encode_query = encode_document = encode
-
-        def get_embedding_dimension(self) -> int:
-            return self.vectors["i"].shape[1]
-
-        get_sentence_embedding_dimension = get_embedding_dimension
-
-        def similarity(self, one: Any, other: Any) -> Any:
-            import torch
-
-            return torch.as_tensor(one) @ torch.as_tensor(other).T
-
-        def similarity_pairwise(self, one: Any, other: Any) -> Any:
-            import torch
-
-            return (torch.as_tensor(one) * torch.as_tensor(other)).sum(-1)
-
-    def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        pairs = {
-            "i": [f"i {n // EACH}" for n in range(len(captions))],
-            "c": [f"c {n}" for n in range(len(captions))],
-        }
-        for anchor, positive, h in (("i", "c", h_captions), ("c", "i", h_images)):
-            mine_hard_negatives(
-                Dataset.from_dict({"anchor": pairs[anchor], "positive": pairs[positive]}),
-                HandsOutVectors(images, captions),
-                num_negatives=h,
-                output_format="n-tuple",
-                output_scores=True,
-                use_faiss=use_faiss,
-                faiss_batch_size=SEARCHED_TOGETHER,
-                verbose=False,
-            )
-        return {}
-
-    return work
-
-
-RIVALS: dict[str, Callable[[], Work]] = {
-    "faiss": prepare_faiss,
-    "torch": prepare_torch,
-    "usearch": prepare_usearch,
-    "scikit-learn": prepare_scikit_learn,
-    "row loop": prepare_row_loop,
-    "command": prepare_command,
-    **{f"product {name}": partial(prepare_product, name) for name in PRECISIONS},
-    "sentence-transformers": partial(prepare_sentence_transformers, use_faiss=False),
-    "sentence-transformers faiss": partial(prepare_sentence_transformers, use_faiss=True),
-}
-
-
-NEEDS = {"faiss": "faiss", "usearch": "usearch", "scikit-learn": "sklearn"}
-"""Modules that rivals come in."""
-PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn", "sentence-transformers"
 
 
 def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, side: str) -> float:
@@ -496,32 +295,6 @@ def share_found(images: np.ndarray, captions: np.ndarray, scores: np.ndarray, si
         last = np.partition(exact, len(exact) - h)[len(exact) - h]
         hits += int((scores[row] >= last - 1e-6).sum())
     return hits / (len(rows) * h)
-
-
-def make_world(place: Path, images: int, dimensions: int) -> None:
-    """Clusters of 40 images; captions near their image; block by block, so that any size fits."""
-    if (place / "captions.npy").is_file():
-        return
-    place.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    centres = rng.standard_normal((max(1, images // CLUSTER), dimensions), dtype=np.float32)
-    files = {
-        side: np.lib.format.open_memmap(place / f"{side}.tmp.npy", "w+", np.float32, (count, dimensions))
-        for side, count in (("images", images), ("captions", EACH * images))
-    }
-    for start in range(0, images, BLOCK):
-        stop = min(start + BLOCK, images)
-        block = centres[rng.integers(0, len(centres), stop - start)]
-        block = block + rng.standard_normal(block.shape, dtype=np.float32)
-        near = np.repeat(block, EACH, axis=0)
-        near += 1.5 * rng.standard_normal(near.shape, dtype=np.float32)
-        copied = np.flatnonzero(rng.random(len(near)) < DUPLICATES)
-        near[copied] = near[rng.integers(0, len(near), len(copied))]
-        files["images"][start:stop] = block / np.linalg.norm(block, axis=1, keepdims=True)
-        files["captions"][EACH * start : EACH * stop] = near / np.linalg.norm(near, axis=1, keepdims=True)
-    for side, file in files.items():
-        file.flush()
-        os.replace(place / f"{side}.tmp.npy", place / f"{side}.npy")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from aoq.pipeline.scratch import publish, scratch_beside, write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.readme import write_table_readme
@@ -85,16 +86,21 @@ def write_table(
 ) -> dict[str, Any]:
     """Write the files, the manifest and a README last, and return the manifest.
 
-    `write` writes a direction's file and returns its figures.
+    `write` writes a direction's file and returns its figures. Directions are written in threads of their own.
     """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
     header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
-    manifest: dict[str, Any] = {**header, "directions": {}}
-    for direction, (said, lists) in made.items():
-        about = {"direction": direction, **said}
-        figures = write(output / f"{direction}.parquet", {**header, **about}, lists)
-        manifest["directions"][direction] = {**about, **figures}
+    about = {direction: {"direction": direction, **said} for direction, (said, _) in made.items()}
+    figures: dict[str, dict[str, Any]] = {}
+
+    def write_some(start: int, stop: int) -> None:
+        for direction in list(made)[start:stop]:
+            path, footer = output / f"{direction}.parquet", {**header, **about[direction]}
+            figures[direction] = write(path, footer, made[direction][1])
+
+    in_parallel(write_some, len(made), parts=1)
+    manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
     write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
     write_table_readme(output)
     return manifest
