@@ -100,6 +100,7 @@ def log_to_console() -> None:
     root.setLevel(logging.INFO)
     for name in ("luigi", "filelock", "faiss.loader", "werkzeug"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells that it looks for fonts, the first time
     logging.getLogger("luigi-interface").addFilter(_of_failures)
 
 

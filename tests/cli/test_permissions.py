@@ -59,7 +59,12 @@ def test_the_folder_is_named(commands, tmp_path):
         for command in commands
     ]
     done = subprocess.run(
-        [*FORBIDDING, sys.executable, "-c", RUN], input=json.dumps(given), capture_output=True, text=True, check=True
+        [*FORBIDDING, sys.executable, "-c", RUN],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MPLCONFIGDIR": str(tmp_path)},  # where matplotlib has not looked for fonts yet
     )
     for command, (code, said) in zip(given, json.loads(done.stdout), strict=True):
         assert (code, said) == (1, f"error: {locked} may not be written (permission denied).\n"), command
