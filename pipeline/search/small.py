@@ -21,10 +21,12 @@ from aoq.pipeline.search.store import Memory, Store
 from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 
-WORK, PAIRS = 2**34, 2**26
-"""Products of two numbers, and pairs, of a job that is small; a second of one core."""
+WORK, PAIRS = 2**37, 2**27
+"""Products of two numbers, and pairs, of a job that is small: it takes no longer than loading torch and the kernels."""
 MOST = 2**24
 """Pairs that are scored exactly, at most."""
+NEAR_BYTES = 5
+"""Memory per near score: 4, and what looks through them."""
 PAIR_BYTES = 64
 """Memory per pair while it is scored and sorted."""
 TOGETHER = 2**20
@@ -37,13 +39,14 @@ Near = Float32[np.ndarray, "images captions"]
 def is_small(problem: Problem) -> bool:
     pairs = len(problem.images) * len(problem.captions)
     sizes = [problem.size(direction) for direction in problem.directions]
-    fits = 16 * pairs <= problem.memory and sum(size.anchors * size.wanted for size in sizes) <= _most(problem)
+    fits = sum(size.anchors * size.wanted for size in sizes) <= _most(problem)
     return fits and pairs <= PAIRS and pairs * problem.images.shape[1] <= WORK
 
 
 def _most(problem: Problem) -> int:
     """Number of pairs that may be scored exactly: more reach a limit only if many tie."""
-    return min(MOST, problem.memory // PAIR_BYTES)
+    left = problem.memory - NEAR_BYTES * len(problem.images) * len(problem.captions)
+    return min(MOST, left // PAIR_BYTES)
 
 
 def _plan(problem: Problem) -> Steps[Problem]:
@@ -75,8 +78,7 @@ def _near(problem: Problem) -> Near:
     captions = problem.captions.T
 
     def multiply(start: int, stop: int) -> None:
-        for first, last in blocks(stop - start, _rows(near)):
-            np.matmul(problem.images[start + first : start + last], captions, out=near[start + first : start + last])
+        np.matmul(problem.images[start:stop], captions, out=near[start:stop])
 
     in_parallel(multiply, len(near))
     own = problem[problem.directions[0]].positives

@@ -67,12 +67,13 @@ def test_what_was_not_scored_is_below_the_bound(problem):
         assert (below.max(axis=1) < lists.bound).all()
 
 
-def test_jobs_are_small_where_all_similarities_fit_in_memory_and_a_second(problem):
+def test_jobs_are_small_where_all_similarities_fit_in_memory_and_seconds(problem):
     assert is_small(problem)
-    rows = np.ones((8200, 2), np.float32)
-    assert not is_small(Problem(rows, rows, np.arange(8200), 1, 1))  # 2**26 pairs, and some
-    wide = np.ones((1100, 2**14), np.float32)
-    assert not is_small(Problem(wide, wide, np.arange(1100), 1, 1))
+    rows = np.ones((11_600, 2), np.float32)
+    assert not is_small(Problem(rows, rows, np.arange(11_600), 1, 1))  # 2**27 pairs, and some
+    wide = np.zeros((3000, 2**14), np.float32)
+    assert not is_small(Problem(wide, wide, np.arange(3000), 1, 1))
+    assert is_small(Problem(wide[:2000], wide[:2000], np.arange(2000), 1, 1))
     assert not is_small(Problem(problem.images, problem.captions, problem.positives, 3, 3, memory=10**6))
     deep = Problem(rows[:600], rows[:7000], np.zeros(7000, np.int32) - 1, 6900, 590, memory=10**8)
     assert not is_small(deep)  # 8 million pairs of lists
