@@ -167,7 +167,8 @@ def show(title: str, found: dict[str, list[dict[str, Any]]]) -> str:
         figures = f"{seconds:.2f}", f"({processor:.2f})", f"{ratio:.2f}", f"{seconds / bare:.1f}", room
         rows.append([name, *figures, *share])
     columns = ["", "seconds", "(processor)", "/ ours", "/ product", "MB", "found i2t", "found t2i"]
-    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in ours[0]["parts"].items())
+    typical = sorted(ours, key=lambda result: result["seconds"])[len(ours) // 2]
+    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in typical["parts"].items())
     return f"{show_table(title, columns, rows)}\n\n{show_line(f'ours: {parts}')}"
 
 
