@@ -11,6 +11,9 @@ from torch import Tensor
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities
 
+SAME = 1e-5
+"""Similarities that are no further apart count as equal: a pair that is drawn and in the batch is rounded twice."""
+
 
 def levelled(pairs: Similarities) -> Similarities:
     """Set all similarities of the batch to their mean, as in a collapsed model.
@@ -34,6 +37,6 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
     return soft | {
-        "offline_above_positive_share": (offline > pairs.positive).float().mean(),
-        "offline_harder_share": (offline > hardest).float().mean(),
+        "offline_above_positive_share": (offline > pairs.positive + SAME).float().mean(),
+        "offline_harder_share": (offline > hardest + SAME).float().mean(),
     }

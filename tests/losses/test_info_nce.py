@@ -178,7 +178,8 @@ def test_every_pair_of_a_triple_is_an_anchor_beside_its_own_offline_negative():
 
 def test_figures_say_how_hard_the_table_is():
     matrix = torch.tensor([[0.9, 0.2, 0.3], [0.1, 0.8, 0.2], [0.0, 0.3, 0.7]])
-    offline = OfflineSimilarities(torch.tensor([0.25, 0.85, 0.4]), torch.tensor([0.1, 0.2, 0.3]))
+    drawn = [0.1, 0.2, 0.3000001]  # the last is in the batch too, and rounded otherwise there
+    offline = OfflineSimilarities(torch.tensor([0.25, 0.85, 0.4]), torch.tensor(drawn))
     pairs = Similarities(matrix, torch.eye(3, dtype=torch.bool), offline)
     figures = info_nce(pairs, temperature=0.1).figures
     assert figures["offline_harder_share"] == pytest.approx(2 / 6)  # beside 0.3, 0.2, 0.3 and 0.1, 0.3, 0.3
