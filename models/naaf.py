@@ -18,6 +18,7 @@ FEWEST_WORDS = 200
 PROPAGATION = 5.0
 LARGEST_EXPONENT = 50.0  # of a finite alpha*
 SAME = 1e-4
+TIED = 1e-6  # the caption's own image may be in the batch twice, and score otherwise by rounding
 
 
 class NAAF(FragmentModel):
@@ -71,13 +72,13 @@ class NAAF(FragmentModel):
 
     @torch.no_grad()
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
-        """Estimate the thresholds anew from the captions whose own image ranks first in the batch.
+        """Estimate the thresholds anew from the captions whose own image ranks first in the batch, or ties for it.
 
         Their words against their own image are the matched sample, against the least similar image the mismatched one.
         Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate, or to 0 where it lies
         outside [0, 1].
         """
-        first = (similarity.argmax(0) == torch.arange(len(captions), device=similarity.device)).nonzero().squeeze(1)
+        first = (similarity.diagonal() >= similarity.amax(0) - TIED).nonzero().squeeze(1)
         if int(real_fragments(captions)[first].sum()) <= FEWEST_WORDS:
             self.threshold.zero_()
             self.safe_threshold.zero_()

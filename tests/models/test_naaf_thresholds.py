@@ -123,6 +123,19 @@ def test_observing_moves_the_thresholds_most_of_the_way(loops):
     assert 0 < model.safe_threshold < model.threshold < 1
 
 
+@pytest.mark.parametrize("rounding", [-1e-9, 1e-9])
+def test_a_caption_whose_image_is_in_the_batch_twice_tells_whichever_scores_higher(loops, rounding):
+    images, captions = training_batch(loops)
+    images.vectors[1], images.mask[1] = images.vectors[0], images.mask[0]
+    similarity = training_model().similarity(images, captions)
+    similarity[:2, :2] = similarity.max() + 1
+    expected, model = training_model(), training_model()
+    expected.observe(images, captions, similarity)
+    similarity[0] += rounding
+    model.observe(images, captions, similarity)
+    assert_close(model.statistics, expected.statistics)
+
+
 def test_masked_fragments_are_no_samples(loops):
     images, captions = training_batch(loops)
     models = [training_model() for _ in range(2)]
