@@ -28,23 +28,27 @@ class TextEncoder(nn.Module):
 
     def last(self, captions: Captions) -> Float[Tensor, "captions size"]:
         """Return the state at the last word (in the backward direction, at the first)."""
-        _, states = self.recurrence(self._embed(captions, _packed_places(captions)))
+        _, states = self._read(captions, _packed_places(captions))
         return states.mean(0) if self.recurrence.bidirectional else states[0]
 
     def states(self, captions: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
         """Return the state at every word, zero at padding, and the mask of real words."""
         places = _packed_places(captions)
-        states = self.recurrence(self._embed(captions, places))[0].data
+        states = self._read(captions, places)[0].data
         if self.recurrence.bidirectional:
             states = torch.add(*states.chunk(2, dim=1)) / 2
         mask = (torch.arange(len(places.batch_sizes)) < captions.lengths.cpu().unsqueeze(1)).to(states.device)
         padded = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, places.data, states)
         return padded.view(*mask.shape, -1), mask
 
-    def _embed(self, captions: Captions, places: PackedSequence) -> PackedSequence:
-        longest = len(places.batch_sizes)
-        words = self.dropout(self.embedding(captions.words[:, :longest].flatten()[places.data]))
-        return PackedSequence(words, *places[1:])
+    def _read(self, captions: Captions, places: PackedSequence) -> tuple[Tensor | PackedSequence, Tensor]:
+        """Run the GRU; a word that comes more than once has one vector, unless dropout sees to it."""
+        tokens = captions.words[:, : len(places.batch_sizes)].flatten()[places.data]
+        if tokens.device.type != "cpu" or (self.training and self.dropout.p > 0):
+            words = self.dropout(self.embedding(tokens))
+            return self.recurrence(PackedSequence(words, *places[1:]))
+        distinct, which = tokens.unique(return_inverse=True)
+        return self.recurrence.of_distinct(self.embedding(distinct), PackedSequence(which, *places[1:]))
 
 
 def _packed_places(captions: Captions) -> PackedSequence:

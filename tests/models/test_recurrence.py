@@ -123,6 +123,34 @@ def test_a_start_or_a_padded_batch_is_left_to_torch(grus, generator):
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_words_of_few_vectors_equal_words_of_their_own(grus, generator, lengths):
+    """Torch's GRU reads each word; ours the vectors, of which the last two may be nobody's."""
+    vectors = torch.randn(6, 3, generator=generator, dtype=torch.double).requires_grad_()
+    which = pack(torch.randint(0, 4, (len(lengths), max(lengths)), generator=generator), lengths)
+    found = []
+    for gru, read in zip(grus, (grus[0].of_distinct, None), strict=True):
+        if read is None:
+            packed, last = gru(PackedSequence(vectors[which.data], *which[1:]))
+        else:
+            packed, last = read(vectors, which)
+        wave = [torch.arange(value.numel(), dtype=value.dtype).sin().view_as(value) for value in (packed.data, last)]
+        total = (packed.data * wave[0]).sum() + (last * wave[1]).sum()
+        found.append([packed.data, last, *torch.autograd.grad(total, [vectors, *gru.parameters()])])
+    for actual, expected in zip(*found, strict=True):
+        assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_encoder_reads_each_word_of_the_language_once(generator, monkeypatch):
+    """But with dropout, where each place has a vector of its own."""
+    encoder, seen = TextEncoder(20, word_size=3, embedding_size=5, bidirectional=True, dropout=0.5), []
+    encoder.embedding.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
+    captions = Captions(torch.tensor([[1, 2, 1, 3], [2, 2, 0, 0]]), torch.tensor([4, 2]))
+    encoder.last(captions)
+    encoder.eval().last(captions)
+    assert seen == [6, 3]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_mirroring_turns_each_caption_around(lengths):
     rows = [list(range(10 * caption, 10 * caption + length)) for caption, length in enumerate(lengths)]
     forward, turned = (
