@@ -101,7 +101,7 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
 def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.engine import Engine
-    from aoq.pipeline.mining.depths import too_long
+    from aoq.pipeline.mining.depths import Fitting
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.prepare.encoders import open_encoder
     from aoq.pipeline.produce.data import open_true_train_split
@@ -136,11 +136,12 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
         if training is not None
     }
     memory = settings.mining_memory_mb * 1_000_000
-    if said := too_long(mining, images, captions, positives):
-        raise ValueError(said)
-    problem = Problem(*whole, positives, mining.h_captions, mining.h_images, memory, device=settings.device)
+    fitting = Fitting.to(positives, images, captions, h_captions=mining.h_captions, h_images=mining.h_images)
+    problem = Problem(*whole, positives, fitting.captions, fitting.images, memory, device=settings.device)
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
-    drawing = list(forecast(chain, (images, captions))) if draws else []
+    drawing = [fitting.said] if fitting.said else []
+    if draws:
+        drawing += forecast(chain, (images, captions), {"i2t": fitting.captions, "t2i": fitting.images})
     with show_progress("estimating") as report:
         found = estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
     return found, steps, drawing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import LogitLoss
@@ -55,31 +55,25 @@ def cautions(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def forecast(chain: Chain, sizes: Sizes) -> Iterator[str]:
+def forecast(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -> Iterator[str]:
     """Describe the offline negatives' hardness, one sentence per direction, before the round begins; then cautions.
 
-    Once the table is made, it counts those that the screen suspects; without a screen, those that score above the
-    anchor's own positive.
+    `depths` are the lengths of the lists that will be mined. Once the table is made, it counts those that the screen
+    suspects; without a screen, those that score above the anchor's own positive.
     """
-    yield from _by_direction(chain, sizes)
+    yield from _by_direction(chain, sizes, depths)
     yield from cautions(chain.experiment)
 
 
-def _by_direction(chain: Chain, sizes: Sizes) -> Iterator[str]:
+def _by_direction(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -> Iterator[str]:
     batch = chain.experiment.student.batch_size
     if sizes[0] < batch:
         yield f"{sizes[0]:,} images are fewer than a batch of {batch}: its own negatives are all there are"
-    mining = chain.owner("hard_negatives").experiment.mining
     table, view = None, None
     if chain["hard_negatives"].exists() and ("screen" not in chain.stages or chain["screen"].exists()):
         table, view = open_table(chain)
     for direction in DIRECTIONS:
-        if table is not None:
-            depth = table[direction].h
-        elif mining is not None:
-            depth = mining.h_captions if direction == "i2t" else mining.h_images
-        else:
-            return
+        depth = depths[direction] if table is None else table[direction].h
         judged = view[direction] if view else None
         ranks = ranks_of(chain, sizes, direction, depth, judged)
         doubts = "" if table is None else f"; {_doubt(table[direction], judged, ranks)}"

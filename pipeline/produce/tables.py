@@ -17,6 +17,7 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file, take_in
+from aoq.pipeline.mining.depths import Fitting
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
@@ -101,10 +102,21 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     engine.torch_device()
     store, split = EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
+    fitting = Fitting.to(split.positives, split.image_count, split.caption_count, **depths.named("h"))
+    if fitting.said:
+        logger.warning("%s", fitting.said)
     run, memory = choose_search_runner(engine), engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
-            Problem(store.images, store.captions, split.positives, *depths, memory, device=engine.device),
+            Problem(
+                store.images,
+                store.captions,
+                split.positives,
+                fitting.captions,
+                fitting.images,
+                memory,
+                device=engine.device,
+            ),
             work=build.directory / UNITS,
             output=build.directory / "table",
             indexes=chain["hard_negatives"].root,

@@ -26,7 +26,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import collected, planned_file
-from aoq.pipeline.mining.depths import too_long
+from aoq.pipeline.mining.depths import Fitting
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
 from aoq.pipeline.prepare.decoders import decoded_elsewhere
@@ -66,11 +66,13 @@ def produce_first_round(chain: Chain, build: Build, engine: Engine) -> None:
         _import(chain, "first_round", str(experiment.teacher_weights), build, engine)
 
 
-def _announce_lists_too_long(chain: Chain, split: Split) -> None:
-    """Log it now: the search would refuse them only after the training."""
-    mining = chain.experiment.mining
-    if mining is not None and (said := too_long(mining, split.image_count, split.caption_count, split.positives)):
-        logger.warning("a table cannot be mined with this teacher: %s", said)
+def _announce_short_lists(chain: Chain, split: Split) -> None:
+    """Say it before the teacher trains if the data cannot fill the lists of [mining]."""
+    if (mining := chain.experiment.mining) is not None:
+        counts = split.image_count, split.caption_count
+        fitting = Fitting.to(split.positives, *counts, h_captions=mining.h_captions, h_images=mining.h_images)
+        if fitting.said:
+            logger.warning("[mining] %s", fitting.said)
 
 
 def produce_control(chain: Chain, build: Build, engine: Engine) -> None:
@@ -175,7 +177,7 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
     with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
         sampler, orders = None, None
         if stage == "first_round" and processes.leads:
-            _announce_lists_too_long(chain, given["pairs"].split)
+            _announce_short_lists(chain, given["pairs"].split)
         if on_table:
             split, (table, view) = given["pairs"].split, open_table(chain)
             orders = _orders(chain, split, table, view)

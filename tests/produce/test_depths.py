@@ -1,28 +1,34 @@
-"""A [mining] section that asks too much is refused before the teacher trains."""
+"""A [mining] section that asks for more negatives than there are mines those that there are."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from aoq.pipeline.config.tables import Mining
-from aoq.pipeline.mining.depths import too_long
+from aoq.pipeline.mining.depths import Fitting
+from aoq.pipeline.tables.table import read_table
 
-TEACHER = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = %d, h_images = 4}'
-
-
-@pytest.mark.parametrize("h", [195, 196])
-def test_lists_that_are_too_long_are_announced_when_the_first_round_begins(make, caplog, h):
-    """Each of 40 images has 5 of 200 captions, so 195 are negatives."""
-    make("deep", "dataset", "first_round", teacher=TEACHER % h)
-    warned = [record.message for record in caplog.records if "cannot be mined" in record.message]
-    assert len(warned) == (h > 195)
-    assert all(said.endswith("got 200; lower mining.h_captions to at most 195.") for said in warned)
+TEACHER = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = %d, h_images = 60}'
 
 
-def test_the_other_direction_is_named():
-    images, captions = 40, 200
-    positives = np.repeat(np.arange(images, dtype=np.int32), 5)
-    assert too_long(Mining(h_captions=9, h_images=39), images, captions, positives) == ""
-    said = too_long(Mining(h_captions=9, h_images=40), images, captions, positives)
-    assert said.endswith("got 40; lower mining.h_images to at most 39.")
+def test_lists_are_as_long_as_the_data_allows_and_students_train_on_them(make, caplog):
+    """Each of 40 images has 5 of 200 captions, so 195 are negatives; of a caption's images 39."""
+    chain = make("deep", "dataset", "mining", "second_round", teacher=TEACHER % 300)
+    said = "lists hold 195 captions in place of 300 and 39 images in place of 60: the data has no more negatives"
+    assert [record.message for record in caplog.records if "lists hold" in record.message] == [f"[mining] {said}", said]
+    table = read_table(chain["hard_negatives"].path / "table")
+    assert (table.i2t.h, table.t2i.h) == (195, 39)
+    for row, ids in enumerate(table.i2t.negative_ids):
+        assert sorted(ids) == [caption for caption in range(200) if caption // 5 != row]
+
+
+def test_nothing_is_said_of_lists_that_fit():
+    positives = np.repeat(np.arange(40), 5)
+    assert Fitting.to(positives, 40, 200, h_captions=195, h_images=39) == (195, 39, "")
+
+
+def test_an_anchor_of_all_candidates_is_refused():
+    """Caption 1 is true of both images."""
+    positives = np.array([[0, 0], [0, 1], [1, 1]])
+    with pytest.raises(ValueError, match="caption 1 matches all 2 images, so it has no negative"):
+        Fitting.to(positives, 2, 3, h_captions=1, h_images=1)
