@@ -6,9 +6,9 @@
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
 A training has collapsed if at its end the loss lies on the plateau and positives do not stand out
 (`aoq.pipeline.training.collapse`), and again after four times as many steps. If the dev rsum is below three times that
-of chance, the same is trained on the sum over all negatives, which never collapses: with less than four fifths of its
-rsum the training counts as collapsed too. Finished trainings are artefacts and are reused when the script is started
-again.
+of chance, the same is trained on the sum over all negatives, which never collapses. With less than four fifths of its
+rsum, and again where both take four times as many steps, the training counts as collapsed too. Finished trainings are
+artefacts and are reused when the script is started again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ARMS = {
     "sum": 'loss.name = "sum"',
 }
 LONGER = 4
-"""Factor of the steps that a training on the plateau gets."""
+"""Factor of the steps that a training gets which seems collapsed."""
 LEAST = 0.8
 """Least fraction of the rsum of the sum over all negatives, if both are near chance."""
 DEV_IMAGES = 200
@@ -182,6 +182,10 @@ def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bo
     elif found.rsum < 3 * found.chance:
         beside = _train(one, "sum", folder, roots)
         collapsed, said = found.rsum < LEAST * beside.rsum, f"{found}, on the sum {beside.rsum:.1f}"
+        if collapsed:
+            later, beside = (_train(one, arm, folder, roots, longer=LONGER) for arm in (arm, "sum"))
+            collapsed = later.rsum < LEAST * beside.rsum
+            said += f"; {LONGER} times as long: {later}, on the sum {beside.rsum:.1f}"
     click.echo(f"{one}: {said}{', COLLAPSED' if collapsed else ''}")
     return collapsed
 
