@@ -183,7 +183,7 @@ def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bo
         beside = _train(one, "sum", folder, roots)
         collapsed, said = found.rsum < LEAST * beside.rsum, f"{found}, on the sum {beside.rsum:.1f}"
         if collapsed:
-            later, beside = (_train(one, arm, folder, roots, longer=LONGER) for arm in (arm, "sum"))
+            later, beside = (_train(one, name, folder, roots, longer=LONGER) for name in (arm, "sum"))
             collapsed = later.rsum < LEAST * beside.rsum
             said += f"; {LONGER} times as long: {later}, on the sum {beside.rsum:.1f}"
     click.echo(f"{one}: {said}{', COLLAPSED' if collapsed else ''}")
