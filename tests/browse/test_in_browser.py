@@ -97,6 +97,7 @@ def test_pairs_are_marked_by_keys(served, open_page, tmp_path):
     page.keyboard.press("j")
     page.keyboard.press("n")
     expect(page.locator(f"#{ids[2]}").get_by_role("button", pressed=True)).to_have_text("✗ not a match")
+    page.wait_for_load_state()  # keys are taken from then on
     judged = read_judgements(tmp_path / "matches.marks.csv", 70, 350)
     assert dict(zip(map(tuple, judged.pairs.tolist()), judged.probabilities.tolist(), strict=True)) == {
         (7, rows[1]): 1.0,
@@ -104,8 +105,10 @@ def test_pairs_are_marked_by_keys(served, open_page, tmp_path):
     }
     page.keyboard.press("u")
     expect(page.get_by_role("button", pressed=True)).to_have_count(1)
+    page.wait_for_load_state()
     page.keyboard.press("u")
     expect(page.get_by_role("button", pressed=True)).to_have_count(0)
+    page.wait_for_load_state()
     page.get_by_role("searchbox").focus()
     page.keyboard.type("jump")
     assert page.get_by_role("searchbox").input_value() == "jump"

@@ -248,7 +248,7 @@ def test_what_failed_is_said_last(luigi, tmp_path):
     ("arguments", "message"),
     [
         (["SecondRound", "--override", "seed=-1"], "seed"),
-        (["SecondRound", "--override", "mining.h_captions=100000"], "needs at least"),
+        (["SecondRound", "--override", "mining.h_captions=-1"], "h_captions"),
         (["SecondRound", "--override", "mining.top=3"], "allowed keys"),
     ],
 )
