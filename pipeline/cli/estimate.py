@@ -141,7 +141,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
     draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
     drawing = [fitting.said] if fitting.said else []
     if draws:
-        drawing += forecast(chain, (images, captions), {"i2t": fitting.captions, "t2i": fitting.images})
+        drawing += forecast(chain, (images, captions), fitting.by_direction)
     with show_progress("estimating") as report:
         found = estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
     return found, steps, drawing

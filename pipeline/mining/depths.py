@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from aoq.pipeline.search.positives import pairs_of
+from aoq.pipeline.search.problem import Direction
 
 
 class Fitting(NamedTuple):
@@ -20,6 +21,10 @@ class Fitting(NamedTuple):
     captions: int
     images: int
     said: str
+
+    @property
+    def by_direction(self) -> dict[Direction, int]:
+        return {"i2t": self.captions, "t2i": self.images}
 
     @classmethod
     def to(

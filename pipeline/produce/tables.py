@@ -12,6 +12,7 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.config.screen import FILES
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
@@ -30,7 +31,7 @@ from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, ope
 from aoq.pipeline.produce.encoding import Encoding, write_encoded
 from aoq.pipeline.produce.photographs import encoding_of
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_search_runner, search_for
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
@@ -102,9 +103,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
     engine.torch_device()
     store, split = EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
-    fitting = Fitting.to(split.positives, split.image_count, split.caption_count, **depths.named("h"))
-    if fitting.said:
-        logger.warning("%s", fitting.said)
+    fitting = _fitted(split, depths)
     run, memory = choose_search_runner(engine), engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
@@ -124,6 +123,14 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
             progress=lambda done, total: report(done, total, "shards"),
             **how,
         )
+
+
+def _fitted(split: Split, depths: Depths) -> Fitting:
+    """Shorten lists to the negatives that the data has, and say so."""
+    fitting = Fitting.to(split.positives, split.image_count, split.caption_count, **depths.named("h"))
+    if fitting.said:
+        logger.warning("%s", fitting.said)
+    return fitting
 
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
@@ -156,7 +163,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
     provenance = _provenance(chain, build, _teacher(teacher, known_sha256(weights)), shortlist=about)
     listed = Shortlist(captions, images, pairs.split.positives)
-    kept: dict[Direction, int] = {"i2t": options.h_captions, "t2i": options.h_images}
+    kept = _fitted(pairs.split, Depths.of(options)).by_direction
     with show_progress("rescoring") as report:
         rerank(
             Rescoring(model.to(device), pairs, listed, kept, options.checked_anchors, device),
@@ -169,6 +176,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
 
 def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     build.clear()
+    split = open_train_split(chain, engine.verify)
     folders = [member.artifact.opened() / "table" for member in chain.members]
     made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
     members = [
@@ -181,9 +189,9 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         [member.run for member in chain.members],
         method=options.method,
         weights=options.weights,
-        depths={"i2t": options.h_captions, "t2i": options.h_images},
+        depths=_fitted(split, Depths.of(options)).by_direction,
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
-        positives=open_train_split(chain, engine.verify).positives,
+        positives=split.positives,
         output=build.directory / "table",
     )
 

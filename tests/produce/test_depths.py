@@ -32,3 +32,18 @@ def test_an_anchor_of_all_candidates_is_refused():
     positives = np.array([[0, 0], [0, 1], [1, 1]])
     with pytest.raises(ValueError, match="caption 1 matches all 2 images, so it has no negative"):
         Fitting.to(positives, 2, 3, h_captions=1, h_images=1)
+
+
+def test_tables_made_of_short_ones_are_as_short(make, tmp_path):
+    """Reordered and fused lists that ask for more than there is."""
+    deep = "h_captions = 300, h_images = 60"
+    make("first", "dataset", "mining", "second_round", teacher=TEACHER % 300)
+    first, reordered = (str(tmp_path / f"{name}.toml") for name in ("first", "reordered"))
+    of_short = {
+        "reordered": {"text": f'rerank = {{{{shortlist = "{first}", teacher = "{first}", {deep}}}}}'},
+        "fused": {"text": f'fusion = {{{{members = ["{first}", "{reordered}"], method = "rank", {deep}}}}}'},
+    }
+    for name, parts in of_short.items():
+        table = read_table(make(name, "hard_negatives", **parts)["hard_negatives"].path / "table")
+        assert (table.i2t.h, table.t2i.h) == (195, 39), name
+        assert (np.sort(table.t2i.negative_ids) >= 0).all(), name
