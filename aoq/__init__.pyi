@@ -22,6 +22,7 @@ from aoq.pipeline.losses.companions import with_companions as with_companions
 from aoq.pipeline.losses.guide import guided_matches as guided_matches
 from aoq.pipeline.losses.info_nce import adap_info_nce as adap_info_nce
 from aoq.pipeline.losses.info_nce import info_nce as info_nce
+from aoq.pipeline.losses.offline_similarities import offline_similarities as offline_similarities
 from aoq.pipeline.losses.pace import Pace as Pace
 from aoq.pipeline.losses.sigmoid import sigmoid_loss as sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue as LossValue
@@ -39,7 +40,6 @@ from aoq.pipeline.tables.statistics import describe as describe
 from aoq.pipeline.tables.table import NegativeTable as NegativeTable
 from aoq.pipeline.tables.table import read_table as read_table
 from aoq.pipeline.training.batch_sampler import BatchSampler as BatchSampler
-from aoq.pipeline.training.batch_sampler import offline_similarities as offline_similarities
 from aoq.pipeline.training.checkpoint import load_model as load_model
 from aoq.pipeline.training.rotation import Rotation as Rotation
 

@@ -15,13 +15,11 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.build import Build, code_versions
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
+from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
@@ -38,21 +36,16 @@ from aoq.pipeline.produce.data import (
     open_train_split,
     open_true_train_split,
 )
-from aoq.pipeline.produce.drawing import cautions, open_table, ranks_of
+from aoq.pipeline.produce.drawing import open_table
+from aoq.pipeline.produce.student_draws import make_guide, make_orders, make_sampler
 from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
-from aoq.pipeline.search.positives import positive_pairs_of
-from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.screens.view import View
-from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
-from aoq.pipeline.training.drawable import GapWeights, drawable
-from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.loop import Trainer
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.resumable import Resumable, Run
-from aoq.pipeline.training.sampler import WHOLE, Sampler
+from aoq.pipeline.training.resumable import Resumable
+from aoq.pipeline.training.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +173,8 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
             _announce_short_lists(chain, given["pairs"].split)
         if on_table:
             split, (table, view) = given["pairs"].split, open_table(chain)
-            orders = _orders(chain, split, table, view)
-            sampler = _sampler(chain, split, table, view) if training.loss.draws_offline else None
+            orders = make_orders(chain, split, table, view)
+            sampler = make_sampler(chain, split, table, view) if training.loss.draws_offline else None
         model = _model(given)
         if on_table and chain.start is not None:
             path = chain.start.opened() / "model.safetensors"
@@ -189,7 +182,7 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
                 model.load_state_dict(read_weights(path)[1])
             except RuntimeError as error:
                 raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
-        guide = _guide(chain) if on_table else None
+        guide = make_guide(chain) if on_table else None
         training = _with_numbers_of_pair(training, model)
         trainer = Trainer(models=[model], schedule=training, sampler=sampler, orders=orders, guide=guide, **given)
         return _in_step(trainer, validate, chain, build)
@@ -273,58 +266,3 @@ def _prepared(
 
 def _say_nothing(done: int, total: int, text: str) -> None:
     return
-
-
-def _guide(chain: Chain) -> Guide | None:
-    """Make the guide from the teacher's vectors, if [sampling] has a margin for it."""
-    margin = chain.experiment.sampling.guide_margin
-    return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
-
-
-def _orders(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> KeptOrder | None:
-    """Make the mined batches of each epoch, if [sampling] asks for them."""
-    sampling = chain.experiment.sampling
-    if sampling.batches is None:
-        return None
-    pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
-    lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
-    batch_size = chain.experiment.student.batch_size
-    mined = MinedBatches(lists, batch_size, chain.experiment.seed, sampling.community or COMMUNITY)
-    return KeptOrder(mined.order)
-
-
-def _sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
-    """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
-    for caution in cautions(chain.experiment):
-        logger.info("%s", caution)
-    screen, sampling = chain.experiment.screen, chain.experiment.sampling
-    sizes = (split.image_count, split.caption_count)
-    suspected, gaps = screen.suspected if screen else "drop", None
-    if sampling.gap is not None and sampling.sharpness is not None:
-        gaps = GapWeights(sampling.gap, sampling.sharpness)
-    lists = {}
-    for direction in DIRECTIONS:
-        judged = view[direction] if view else None
-        ranks = ranks_of(chain, sizes, direction, table[direction].h, judged)
-        logger.info("%s", ranks)
-        lists[direction] = drawable(
-            direction,
-            table[direction],
-            h=ranks.stop,
-            after=ranks.start,
-            judged=judged,
-            suspected=suspected,
-            gaps=gaps,
-        )
-        if (probability := lists[direction].match_probability) is not None:
-            softer = chain.experiment.student.loss.softens
-            logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())
-    return Sampler(
-        lists["i2t"],
-        lists["t2i"],
-        split.image_of,
-        strategy=sampling.strategy,
-        resample=sampling.resample,
-        windows=sampling.windows or WHOLE,
-        identity=split.identity,
-    )

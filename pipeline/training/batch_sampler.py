@@ -12,8 +12,6 @@ from torch import Tensor
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches, Order
 from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import OfflineSimilarities
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.screened import ScreenedTable
@@ -239,44 +237,6 @@ class BatchSampler:
                 "what batches are made of."
             )
         self._epoch, self._step, self._begun = state["epoch"], state["step"], False
-
-
-def offline_similarities(
-    images: Float[Tensor, "rows D"],
-    captions: Float[Tensor, "rows D"],
-    image_rows: Int[Tensor, " rows"] | None = None,
-    *,
-    companions: bool = True,
-) -> OfflineSimilarities:
-    """Compute the offline similarities of a batch whose embeddings stand in three groups: anchors, offline, companions.
-
-    Without `companions` there are two groups, and no derived pairs. With the batch's `image_rows` derived pairs that
-    are true pairs are no negatives. They are rare: the sampler draws anew where an anchor's two negatives correspond.
-
-    >>> import torch
-    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
-    >>> captions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # t, t_off, t_own
-    >>> offline = offline_similarities(images, captions)
-    >>> offline.image_to_caption, offline.caption_to_image, offline.offline_pair, offline.companion_pair
-    (tensor([0.6000]), tensor([0.]), tensor([0.8000]), tensor([0.8000]))
-    """
-    names = ["anchors", "offline", *(["companions"] if companions else [])]
-    if len(images) % len(names) or len(images) != len(captions):
-        raise ValueError(
-            f"{len(images)} images and {len(captions)} captions are not {len(names)} groups of pairs: "
-            f"{', '.join(names)}."
-        )
-    size = len(images) // len(names)
-    anchor_images, *other_images = images.split(size)
-    anchor_captions, *other_captions = captions.split(size)
-    pairs = zip(other_images, other_captions, strict=True)
-    derived = [(image * caption).sum(dim=1) for image, caption in pairs] if companions else []
-    if image_rows is not None and companions:
-        corresponding = image_rows[size : 2 * size] == image_rows[2 * size :]
-        derived = [similarity.masked_fill(corresponding, NO_NEGATIVE) for similarity in derived]
-    return OfflineSimilarities(
-        (anchor_images * other_captions[0]).sum(dim=1), (other_images[0] * anchor_captions).sum(dim=1), *derived
-    )
 
 
 def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape"]:

@@ -20,7 +20,8 @@ from aoq.pipeline.training.batch_maker import BatchMaker, Drawn, epoch_loss
 from aoq.pipeline.training.collapse import CollapseDetector
 from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.parts import Cut
-from aoq.pipeline.training.resumable import Resumable, State, Validate
+from aoq.pipeline.training.resumable import Resumable, Validate
+from aoq.pipeline.training.run import State
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, PairDraws, constrain, make_objective, take_step
 from aoq.pipeline.training.window import Figure

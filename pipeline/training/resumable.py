@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ from aoq.pipeline.training.kept_files import BestEpochs, Checkpoints
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.run import Run, State
 from aoq.pipeline.training.window import Figure, Window
 
 logger = logging.getLogger(__name__)
@@ -41,37 +40,6 @@ T = TypeVar("T")
 LOG_STEPS = 50
 Validate = Callable[[Sequence[MatchingModel]], Ranks]
 """Computes the ranks on dev."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Settings of where and how a training runs; none of them changes the result."""
-
-    work: Path
-    device: torch.device
-    checkpoint_steps: int = 500
-    tensorboard: bool = False
-    progress: Callable[[int, int, str], None] = lambda done, total, text: None
-    workers: int = 0
-    """Threads that draw and read batches ahead; 0: the training's own thread does."""
-    processes: Processes = ALONE
-    """Processes that train together; only the leader writes."""
-
-
-@dataclass
-class State:
-    """Position of a training; everything but the metrics' position is a function of the steps taken."""
-
-    epoch: int = 0
-    step: int = 0
-    """Steps taken in this epoch (of this network, where there are two)."""
-    best_rsum: float = -math.inf
-    best_epoch: int = -1
-    best_files: dict[str, str] = field(default_factory=dict)
-    """The sha256 of each file that the best epoch left."""
-    metrics_position: int = 0
-    metrics_sha256: str = ""
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

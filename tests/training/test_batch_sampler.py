@@ -18,11 +18,12 @@ from aoq.models import build_model
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.offline_similarities import offline_similarities
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.batch_sampler import BatchSampler, offline_similarities
+from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import STRATEGIES, Sampler
 from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch

@@ -24,7 +24,7 @@ from aoq.pipeline.training.co_teaching.division import Batches, clean_probabilit
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.co_teaching.step import Network
 from aoq.pipeline.training.optimizer import learning_rate
-from aoq.pipeline.training.resumable import Run
+from aoq.pipeline.training.run import Run
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}

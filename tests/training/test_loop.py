@@ -25,7 +25,7 @@ from aoq.pipeline.training.batch_maker import epoch_loss
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from aoq.pipeline.training.loop import Trainer, learnt_numbers
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer
-from aoq.pipeline.training.resumable import Run
+from aoq.pipeline.training.run import Run
 
 TRAINING = Training(
     loss=AdaptiveLoss(name="adapoffquin"),

@@ -21,12 +21,12 @@ from torch.distributed.nn.functional import all_gather
 from aoq.integrations.open_clip.rows import DRAWN, GROUPS
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
+from aoq.pipeline.losses.offline_similarities import offline_similarities
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.screens.screened import ScreenedTable
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.batch_sampler import offline_similarities
 
 ROWS = 512
 """Rows of the matrix of true pairs at a time: looking them up takes 24 bytes a pair."""

@@ -28,7 +28,8 @@ from aoq.pipeline.training.co_teaching.division import (
 from aoq.pipeline.training.co_teaching.step import Network, read_pairs
 from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.parts import Cut
-from aoq.pipeline.training.resumable import Resumable, State
+from aoq.pipeline.training.resumable import Resumable
+from aoq.pipeline.training.run import State
 from aoq.pipeline.training.step import Batch
 from aoq.pipeline.training.window import Figure
 
