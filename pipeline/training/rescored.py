@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from aoq.models.base import Code, MatchingModel, real_fragments
 
-FEW = 1 / 16
+FEW = 1 / 4
 """Largest fraction of entries with a gradient to score as a list of pairs, which takes longer per entry."""
 MOST = 4
 """Pairs in a list per image of the matrix: far fewer than the matrix has."""

@@ -71,7 +71,7 @@ def test_few_entries_scored_again_are_the_whole(pairs, sampler, name, loss, cut,
 
 
 @pytest.mark.parametrize(
-    ("loss", "batch", "pays"), [("online", 48, True), ("online", 47, False), ("learnt", 512, False)]
+    ("loss", "batch", "pays"), [("online", 12, True), ("online", 11, False), ("learnt", 512, False)]
 )
 def test_all_is_kept_where_many_entries_have_a_gradient(loss, batch, pays):
     model, code = fresh("scan"), Code(torch.ones(1, 1, 8))
