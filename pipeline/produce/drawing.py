@@ -50,8 +50,8 @@ def cautions(experiment: Experiment) -> Iterator[str]:
             )
     elif experiment.model.makes_embeddings:
         yield (
-            f"{experiment.model.name!r} compares one vector with one: by offline negatives such students learnt faster, "
-            "and when trained to their best ended where the control did; train the control too"
+            f"{experiment.model.name!r} compares one vector with one: by offline negatives such students learnt "
+            "faster, and when trained to their best ended where the control did; train the control too"
         )
 
 
