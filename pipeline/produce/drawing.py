@@ -51,7 +51,7 @@ def cautions(experiment: Experiment) -> Iterator[str]:
     elif experiment.model.makes_embeddings:
         yield (
             f"{experiment.model.name!r} compares one vector with one: by offline negatives such students learnt "
-            "faster, and when trained to their best ended where the control did; train the control too"
+            "faster, and when trained to their best ended about where the control did, or below; train it too"
         )
 
 
