@@ -14,8 +14,9 @@ from typing import ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.launcher import Asked, Launched
-from aoq.pipeline.planning.chain import Chain, run_name, split_member
+from aoq.pipeline.planning.chain import Chain, run_name
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, engine, runs_root, settings_of

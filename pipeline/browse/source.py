@@ -16,6 +16,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.search import CaptionSearch
 from aoq.pipeline.browse.survey import Survey, merge_suspects, survey
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
@@ -23,7 +24,7 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.retrieval import open_similarity
-from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, split_member, table_owner
+from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, table_owner
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.produce.data import open_train_split
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction

@@ -57,6 +57,10 @@ class Source(Section):
     """Keep the photographs in the folder, for image towers, if they are not files of their own."""
 
 
+TRAINING_DATA = ("folder", "source", "demo", "train", "train_images", "noise")
+"""Options of [dataset] that say which pairs are trained on: those of a table and of its student are the same."""
+
+
 class Noise(Section):
     """Wrong pairs in the training split; the evaluation splits stay unchanged."""
 

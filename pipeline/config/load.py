@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 import aoq
+from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.section import NamedSection
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
@@ -33,12 +34,41 @@ def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
 def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
     """Load the experiment in `configs/<name>.toml`, or in the TOML file `name`; its sections tell its kind.
 
-    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`.
+    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`. If it changes the
+    training data, it changes those of the teacher too.
     """
     path, content = read_named("experiment", name, configs)
-    content = merged(content, parse_override(override))
-    kind: type[Experiment | Combination] = next((KINDS[section] for section in KINDS if section in content), Experiment)
-    return validated(kind, path, content)
+    change = parse_override(override)
+    content = merged(content, change)
+    if isinstance(content.get("teacher"), str):
+        content["teacher"] = _on_the_same_data(content["teacher"], change.get("dataset"), configs)
+    return validated(_kind(content), path, content)
+
+
+def split_member(name: str) -> tuple[str, str]:
+    """Split NAME@OVERRIDE; without an `@`, the override is empty."""
+    name, _, override = name.partition("@")
+    return name, override
+
+
+def _kind(content: Mapping[str, Any]) -> type[Experiment | Combination]:
+    return next((KINDS[section] for section in KINDS if section in content), Experiment)
+
+
+def _on_the_same_data(teacher: str, change: Any, configs: tuple[Path, ...]) -> str:
+    """Name the teacher with the student's change of its training data; an override of the teacher's own wins.
+
+    A table made of other experiments' tables has no [dataset] to change.
+    """
+    if not isinstance(change, Mapping) or not change.keys() & {*TRAINING_DATA}:
+        return teacher
+    name, override = split_member(teacher)
+    own = parse_override(override)
+    data = {key: value for key, value in change.items() if key in (*TRAINING_DATA, "dev")}
+    content, both = merged(read_named("experiment", name, configs)[1], own), merged({"dataset": data}, own)
+    if _kind(content) is not Experiment or merged(content, both) == content:
+        return teacher
+    return f"{name}@{override_text(both)}"
 
 
 def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:

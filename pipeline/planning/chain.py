@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.load import override_text, split_member
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
 from aoq.pipeline.near_names import did_you_mean
@@ -155,6 +157,12 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
         )
 
 
+def _training_data(chain: Chain) -> str:
+    """Describe what `check_same_data` compares, as an override."""
+    given = chain.experiment.dataset.model_dump(mode="json", include={*TRAINING_DATA}, exclude_unset=True)
+    return override_text({"dataset": given})
+
+
 def same_queries(one: Chain, other: Chain) -> bool:
     """Return whether both are evaluated on the same images and captions, counted alike."""
 
@@ -170,12 +178,6 @@ def trains_as_control(one: Chain, other: Chain) -> bool:
     """True if the one's second round is the other's control."""
     control = other.stages.get("control")
     return control is not None and control.key == one["second_round"].key
-
-
-def split_member(member: str) -> tuple[str, str]:
-    """Split an ensemble's member into the experiment and its override: "f30k_vsrn@seed=1"."""
-    name, _, override = member.partition("@")
-    return name, override
 
 
 def run_name(experiment: str, override: str = "") -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override
+from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
 from aoq.pipeline.mining.shortlist import TILES
-from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, split_member, table_depths
+from aoq.pipeline.planning.chain import Chain, Depths, Member, check_same_data, table_depths
 from aoq.pipeline.planning.keys import Recipes, control_training
 
 

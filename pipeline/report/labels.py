@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aoq.pipeline.planning.chain import Chain, run_name, split_member, trains_as_control
+from aoq.pipeline.config.load import split_member
+from aoq.pipeline.planning.chain import Chain, run_name, trains_as_control
 
 LONGEST = 24
 """Characters of a value."""

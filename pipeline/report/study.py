@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.evaluation.attention import SCORES
-from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import Cell
 from aoq.pipeline.terminal import visible
 from aoq.pipeline.training.metrics import read_metrics, training_seconds

@@ -404,3 +404,25 @@ def test_only_a_tower_that_is_there_is_frozen(load):
         ):
             load(text, f'{rounds}.freeze=["image"], {rounds}.lora={{rank = 4}}')
     assert load(text, "second_round.lora={rank = 4}").second_round.lora.rank == 4
+
+
+@pytest.mark.parametrize(
+    ("teacher", "override", "becomes"),
+    [
+        ("f8k_vsepp", "seed=1, dataset.max_regions=3", "f8k_vsepp"),
+        ("f8k_vsepp", "dataset.folder='mine', dataset.max_regions=3", 'f8k_vsepp@dataset.folder="mine"'),
+        ("f8k_vsepp", "dataset={train_images=9, dev='val'}", 'f8k_vsepp@dataset.train_images=9, dataset.dev="val"'),
+        ("f8k_vsepp", "dataset.dev='val'", "f8k_vsepp"),  # its pairs are the same
+        ("f8k_vsepp", "dataset.folder='f8k_precomp'", "f8k_vsepp"),
+        ("f8k_vsepp@seed=1", "dataset.noise.ratio=0.2", "f8k_vsepp@dataset.noise.ratio=0.2, seed=1"),
+        ("f8k_vsepp@dataset.folder='own'", "dataset.folder='mine'", "f8k_vsepp@dataset.folder='own'"),
+        ("f8k_fusion", "dataset.folder='mine'", "f8k_fusion"),  # which has no [dataset]
+    ],
+)
+def test_a_change_of_the_training_data_is_the_teachers_too(tmp_path, teacher, override, becomes):
+    student = tmp_path / "student.toml"
+    student.write_text(
+        f'teacher = "{teacher}"\nsecond_round = {{epochs = 1, loss.name = "adapoffquin"}}\n'
+        '[dataset]\nfolder = "f8k_precomp"\n[model]\nname = "scan"\n'
+    )
+    assert load_experiment(str(student), override).teacher == becomes

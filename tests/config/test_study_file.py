@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.load import load_experiment, names_in, split_member
 from aoq.pipeline.config.study import STUDIES, load_study
-from aoq.pipeline.planning.chain import split_member
 from aoq.pipeline.planning.comparisons import plan_study
 from aoq.pipeline.planning.keys import control_training
 from aoq.pipeline.planning.planner import plan
