@@ -106,8 +106,8 @@ class Dataset(Section):
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     tokeniser: str | None = None
     """LIBRARY:NAME_OR_PATH of a text tower: captions as the ids of its tokeniser, special tokens included."""
-    vocabulary_splits: Array[str] = ("train", "dev")
-    """Splits whose captions the vocabulary is built from."""
+    vocabulary_splits: Array[str] | None = None
+    """Splits whose captions the vocabulary is built from; by default `train` and `dev`."""
     min_count: PositiveInt = 4
     """Words that occur fewer times in these are unknown."""
 
@@ -122,6 +122,13 @@ class Dataset(Section):
                 "(photographs and captions) or [dataset.demo]"
             )
         return self
+
+    @property
+    def splits_of_words(self) -> tuple[str, ...]:
+        """Splits whose captions the vocabulary is built from; none if it is given, or a tokeniser's."""
+        if self.vocabulary is not None or self.tokeniser is not None:
+            return ()
+        return (self.train, self.dev) if self.vocabulary_splits is None else self.vocabulary_splits
 
 
 class Evaluation(Section):

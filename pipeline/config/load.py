@@ -24,6 +24,8 @@ B = TypeVar("B", bound=BaseModel)
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """Kinds of files without rounds, by the section that marks them."""
+NAMING = ("teacher", "shortlist", "members")
+"""Options that name other experiments."""
 
 
 def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
@@ -35,14 +37,20 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """Load the experiment in `configs/<name>.toml`, or in the TOML file `name`; its sections tell its kind.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`. If it changes the
-    training data, it changes those of the teacher too.
+    training data, it changes those of the experiments that are named here too: the table's and the student's are the
+    same.
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
-    content = merged(content, change)
-    if isinstance(content.get("teacher"), str):
-        content["teacher"] = _on_the_same_data(content["teacher"], change.get("dataset"), configs)
-    return validated(_kind(content), path, content)
+    content, passed = merged(content, change), _passed_on(change)
+    section = next((section for section in KINDS if section in content), "")
+    kind = KINDS.get(section)
+    if passed and kind:
+        members = _passing_on(passed, content[section], change.get(section), configs)
+        content = {**_without(passed, content, kind), section: members}
+    elif passed:
+        content = _passing_on(passed, content, change, configs)
+    return validated(kind, path, content) if kind else validated(Experiment, path, content)
 
 
 def split_member(name: str) -> tuple[str, str]:
@@ -51,24 +59,43 @@ def split_member(name: str) -> tuple[str, str]:
     return name, override
 
 
-def _kind(content: Mapping[str, Any]) -> type[Experiment | Combination]:
-    return next((KINDS[section] for section in KINDS if section in content), Experiment)
+def _passed_on(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Take out of a change what the experiments named in a file share with it; nothing if its pairs stay the same."""
+    data = change.get("dataset")
+    if not isinstance(data, Mapping) or not data.keys() & {*TRAINING_DATA}:
+        return {}
+    passed = {"dataset": {key: value for key, value in data.items() if key in (*TRAINING_DATA, "dev")}}
+    return passed | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
 
 
-def _on_the_same_data(teacher: str, change: Any, configs: tuple[Path, ...]) -> str:
-    """Name the teacher with the student's change of its training data; an override of the teacher's own wins.
+def _passing_on(passed: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
+    """Pass the change on to the experiments that the section names; what `change` itself says of one wins."""
 
-    A table made of other experiments' tables has no [dataset] to change.
-    """
-    if not isinstance(change, Mapping) or not change.keys() & {*TRAINING_DATA}:
-        return teacher
-    name, override = split_member(teacher)
+    def changed(value: Any, given: bool) -> Any:
+        if isinstance(value, list):
+            return [changed(each, given) for each in value]
+        return _changed(value, passed, given, configs) if isinstance(value, str) else value
+
+    if not isinstance(content, Mapping):
+        return content
+    given = change if isinstance(change, Mapping) else {}
+    return {key: changed(value, key in given) if key in NAMING else value for key, value in content.items()}
+
+
+def _without(passed: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:
+    """Leave out what the members take over and a file of this kind has not; options that they don't are refused."""
+    rest = {key: value for key, value in content["dataset"].items() if key not in passed["dataset"]}
+    own = {key: value for key, value in content.items() if key in kind.model_fields or key not in passed}
+    return own | ({"dataset": rest} if rest else {})
+
+
+def _changed(asked: str, passed: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
+    """Name the experiment with the change, or as it is if the change says what it says already."""
+    name, override = split_member(asked)
     own = parse_override(override)
-    data = {key: value for key, value in change.items() if key in (*TRAINING_DATA, "dev")}
-    content, both = merged(read_named("experiment", name, configs)[1], own), merged({"dataset": data}, own)
-    if _kind(content) is not Experiment or merged(content, both) == content:
-        return teacher
-    return f"{name}@{override_text(both)}"
+    content = merged(read_named("experiment", name, configs)[1], own)
+    both = merged(passed, own) if own_wins else merged(own, passed)
+    return asked if merged(content, both) == content else f"{name}@{override_text(both)}"
 
 
 def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:

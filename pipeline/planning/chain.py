@@ -150,10 +150,11 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
         for chain in (one, other.owner("hard_negatives"))
     )
     if ours != theirs:
+        given = "; ".join(map(_training_data, (one, other.owner("hard_negatives"))))
         raise ValueError(
             f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
-            f"([dataset] gives {ours} and {theirs}), so the rows of a table are other images; give both the same, in "
-            'an override if need be: "NAME@dataset.train_images=2000".'
+            f"({given}), so the rows of a table are other images; give both the same, in an override if need be: "
+            '"NAME@dataset.train_images=2000".'
         )
 
 

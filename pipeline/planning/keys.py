@@ -55,7 +55,10 @@ class Recipes:
             folder = stages["prepared"].path
         else:
             splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
-        vocabulary: dict[str, Any] = {"splits": list(data.vocabulary_splits), "min_count": data.min_count}
+        vocabulary: dict[str, Any] = {"splits": list(data.splits_of_words), "min_count": data.min_count}
+        further = [name for name in data.splits_of_words if name not in (data.train, data.dev)]
+        if data.folder is not None and further:  # the others are in `splits`
+            vocabulary["content"] = {name: split_fingerprint(folder, name) for name in further}
         if data.vocabulary is not None:
             vocabulary = {"sha256": self._sha256("[dataset] vocabulary", data.vocabulary)}
         if data.tokeniser is not None:

@@ -50,7 +50,10 @@ class _Planner:
         experiment = load_experiment(*split_member(name))
         if isinstance(experiment, Ensemble):
             raise ValueError(f"{what} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")
-        return Member(name, replace(self, asked=asked).chain(experiment), stage)
+        try:
+            return Member(name, replace(self, asked=asked).chain(experiment), stage)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{what} {name!r}: {error}") from None
 
     def trained(self, experiment: Experiment) -> Chain:
         """Plan the data, what trains on them, and the evaluation of what was trained."""

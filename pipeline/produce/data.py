@@ -75,7 +75,7 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
-    used = sorted({config.train, config.dev, *config.vocabulary_splits})
+    used = sorted({config.train, config.dev, *config.splits_of_words})
     folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_files(chain, name).items()}
     problems = [problem for problem in check_folder(folder, used) if problem.severity == "error"]
     if problems:
@@ -115,7 +115,7 @@ def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces
         return Pieces.open(config.tokeniser)
     if config.vocabulary is not None:
         return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
-    chosen = [known.get(name) or open_checked(chain, name) for name in config.vocabulary_splits]
+    chosen = [known.get(name) or open_checked(chain, name) for name in config.splits_of_words]
     return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
 
 

@@ -414,9 +414,15 @@ def test_only_a_tower_that_is_there_is_frozen(load):
         ("f8k_vsepp", "dataset={train_images=9, dev='val'}", 'f8k_vsepp@dataset.train_images=9, dataset.dev="val"'),
         ("f8k_vsepp", "dataset.dev='val'", "f8k_vsepp"),  # its pairs are the same
         ("f8k_vsepp", "dataset.folder='f8k_precomp'", "f8k_vsepp"),
-        ("f8k_vsepp@seed=1", "dataset.noise.ratio=0.2", "f8k_vsepp@dataset.noise.ratio=0.2, seed=1"),
-        ("f8k_vsepp@dataset.folder='own'", "dataset.folder='mine'", "f8k_vsepp@dataset.folder='own'"),
-        ("f8k_fusion", "dataset.folder='mine'", "f8k_fusion"),  # which has no [dataset]
+        ("f8k_vsepp@seed=1", "dataset.noise.ratio=0.2", "f8k_vsepp@seed=1, dataset.noise.ratio=0.2"),
+        ("f8k_vsepp@dataset.folder='own'", "dataset.folder='mine'", 'f8k_vsepp@dataset.folder="mine"'),
+        ("f8k_vsepp", "dataset.folder='mine', teacher='f8k_vsrn@dataset.folder=\"own\"'", None),  # asked for by name
+        ("f8k_fusion", "dataset.folder='mine'", 'f8k_fusion@dataset.folder="mine"'),
+        (
+            "coco_vsrn",
+            "dataset.folder='mine', evaluation={split='test', folds=1}",
+            'coco_vsrn@dataset.folder="mine", evaluation.split="test", evaluation.folds=1',
+        ),
     ],
 )
 def test_a_change_of_the_training_data_is_the_teachers_too(tmp_path, teacher, override, becomes):
@@ -425,4 +431,18 @@ def test_a_change_of_the_training_data_is_the_teachers_too(tmp_path, teacher, ov
         f'teacher = "{teacher}"\nsecond_round = {{epochs = 1, loss.name = "adapoffquin"}}\n'
         '[dataset]\nfolder = "f8k_precomp"\n[model]\nname = "scan"\n'
     )
-    assert load_experiment(str(student), override).teacher == becomes
+    assert load_experiment(str(student), override).teacher == (becomes or 'f8k_vsrn@dataset.folder="own"')
+
+
+def test_a_change_of_the_training_data_is_passed_on_to_what_a_table_or_an_ensemble_is_made_of(tmp_path):
+    change = 'dataset.folder="mine", evaluation.split="test"'
+    rerank = load_experiment("f8k_scan_rerank", change).rerank
+    assert (rerank.shortlist, rerank.teacher) == (f"f8k_vsepp@{change}", f"f8k_scan@{change}")
+    assert load_experiment("f8k_fusion", change).fusion.members == (f"f8k_vsrn@{change}", f"f8k_vsepp@{change}")
+    both = tmp_path / "both.toml"
+    both.write_text('ensemble.members = ["f8k_sgr", "f8k_sgr@seed=1"]')
+    ensemble = load_experiment(str(both), change)
+    assert ensemble.ensemble.members == (f"f8k_sgr@{change}", f"f8k_sgr@seed=1, {change}")
+    assert ensemble.evaluation.split == "test"
+    with pytest.raises(ValueError, match=r"unknown keys \['dataset'\]"):
+        load_experiment("f8k_fusion", 'dataset={folder="mine", max_regions=3}')  # each member says the second itself
