@@ -75,6 +75,7 @@ class Screen(ArtifactTask):
     stage = "screen"
 
     def requires(self) -> Iterator[luigi.Task]:
+        yield self.of(Dataset)
         yield self.of(HardNegatives)
         screen = self.chain.experiment.screen
         if screen is not None and screen.needs_vectors:

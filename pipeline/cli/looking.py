@@ -38,12 +38,12 @@ class Looked:
         return given
 
     def split(self) -> Split | None:
-        """The experiment's training split."""
+        """The experiment's training split, through the table's owner: the experiment's own data may not be made yet."""
         if self.chain is None:
             return None
         from aoq.pipeline.produce.data import open_train_split
 
-        return open_train_split(self.chain)
+        return open_train_split(self.chain.owner("hard_negatives"))
 
     def data_folder(self, data: Path | None) -> Path | None:
         """The folder that names the pictures of `captioned`; None for a part of a split, which has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -24,6 +25,8 @@ B = TypeVar("B", bound=BaseModel)
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """Kinds of files without rounds, by the section that marks them."""
+WORLDS = {"folder", "source", "demo"}
+"""Options of [dataset] of which one is given."""
 NAMING = ("teacher", "shortlist", "members")
 """Options that name other experiments."""
 
@@ -42,7 +45,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
-    content, passed = merged(content, change), _passed_on(change)
+    content, passed = _with_data(content, change), _passed_on(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
     if passed and kind:
@@ -93,9 +96,18 @@ def _changed(asked: str, passed: Mapping[str, Any], own_wins: bool, configs: tup
     """Name the experiment with the change, or as it is if the change says what it says already."""
     name, override = split_member(asked)
     own = parse_override(override)
-    content = merged(read_named("experiment", name, configs)[1], own)
-    both = merged(passed, own) if own_wins else merged(own, passed)
-    return asked if merged(content, both) == content else f"{name}@{override_text(both)}"
+    content = _with_data(read_named("experiment", name, configs)[1], own)
+    both = _with_data(passed, own) if own_wins else _with_data(own, passed)
+    return asked if _with_data(content, both) == content else f"{name}@{override_text(both)}"
+
+
+def _with_data(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the change into an experiment; data of one kind replace those of another."""
+    result, data = merged(content, change), change.get("dataset")
+    if isinstance(data, Mapping) and (given := data.keys() & WORLDS):
+        old = WORLDS - given
+        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in old}
+    return result
 
 
 def validated(kind: type[B], path: Path, content: Mapping[str, Any]) -> B:
@@ -145,12 +157,17 @@ def override_text(change: Mapping[str, Any]) -> str:
 def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for key, value in change.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{place}{key}.")
+            yield from _leaves(value, f"{place}{_key(key)}.")
             continue
         try:
-            yield f"{place}{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+            yield f"{place}{_key(key)}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         except (TypeError, ValueError):
             raise ValueError(f"{place}{key} = {value} is no value that an experiment has") from None
+
+
+def _key(key: str) -> str:
+    """Quote a key that TOML does not take bare."""
+    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
 def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

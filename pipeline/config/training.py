@@ -136,6 +136,11 @@ class Training(Schedule):
                 f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
                 "online negative; give at least 6"
             )
+        if self.is_paced and self.loss.online_margin == 0:
+            raise ValueError(
+                'start_up = "auto" measures hardness by the margin of online negatives, and that of '
+                f"{self.loss.name!r} is 0; give it one, or leave start_up out"
+            )
         return self
 
 

@@ -54,6 +54,7 @@ def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw
     examined = {split: _Examination(folder, split) for split in splits}
     for split, other in examined.items():
         if "train" in examined and split != "train":
+            other.note_size(examined["train"])
             other.note_leaks(examined["train"])
     return [flaw for each in examined.values() for flaw in each.flaws]
 
@@ -67,12 +68,14 @@ class _Examination:
         self.flaws = [Flaw(f"{split}_{suffix}", "is missing; every split needs one") for suffix in missing]
         self.ids: list[str] = []
         self.digests: list[bytes] = []
+        self.feature_size: int | None = None
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
         if captions is not None:
             found = self._attempt("phrases.jsonl", lambda path: list(phrase_problems(path, captions)))
             self._note("phrases.jsonl", "{}", found or [])
         if features is not None:
+            self.feature_size = features.shape[2]
             repeat = 1 if captions is None else self._examine_pairing(features, len(captions), ids)
             self._examine_features(features, repeat)
             self._examine_differences(captions or [])
@@ -87,6 +90,12 @@ class _Examination:
                 if os.path.normpath(image) not in there
             )
         self._examine_annotations()
+
+    def note_size(self, train: _Examination) -> None:
+        """Note features that a model trained on train cannot read."""
+        if None not in (self.feature_size, train.feature_size) and self.feature_size != train.feature_size:
+            said = f"has regions of {self.feature_size} features, and train's have {train.feature_size}"
+            self._add("ims.npy", f"{said}; extract both alike")
 
     def note_leaks(self, train: _Examination) -> None:
         """Note images that are in train too, by their features and by their ids."""

@@ -175,11 +175,16 @@ def _appending(path: Path) -> BinaryIO:
     return file
 
 
+def has_thumbnail(thumbs: Path, name: str) -> bool:
+    """Return whether an id leads below `thumbs`: no absolute path, and none that leads up."""
+    return thumbs in Path(os.path.normpath(thumbs / name)).parents
+
+
 def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
     """Write below `thumbs`, wherever the name would lead; an invalid file name gets no thumbnail."""
-    path = Path(os.path.normpath(thumbs / name))
-    if thumbs not in path.parents:
+    if not has_thumbnail(thumbs, name):
         return
+    path = Path(os.path.normpath(thumbs / name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture)

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,7 +19,7 @@ from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.blocks import Extracting, extract_blocks
-from aoq.pipeline.prepare.extraction import Extraction
+from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
 from aoq.pipeline.prepare.extraction_job import ship_extraction
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor
@@ -95,6 +95,7 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     skipped = _check_broken(request, parts, extractions)
     counts = {name: finish(request, folder, part, extractions[name]) for name, part in parts.items()}
     report_leaks(extractions)
+    _report_thumbnails(extractions.values())
     write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
     return Prepared(listing.kind, extractor, counts, skipped)
 
@@ -193,6 +194,14 @@ def _parts(listing: Listing) -> dict[str, Listing]:
     names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
     of_image = listing.splits.to_numpy(zero_copy_only=False)
     return {name: listing.take(np.flatnonzero(of_image == name)) for name in names}
+
+
+def _report_thumbnails(extractions: Iterable[Extraction]) -> None:
+    outside = sum(not has_thumbnail(each.thumbs, name) for each in extractions if each.thumbs for name in each.ids)
+    if outside:
+        logger.warning(
+            "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
+        )
 
 
 def _workers(engine: Engine) -> int:

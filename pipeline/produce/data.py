@@ -83,6 +83,7 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
+    check_feature_size(chain, dev, train.features.shape[2])
     vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
     vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
@@ -105,6 +106,15 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         "vocabulary_size": len(vocabulary),
         "feature_size": int(train.features.shape[2]),
     }
+
+
+def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
+    """Refuse a split whose regions have other features than those trained on."""
+    if (found := split.features.shape[2]) != expected:
+        raise ValueError(
+            f"{chain.folder}: regions of split {split.name!r} have {found} features, and those of "
+            f"{chain.experiment.dataset.train!r} {expected}; extract both alike."
+        )
 
 
 def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces:

@@ -20,7 +20,8 @@ Sizes = tuple[int, int]
 
 def open_table(chain: Chain) -> tuple[NegativeTable, View | None]:
     """Open the table that the student trains on, and the screen's view of it, if there is a screen."""
-    table = read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain))
+    owner = chain.owner("hard_negatives")  # of the same training data, and made when its table is
+    table = read_table(owner["hard_negatives"].opened() / "table", dataset=fingerprint(owner))
     view = read_view(chain["screen"].opened() / "view", table.manifest) if chain.experiment.screen else None
     return table, view
 
@@ -80,9 +81,10 @@ def _by_direction(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -
         yield f"{ranks}{doubts}"
         if ranks.harder < 1:
             few = max(FEWEST, expected_rank(ranks.candidates, batch, HARDER))
+            harder = f'draw from the first {few} ([sampling] hardness = "auto"), or ' if few < ranks.stop else ""
             yield (
-                f"most of these {WHAT[direction]} are easier than in-batch negatives, and will not help: draw from the "
-                f'first {few} ([sampling] hardness = "auto"), or train with a smaller batch'
+                f"most of these {WHAT[direction]} are easier than in-batch negatives, and will not help: {harder}train "
+                "with a smaller batch"
             )
 
 

@@ -19,7 +19,7 @@ from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.opening import open_checked, take_in_files
-from aoq.pipeline.produce.data import as_pairs
+from aoq.pipeline.produce.data import as_pairs, check_feature_size
 from aoq.pipeline.training.checkpoint import load_model
 
 
@@ -37,6 +37,7 @@ def produce_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
+        check_feature_size(member, split, member["dataset"].manifest()["feature_size"])
         pairs, place = as_pairs(member, split), parts / str(len(scores))
         files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
         models = [load_model(path).to(device) for path in files]

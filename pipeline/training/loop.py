@@ -136,7 +136,7 @@ class Trainer(Resumable):
                     line["plateau"],
                     gap=line["positive_gap"],
                     steps=window.steps,
-                    can_pace=loss.takes_pace,
+                    can_pace=loss.takes_pace and self.pace is None,
                 )
                 self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
         if self.pace is not None:

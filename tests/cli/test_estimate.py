@@ -77,8 +77,10 @@ def test_it_says_how_hard_offline_negatives_will_be(run):
 
 
 def test_a_data_set_smaller_than_a_batch_is_told_so(run):
-    shown = run("--experiment", TINY, "--override", "second_round.batch_size=64").stdout
+    change = 'second_round.batch_size=64, sampling.hardness="auto"'
+    shown = run("--experiment", TINY, "--override", change).stdout
     assert "60 images are fewer than a batch of 64" in shown
+    assert "will not help: train with a smaller batch" in shown
 
 
 def test_the_old_name_still_answers(run):

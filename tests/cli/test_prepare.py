@@ -43,6 +43,15 @@ def test_a_folder_is_prepared_refused_and_replaced(photos, tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["mine"]
 
 
+def test_images_that_get_no_thumbnail_are_counted(photos, tmp_path, caplog):
+    (tmp_path / "lists").mkdir()
+    rows = [[tmp_path / f"{n}.jpg", f"caption {n}", "train" if n else "dev"] for n in range(4)]
+    elsewhere = write_csv(tmp_path / "lists" / "photos.csv", ["file_name", "caption", "split"], rows)
+    for source, without in ((photos, False), (elsewhere, True)):
+        assert aoq("prepare", source, tmp_path / f"made_{without}", "--threads", 1, "--tokens", "pooled")[0] == 0
+        assert ("4 images have no thumbnail: their paths are absolute" in caplog.text) is without
+
+
 def test_a_folder_of_other_things_is_never_replaced(photos, tmp_path):
     (tmp_path / "precious").mkdir()
     code, said = aoq("prepare", photos, tmp_path / "precious", "--overwrite")

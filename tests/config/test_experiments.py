@@ -446,3 +446,20 @@ def test_a_change_of_the_training_data_is_passed_on_to_what_a_table_or_an_ensemb
     assert ensemble.evaluation.split == "test"
     with pytest.raises(ValueError, match=r"unknown keys \['dataset'\]"):
         load_experiment("f8k_fusion", 'dataset={folder="mine", max_regions=3}')  # each member says the second itself
+
+
+def test_data_of_one_kind_replace_those_of_another():
+    folder = load_experiment("demo_noisy", "dataset.folder='mine'")
+    assert (folder.dataset.folder, folder.dataset.demo) == ("mine", None)
+    assert folder.teacher == 'demo_vsepp@dataset.folder="mine"'
+    assert load_experiment("f8k_scan", "dataset.demo.images=50").teacher == "f8k_vsepp@dataset.demo.images=50"
+    assert load_experiment("f8k_scan", "dataset.demo.images=50").dataset.folder is None
+    with pytest.raises(ValueError, match="name one: either"):
+        load_experiment("f8k_scan", "dataset={folder='mine', demo={images=50}}")
+
+
+def test_hardness_is_not_measured_by_no_margin():
+    no_margin = "second_round.loss={name='offquin', margin_online=0}"
+    with pytest.raises(ValueError, match=r'start_up = "auto" measures hardness by the margin .* of \'offquin\' is 0;'):
+        load_experiment("f8k_vsepp", no_margin)
+    load_experiment("f30k_vsrn", no_margin)  # which has no start-up

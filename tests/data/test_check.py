@@ -29,6 +29,13 @@ def test_sound_folder_has_no_flaw(write_split: Write, boxes: np.ndarray) -> None
     assert check_folder(write_split("train", ids=list("abcd"))) == []
 
 
+def test_regions_of_another_size_than_trains(write_split: Write) -> None:
+    write_split("test", ims=features()[:, :, :4])
+    flaw = the_one(write_split("train"))
+    assert (flaw.file, flaw.severity) == ("test_ims.npy", "error")
+    assert flaw.message.startswith("has regions of 4 features, and train's have 5;")
+
+
 def test_folder_without_a_split(tmp_path: Path) -> None:
     assert "no split" in the_one(tmp_path).message
     assert "no split" in the_one(tmp_path / "elsewhere").message

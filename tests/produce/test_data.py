@@ -71,6 +71,19 @@ def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_b
     make("student", teacher=taught_by("own"), loss="online", **other)  # which uses no table
 
 
+def test_splits_of_other_features_are_refused(make, own_root):
+    folder, change = own_root / "one", 'evaluation.split = "other"'
+    for file in folder.glob("dev_*"):
+        shutil.copy(file, file.with_name(file.name.replace("dev_", "other_")))
+    np.save(folder / "other_ims.npy", np.load(folder / "dev_ims.npy")[:, :, :9])
+    chain = make("own", "dataset", "second_round", root=own_root, loss="online", more=change)
+    with pytest.raises(ValueError, match=r"regions of split 'other' have 9 features, and those of 'train' 64"):
+        make("own", "evaluation", root=own_root, loss="online", more=change)
+    assert not chain["evaluation"].exists()
+    with pytest.raises(ValueError, match=r"other_ims.npy: has regions of 9 features, and train's have 64"):
+        make("other", "dataset", root=own_root, more='dataset.dev = "other"')
+
+
 def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_root):
     make("own")
     for path in (own_root / "one").glob("*_boxes.npy"):

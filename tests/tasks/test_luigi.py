@@ -112,9 +112,17 @@ def test_a_student_may_have_another_vocabulary_than_its_teacher(luigi, tmp_path)
         f'teacher = "{TINY}"\ndataset.min_count = 1\n'
         + text[: text.index("[first_round]")]
         + text[text.index("[second_round]") :]
+        + "\n[screen]\nsame_text = true\n"
     )
-    made = luigi("SecondRound", experiment=student)
-    assert made.returncode == 0, made.stderr
+    assert luigi("HardNegatives", experiment=student).returncode == 0
+    root = ["--artifact-root", str(tmp_path / "artifacts")]
+    for look in (["inspect", str(student), "--image", "3"], ["estimate", "--experiment", str(student)]):
+        shown = CliRunner().invoke(main, [*look, *root])  # before the student's own data are made
+        assert shown.exit_code == 0, shown.output
+    assert len(list((tmp_path / "artifacts" / "dataset").glob("*/MANIFEST.json"))) == 1
+    for task in ("Screen", "SecondRound"):
+        made = luigi(task, experiment=student)
+        assert made.returncode == 0, made.stderr
     assert len(list((tmp_path / "artifacts" / "dataset").glob("*/MANIFEST.json"))) == 2
 
 
