@@ -76,14 +76,14 @@ def results(
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
     if as_json:
-        echo_json(_metrics(chain))
+        echo_json({"experiment": chain.experiment.name, "override": override, **_metrics(chain)})
     else:
         _show_experiment(chain)
 
 
 def _metrics(chain: Chain) -> dict[str, Any]:
     """The metrics of each training that is there, and all that the evaluation knows."""
-    found: dict[str, Any] = {"experiment": chain.experiment.name, "rounds": {}}
+    found: dict[str, Any] = {"rounds": {}}
     for stage in ("first_round", "control", "second_round"):
         if (made := chain.found(stage)) is not None and made.exists():
             found["rounds"][stage] = {"key": made.key, **made.manifest()["metrics"]}

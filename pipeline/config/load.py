@@ -45,6 +45,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
+    _check_has_rounds(name, content, change)
     content, passed = _with_data(content, change), _passed_on(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
@@ -54,6 +55,18 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     elif passed:
         content = _passing_on(passed, content, change, configs)
     return validated(kind, path, content) if kind else validated(Experiment, path, content)
+
+
+def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str, Any]) -> None:
+    """Refuse changes of a table's making to an experiment that takes its teacher's table."""
+    teacher = change.get("teacher", content.get("teacher"))
+    for section in ("first_round", "mining"):
+        if teacher and section in change and section not in content:
+            example = override_text({section: change[section]}) if isinstance(change[section], Mapping) else "…"
+            raise ValueError(
+                f"{name} has no [{section}]: it takes the table of {teacher!r}. Change that one, with "
+                f"""teacher='{teacher}{", " if "@" in str(teacher) else "@"}{example}'."""
+            )
 
 
 def split_member(name: str) -> tuple[str, str]:

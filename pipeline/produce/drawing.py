@@ -60,7 +60,7 @@ def forecast(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -> Ite
     """Describe the offline negatives' hardness, one sentence per direction, before the round begins; then cautions.
 
     `depths` are the lengths of the lists that will be mined. Once the table is made, it counts those that the screen
-    suspects; without a screen, those that score above the anchor's own positive.
+    suspects; without a screen, those that score at least as high as the anchor's lowest-scoring positive.
     """
     yield from _by_direction(chain, sizes, depths)
     yield from cautions(chain.experiment)
@@ -83,8 +83,8 @@ def _by_direction(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -
             few = max(FEWEST, expected_rank(ranks.candidates, batch, HARDER))
             harder = f'draw from the first {few} ([sampling] hardness = "auto"), or ' if few < ranks.stop else ""
             yield (
-                f"most of these {WHAT[direction]} are easier than in-batch negatives, and will not help: {harder}train "
-                "with a smaller batch"
+                f"about {1 - ranks.harder:.0%} of these {WHAT[direction]} are easier than the hardest in-batch "
+                f"negative, and will not help: {harder}train with a smaller batch"
             )
 
 
@@ -94,6 +94,6 @@ def _doubt(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks) -> st
     if judged is not None:
         doubtful, what = judged.flags[:, drawn] != 0, "are left out or suspected by the screen"
     else:
-        doubtful = lists.scores[:, drawn] > lists.positive_score[:, None]
-        what = "score above the anchor's positive"
+        doubtful = lists.scores[:, drawn] >= lists.positive_score[:, None]
+        what = "score at least as high as the anchor's lowest-scoring positive"
     return f"{(doubtful & listed).sum() / max(1, listed.sum()):.1%} of these {what}"

@@ -17,6 +17,9 @@ from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.report.collect import Run, seeds_of
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
+SHORTEST = 20.0
+"""Seconds of a training, below which its time tells nothing."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -63,7 +66,7 @@ def _alone(run: Run, runs: Sequence[Run]) -> Verdict:
     assert run.gain is not None
     baseline = next(one.label for one in runs if one.name == run.baseline)
     return Verdict(
-        label=run.label,
+        label=_label(run, run.label),
         baseline=baseline,
         difference=run.gain.difference,
         interval=run.gain.interval,
@@ -83,7 +86,7 @@ def _together(pairs: Sequence[tuple[Run, Run]]) -> Verdict:
     label, baseline = (re.sub(r", seed \d+", "", one.label) for one in (run, other))
     times = [times for one, _ in pairs if (times := time_to_control(one.chain))]
     return Verdict(
-        label=label,
+        label=_label(run, label),
         baseline=baseline,
         difference=float(np.mean(differences)),
         interval=interval,
@@ -92,6 +95,11 @@ def _together(pairs: Sequence[tuple[Run, Run]]) -> Verdict:
         times=float(np.mean(times)) if times else None,
         **_queries(run),
     )
+
+
+def _label(run: Run, label: str) -> str:
+    ahead = head_start(run.chain)
+    return f"{label} (began {ahead})" if ahead else label
 
 
 def _queries(run: Run) -> dict[str, Any]:
@@ -109,12 +117,20 @@ def said_of(interval: Interval) -> str:
 
 
 def time_to_control(chain: Chain) -> float | None:
-    """The seconds of the steps of round two divided by the control's, where both trainings are there."""
+    """The seconds of the steps of round two divided by the control's, if both trainings are there and not too short."""
     rounds = _rounds(chain)
     if len(rounds) < 2:
         return None
     ours, theirs = (training_seconds(read_metrics(made.opened() / "metrics.jsonl")) for made in rounds)
-    return ours / theirs if theirs else None
+    return ours / theirs if min(ours, theirs) >= SHORTEST else None
+
+
+def head_start(chain: Chain) -> str:
+    """Say what a fine-tuned student had before its first step, and its control, which begins afresh, had not."""
+    if chain.start is None:
+        return ""
+    epochs = chain.start.recipe["ingredients"].get("training", {}).get("epochs")
+    return f"after {epochs} epochs elsewhere" if epochs else "from imported weights"
 
 
 def gain_on_control(chain: Chain) -> str | None:
@@ -128,7 +144,11 @@ def gain_on_control(chain: Chain) -> str | None:
     name = "round two" if chain.experiment.co_teaching is None else "co-taught"
     found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
     said, times = verdict(found, f"{name} - control", images=split.image_count), time_to_control(chain)
-    return f"{said}; {times:.2f} times its training time" if times else said
+    if times:
+        said += f"; {times:.2f} times its training time"
+    if ahead := head_start(chain):
+        said += f". Round two began {ahead}, the control afresh: their steps are not equal"
+    return said
 
 
 def _rounds(chain: Chain) -> list[Artifact]:

@@ -94,8 +94,8 @@ class Trainer(Resumable):
         text = f"{harder:.0%} of the offline negatives were harder to this model than the hardest of their batch"
         if harder < EASY:
             text += (
-                ": the table adds little to its batches. Draw harder ones ([sampling] hardness), or search "
-                "anew with this model ([refresh])"
+                ": the table adds little to its batches. Draw harder ones ([sampling] hardness) if the lists "
+                "hold any, search anew with this model ([refresh]), or train with a smaller batch"
             )
         logger.info("in the last epoch, %s", text)
 

@@ -149,8 +149,10 @@ def test_results_shows_what_is_made(aoq):
     assert "control:" not in shown
 
 
-@pytest.mark.parametrize(("better", "said"), [(10, " rsum ["), (0, ": not distinguishable")])
-def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said):
+@pytest.mark.parametrize(
+    ("better", "said", "seconds"), [(10, " rsum [", 10), (0, ": not distinguishable", 10), (10, " rsum [", 1)]
+)
+def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said, seconds):
     root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
     chain, rng = plan(str(TINY), data_root=tmp_path, artifact_root=root), np.random.default_rng(0)
     theirs = Ranks(rng.integers(0, 20, 20), rng.integers(0, 20, 100))
@@ -158,8 +160,8 @@ def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said):
     for stage, ranks in (("second_round", ours), ("control", theirs)):
         with chain[stage].building() as build:
             write_ranks(build.directory / "dev_ranks.parquet", ranks)
-            seconds = 4 if stage == "second_round" else 2
-            windows = [{"step": 10, "steps_per_second": 10 / seconds}, {"step": 30, "steps_per_second": 20 / seconds}]
+            each = 2 * seconds if stage == "second_round" else seconds
+            windows = [{"step": 10, "steps_per_second": 10 / each}, {"step": 30, "steps_per_second": 20 / each}]
             lines = [*windows, {"step": 30, "dev_rsum": 1.0}]
             (build.directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             build.notes["metrics"] = summarise(ranks)
@@ -168,7 +170,7 @@ def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said):
     assert said in line
     assert "20 dev images, one seed" in line
     assert ("not distinguishable" in line) == (better == 0)
-    assert line.endswith("; 2.00 times its training time")
+    assert line.endswith("; 2.00 times its training time") == (seconds == 10)  # shorter ones tell nothing
     write_ranks(chain["control"].path / "dev_ranks.parquet", Ranks(theirs.i2t[::-1], theirs.t2i))
     assert "was changed after it was published" in aoq("results", TINY, root=root).stderr
 

@@ -463,3 +463,14 @@ def test_hardness_is_not_measured_by_no_margin():
     with pytest.raises(ValueError, match=r'start_up = "auto" measures hardness by the margin .* of \'offquin\' is 0;'):
         load_experiment("f8k_vsepp", no_margin)
     load_experiment("f30k_vsrn", no_margin)  # which has no start-up
+
+
+def test_a_round_that_the_teacher_has_is_changed_there():
+    with pytest.raises(
+        ValueError,
+        match=r"f8k_scan has no \[first_round\]: it takes the table of 'f8k_vsepp'. "
+        r"Change that one, with teacher='f8k_vsepp@first_round.epochs=2'",
+    ):
+        load_experiment("f8k_scan", "first_round.epochs=2")
+    taught = load_experiment("f8k_scan", "teacher='f8k_vsepp@first_round.epochs=2'")
+    assert taught.teacher == "f8k_vsepp@first_round.epochs=2"

@@ -18,6 +18,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training import batch_maker
@@ -160,8 +161,10 @@ def test_a_part_of_the_training_split_is_a_split_of_its_own(make, caplog):
     assert whole["dataset"].key != chain["dataset"].key
 
 
-@pytest.mark.parametrize(("start", "stage"), [("teacher", "first_round"), ("control", "control")])
-def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
+@pytest.mark.parametrize(
+    ("start", "stage", "epochs"), [("teacher", "first_round", 1), ("control", "control", 2)], ids=["teacher", "control"]
+)
+def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     """A step of no length leaves the student where it started; and there is no warm-up."""
     still = f'epochs = 2, batch_size = 16, learning_rate = 1e-30, start = "{start}", '
     still += 'warmup = ["sum"], loss.name = "offtri"'
@@ -169,6 +172,7 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage):
     found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream
+    assert f"Round two began after {epochs} epochs elsewhere, the control afresh" in gain_on_control(chain)
     lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
     assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
 
