@@ -16,6 +16,8 @@ from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
 from aoq.pipeline.near_names import did_you_mean
 
+MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
+"""Characters of an override that a folder's name has, or that it can do without."""
 LONGEST_NAME = 200
 """Characters in a folder's name; file systems allow 255 bytes."""
 
@@ -186,4 +188,6 @@ def run_name(experiment: str, override: str = "") -> str:
     name = Path(experiment).stem
     if override:
         name += f"@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}"
+        if re.sub(MARKS, "", override):  # letters or a path are lost: two overrides may be left alike
+            name += f"-{digest(override)[:8]}"
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}-{digest(override)}"

@@ -76,6 +76,10 @@ def test_runs_have_a_folder_for_each_override():
         run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
         == "f8k_scan@seed=1,second_round.loss.name=offtri"
     )
+    assert run_name("f8k_scan", 'teacher="f8k_vsepp@seed=1"') == "f8k_scan@teacher=f8k_vseppseed=1"
+    alike = [run_name("f8k_scan", f'dataset.folder="{folder}"') for folder in ("ab", "a/b", "照片", "写真")]
+    assert len(set(alike)) == 4
+    assert alike[0] == "f8k_scan@dataset.folder=ab"
     long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
     assert {len(name) for name in long} == {200}
     assert long[0] != long[1]
