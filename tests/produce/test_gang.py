@@ -67,22 +67,30 @@ def test_the_weights_are_those_of_two_processes_of_one_machine(cluster, ganged, 
     assert sum(f"epoch {epoch}: dev rsum" in caplog.text for epoch in range(1, 7)) == 6
 
 
-def killing_itself(checkpoint, processes, engine, *given):
-    """The second process is killed once there is a checkpoint."""
+def once_kept(act, checkpoint, processes, engine, *given):
+    """Train; the second process acts once there is a checkpoint."""
     from aoq.pipeline.produce.training import train_in_gang  # a worker's own: here it is this function
 
-    def kill():
-        wait_for(checkpoint.exists)
-        os.kill(os.getpid(), signal.SIGKILL)
+    class Acting(type(processes)):
+        def add_up(self, numbers):
+            if self.rank == 1 and checkpoint.exists():
+                act()
+            return super().add_up(numbers)
 
-    if processes.rank == 1:
-        threading.Thread(target=kill, daemon=True).start()
-    return train_in_gang(processes, engine, *given)
+    return train_in_gang(Acting(**vars(processes)), engine, *given)
+
+
+def kill_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_ever():
+    time.sleep(3600)
 
 
 def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, local, monkeypatch, caplog):
     checkpoint = chain["second_round"].work / CHECKPOINTS[0]
-    monkeypatch.setattr(training, "train_in_gang", partial(killing_itself, checkpoint))
+    monkeypatch.setattr(training, "train_in_gang", partial(once_kept, kill_itself, checkpoint))
     began = time.monotonic()
     said = r"^process 1 of this training, on \S+ \(\w{8}\), was killed, or lost with its node\. Run again: the training"
     with pytest.raises(ChildProcessError, match=said):
@@ -94,19 +102,23 @@ def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, 
     assert "resuming at epoch" in caplog.text
 
 
-def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, chain):
+def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, chain, monkeypatch):
     checkpoint = chain["second_round"].work / CHECKPOINTS[0]
 
     def lose_it():
         wait_for(checkpoint.exists)
         cluster.remove_node(cluster.second, allow_graceful=False)
 
+    monkeypatch.setattr(training, "train_in_gang", partial(once_kept, wait_for_ever, checkpoint))
     losing = threading.Thread(target=lose_it, daemon=True)
     losing.start()
-    with pytest.raises(ChildProcessError, match=r"^process \d of this training, on \S+ \(\w{8}\), was killed, or lost"):
-        train(chain, ganged)
-    losing.join()
-    cluster.second = cluster.add_node(num_cpus=1, memory=1_000_000_000)
+    try:
+        with pytest.raises(ChildProcessError, match=r"^process \d of .*, on \S+ \(\w{8}\), was killed, or lost with"):
+            train(chain, ganged)
+    finally:
+        losing.join()
+        cluster.second = cluster.add_node(num_cpus=1, memory=1_000_000_000)
+    monkeypatch.undo()
     said = train(chain, replace(LOCAL, processes=1))
     assert (said["processes"], len(said["dev_rsum_by_epoch"])) == (1, 6)
 

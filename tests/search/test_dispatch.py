@@ -39,8 +39,8 @@ class Simulated:
         self.did.append((slot.node, piece.cut("cpu").outputs[0], piece.rows))
         return end - began
 
-    def stop(self, handle):
-        self.stopped.append(self.running.pop(handle)[2].node)
+    def stop(self, handles):
+        self.stopped += [self.running.pop(handle)[2].node for handle in handles]
 
     def run(self, step, store=None):
         done = []

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aoq.pipeline.mining.mine import mine
@@ -133,6 +134,28 @@ def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, worl
     seen = {}
     mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in limits}))
     assert seen == limits
+
+
+def writing_for_ever(problem, store):
+    while True:
+        store.write("begun", pa.table({"at": [time.time()]}))
+
+
+def failing_once_begun(problem, store):
+    wait_for(lambda: store.has("begun"))
+    raise ValueError("this unit cannot be")
+
+
+def test_nothing_is_written_after_an_error_ended_the_run(cluster, world, tmp_path):
+    def second_step(steps, problem, store, progress):
+        run = partial(units.run_on_ray, ship=SHIP, address=cluster.address, cpus=1)
+        run([[Unit(("never",), failing_once_begun), Unit(("begun",), writing_for_ever)]], problem, store, progress)
+
+    with pytest.raises(ValueError, match=r"^this unit cannot be$"):
+        mined(world, tmp_path, second_step)
+    written = (tmp_path / "work" / "begun.unit").stat().st_mtime_ns
+    time.sleep(1)
+    assert (tmp_path / "work" / "begun.unit").stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize(

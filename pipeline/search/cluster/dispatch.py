@@ -91,8 +91,8 @@ class Cluster(Protocol):
     def seconds(self, handle: Any) -> float:
         """Time that an ended unit took; raises what it raised."""
 
-    def stop(self, handle: Any) -> None:
-        """Give up a unit that another slot did."""
+    def stop(self, handles: Sequence[Any]) -> None:
+        """Give up units, and wait until nothing writes for them any more."""
 
 
 class _Begun(NamedTuple):
@@ -122,13 +122,13 @@ def dispatch(
                     continue
                 piece, slot, _ = begun.pop(handle)
                 rates[slot] = piece.rows / max(cluster.seconds(handle), 1e-3)
-                for twin in [other for other, each in begun.items() if each.piece is piece]:
+                twins = [other for other, each in begun.items() if each.piece is piece]
+                for twin in twins:
                     del begun[twin]
-                    cluster.stop(twin)
+                cluster.stop(twins)
                 done(piece.rows)
     finally:
-        for handle in begun:
-            cluster.stop(handle)
+        cluster.stop(list(begun))
 
 
 def _slow(begun: dict[Any, _Begun], rates: dict[Slot, float], slot: Slot, now: float) -> Piece[Any] | None:

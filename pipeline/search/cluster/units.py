@@ -24,6 +24,8 @@ from aoq.pipeline.search.units import Progress, Steps, Unit
 
 RETRIES = 10
 """Number of times that a unit's process or node may be lost."""
+ENDING = 10.0
+"""Seconds to wait for the processes of units that were given up; on a lost node they may not end."""
 PATIENCE = 60.0
 """Seconds without a finished unit before checking whether any node is left."""
 
@@ -101,8 +103,11 @@ class RayCluster:
     def seconds(self, handle: Any) -> float:
         return _result(self._ray, handle)
 
-    def stop(self, handle: Any) -> None:
-        self._ray.cancel(handle, force=True)
+    def stop(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            self._ray.cancel(handle, force=True)
+        if handles:  # a unit that is still written would be in the way of who clears the folder
+            self._ray.wait(list(handles), num_returns=len(handles), timeout=ENDING)
 
 
 def do_unit(cut: Callable[[str], Unit[Opened]], job: Job[Opened], cpus: int, gpu: bool) -> float:
