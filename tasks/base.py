@@ -14,7 +14,7 @@ from typing import ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.load import split_member
+from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.launcher import Asked, Launched
 from aoq.pipeline.planning.chain import Chain, run_name
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy

@@ -100,7 +100,7 @@ def find_table(asked: str, **places: Path) -> Looked:
     """The folder with that name, if a table is there; else the table of the experiment with that name."""
     if (folder := table_folder(asked)) is not None:
         return Looked(asked, folder)
-    from aoq.pipeline.config.load import names_in
+    from aoq.pipeline.config.named_files import names_in
 
     name, change = with_override(asked, "")
     known = names_in()

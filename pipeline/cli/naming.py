@@ -41,13 +41,13 @@ class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 
 
 def _experiments() -> Iterable[str]:
-    from aoq.pipeline.config.load import names_in
+    from aoq.pipeline.config.named_files import names_in
 
     return names_in()
 
 
 def _studies() -> Iterable[str]:
-    from aoq.pipeline.config.load import names_in
+    from aoq.pipeline.config.named_files import names_in
     from aoq.pipeline.config.study import STUDIES
 
     return names_in(STUDIES)

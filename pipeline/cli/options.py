@@ -79,7 +79,7 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _require_experiment(named: str) -> None:
-    from aoq.pipeline.config.load import names_in
+    from aoq.pipeline.config.named_files import names_in
 
     if table_folder(named) is not None and named not in names_in():
         command = click.get_current_context().info_name

@@ -21,7 +21,7 @@ from aoq.pipeline.cli.options import (
     with_default,
 )
 from aoq.pipeline.cli.output import echo, echo_next
-from aoq.pipeline.config.load import split_member
+from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
 from aoq.pipeline.planning.planner import plan

@@ -86,6 +86,10 @@ class OnlineLoss(LossSection):
     """Margin by which a positive should score above a negative."""
 
 
+class SumLoss(OnlineLoss):
+    takes_pace = False
+
+
 class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
@@ -109,6 +113,10 @@ class TwoMargins(LossSection):
 
 class OfflineLoss(TwoMargins, WithCompanions):
     """A loss on offline negatives without other numbers."""
+
+
+class OnlyOfflineLoss(OfflineLoss):
+    takes_pace = False
 
 
 class AdaptiveLoss(OfflineLoss):
@@ -187,13 +195,13 @@ class SigmoidLoss(LogitLoss):
 
 Loss = SerializeAsAny[LossSection]
 SECTIONS: dict[str, type[LossSection]] = {
-    "sum": OnlineLoss,
+    "sum": SumLoss,
     "online": OnlineLoss,
     "offtri": OfflineLoss,
     "adapofftri": AdaptiveLoss,
     "offquin": OfflineLoss,
     "adapoffquin": AdaptiveLoss,
-    "onlyoffline": OfflineLoss,
+    "onlyoffline": OnlyOfflineLoss,
     "onlinequin": TwoMargins,
     "adapposquin": AdaptiveLoss,
     "squaredoffquin": OfflineLoss,
@@ -204,9 +212,11 @@ SECTIONS: dict[str, type[LossSection]] = {
 WarmUp = Literal["sum", "online"]
 
 
-def online_version(loss: LossSection, name: WarmUp = "online") -> OnlineLoss:
+def online_version(loss: LossSection, name: WarmUp = "online") -> LossSection:
     """The loss without offline negatives that replaces `loss`: same online margin, same treatment of positives."""
-    return OnlineLoss(name=name, margin=loss.online_margin, mask_positives=loss.mask_positives)
+    return SECTIONS[name].model_validate(
+        {"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives}
+    )
 
 
 def control_version(loss: LossSection) -> LossSection:

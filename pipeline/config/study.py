@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from aoq.pipeline.config.load import CONFIGS, read_named, validated
+from aoq.pipeline.config.named_files import CONFIGS, read_named
+from aoq.pipeline.config.refusals import validated
 from aoq.pipeline.config.section import Array, Section
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)
@@ -79,4 +80,5 @@ class Study(Section):
 
 def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
     """Load the study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    return validated(Study, *read_named("study", name, folders))
+    path, content = read_named("study", name, folders)
+    return validated(Study, str(path), {"name": path.stem, **content})

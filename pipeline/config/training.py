@@ -115,7 +115,7 @@ class Training(Schedule):
     start_up: StartUp | None = None
     """`auto`: self-paced hardness of online negatives (`aoq.pipeline.losses.pace`). By default they are the batch's
     hardest from the first step on, which may collapse a training from scratch. Losses on logits, such as `infonce`,
-    do not use it."""
+    do not use it, nor do `sum` and `onlyoffline`; a warm-up on `online` does."""
     constraints: Constraints | None = None
     """Constraints on the model's attention besides the ranking of pairs."""
     chunk: PositiveInt | None = None
@@ -124,8 +124,8 @@ class Training(Schedule):
 
     @property
     def is_paced(self) -> bool:
-        """Return whether `start_up` is set and the loss uses it."""
-        return self.start_up is not None and self.loss.takes_pace
+        """Return whether `start_up` is set and a loss of the round uses it."""
+        return self.start_up is not None and (self.loss.takes_pace or "online" in self.warmup)
 
     @model_validator(mode="after")
     def _loss_fits(self) -> Training:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import override_text, split_member
+from aoq.pipeline.config.overrides import override_text, split_member
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
 from aoq.pipeline.near_names import did_you_mean

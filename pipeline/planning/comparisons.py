@@ -12,8 +12,9 @@ from pathlib import Path
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override, split_member
+from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.chain import Member, same_queries, trains_as_control

@@ -13,7 +13,8 @@ from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
+from aoq.pipeline.config.load import Combination, load_experiment
+from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
 from aoq.pipeline.mining.shortlist import TILES

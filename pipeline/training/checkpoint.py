@@ -17,8 +17,8 @@ from typing_extensions import NotRequired, TypedDict
 
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
-from aoq.pipeline.config.load import validated
 from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.config.refusals import validated
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.reading import parse_json, reading
@@ -83,7 +83,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         description: dict[str, Any] = dict(parse_json(metadata["aoq"], Description))
         section = ModelSection.kind(description["name"])
     chosen = {option: value for option, value in description["options"].items() if option not in FROM_DATA}
-    validated(section, path, {**chosen, "name": description["name"]})
+    validated(section, str(path), {**chosen, "name": description["name"]})
     return description, weights
 
 

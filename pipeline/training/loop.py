@@ -69,7 +69,7 @@ class Trainer(Resumable):
         self.pace = Pace(self.schedule.loss.online_margin) if self.schedule.is_paced else None
         if self.schedule.start_up is not None and self.pace is None:
             logger.info(
-                "start_up has no part in a training with loss %r, which heeds all negatives, the harder the more",
+                "start_up has no part in a training with loss %r, which takes no hardest negatives of the batch",
                 self.schedule.loss.name,
             )
 
@@ -140,12 +140,14 @@ class Trainer(Resumable):
                 )
                 self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
         if self.pace is not None:
-            self._say_hardness(self.pace)
+            self._say_hardness(self.pace, loss)
         if self.learnt is not None:
             self._say_learnt(self.learnt)
 
-    def _say_hardness(self, pace: Pace) -> None:
+    def _say_hardness(self, pace: Pace, loss: Loss) -> None:
         self.state.hardness.append(round(pace.share, 2))
+        if not loss.takes_pace:  # a warm-up on all negatives
+            return
         what = "the batch's hardest" if pace.share == 1 else f"of hardness {pace.share:.2f}"
         logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
 

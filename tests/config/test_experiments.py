@@ -11,7 +11,8 @@ from aoq.models import MODELS
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config import losses, models
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment, names_in
+from aoq.pipeline.config.load import load_experiment
+from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.config.tables import Ensemble
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.backends import choose_backend
@@ -275,7 +276,10 @@ def test_a_wrong_co_teaching_is_refused(load, override, message):
 
 
 def test_what_concerns_several_sections_is_said_of_the_file_once(load):
-    with pytest.raises(ValueError, match=r"^\S+\.toml: \[refresh\] makes tables, and loss 'online' uses none"):
+    with pytest.raises(
+        ValueError,
+        match=r"^\S+\.toml, changed by the override '.*': \[refresh\] makes tables, and loss 'online' uses none",
+    ):
         load(override='refresh.rounds=1, second_round.loss.name="online"')
 
 

@@ -20,6 +20,16 @@ from aoq.pipeline.config.load import load_experiment
         ("f8k_vsepp", "dataset.folder='mine', teacher='f8k_vsrn@dataset.folder=\"own\"'", None),  # asked for by name
         ("f8k_fusion", "dataset.folder='mine'", 'f8k_fusion@dataset.folder="mine"'),
         (
+            "f8k_vsepp",
+            "dataset={folder='mine', dev='val', vocabulary_splits=['train']}",
+            'f8k_vsepp@dataset.folder="mine", dataset.dev="val", dataset.vocabulary_splits=["train"]',
+        ),
+        (
+            "f8k_vsepp@dataset.vocabulary='own.json'",
+            "dataset={folder='mine', vocabulary_splits=['train']}",
+            'f8k_vsepp@dataset.vocabulary="own.json", dataset.folder="mine"',
+        ),
+        (
             "coco_vsrn",
             "dataset.folder='mine', evaluation={split='test', folds=1}",
             'coco_vsrn@dataset.folder="mine", evaluation.split="test", evaluation.folds=1',
@@ -68,3 +78,12 @@ def test_a_round_that_the_teacher_has_is_changed_there():
         load_experiment("f8k_scan", "first_round.epochs=2")
     taught = load_experiment("f8k_scan", "teacher='f8k_vsepp@first_round.epochs=2'")
     assert taught.teacher == "f8k_vsepp@first_round.epochs=2"
+
+
+def test_a_refusal_names_the_file_and_the_override_if_there_is_one(tmp_path):
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('dataset.folder = "mine"\nsecond_round = {epochs = 0}\n')
+    with pytest.raises(ValueError, match=r"wrong\.toml: "):
+        load_experiment(str(wrong))
+    with pytest.raises(ValueError, match=r"f8k_vsepp\.toml, changed by the override 'first_round\.epochs=0': "):
+        load_experiment("f8k_vsepp", "first_round.epochs=0")

@@ -161,7 +161,7 @@ def test_triples_are_paced_by_negatives_of_other_triples():
     assert level != bearable_level(ONLINE, pairs, margin=MARGIN)
 
 
-PACED = [name for name in LOSSES if name not in ("sum", "onlyoffline") and LossSection.kind(name).takes_pace]
+PACED = [name for name in LOSSES if LossSection.kind(name).takes_pace]
 
 
 @pytest.mark.parametrize("name", PACED)

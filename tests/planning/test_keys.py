@@ -230,10 +230,16 @@ def test_the_control_of_a_loss_on_logits_is_that_loss_without_a_table():
 
 def test_a_start_up_that_is_not_heeded_has_no_part_in_keys():
     plain = 'second_round={epochs=3, loss={name="LOSS"}}, first_round={epochs=3, loss={name="infonce"}}'
-    for loss, heeded in (("sigmoid", False), ("offtri", True)):
-        chosen = plain.replace("LOSS", loss)
+    round_two = {"second_round", "evaluation"}
+    for loss, warmup, changed in (
+        ("sigmoid", "", set()),
+        ("offtri", "", {"control", *round_two}),
+        ("onlyoffline", "", {"control"}),
+        ("onlyoffline", "warmup=['sum'], ", {"control"}),
+        ("onlyoffline", "warmup=['online'], ", {"control", *round_two}),
+    ):
+        chosen = plain.replace("LOSS", loss).replace("epochs=3", f"{warmup}epochs=3", 1)
         started = chosen.replace("epochs=3", 'start_up="auto", epochs=3')
-        changed = {"control", "second_round", "evaluation"} if heeded else set()
         assert {stage for stage, key in keys(chosen).items() if keys(started)[stage] != key} == changed
     same = plain.replace("LOSS", "infonce").replace("epochs=3,", "epochs=3, batch_size=16,")
     assert keys(same)["control"] == keys(same)["first_round"]

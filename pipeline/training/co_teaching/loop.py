@@ -175,7 +175,19 @@ class CoTrainer(Resumable):
                 if state.step < clean.steps or self.probabilities is None:
                     continue
                 if on_plateau(line["retrieval_loss"], line["plateau"], gap=line["positive_gap"]):
-                    _say_collapsed(who, line)
+                    self._say_collapsed(who, line)
+
+    def _say_collapsed(self, who: str, line: Mapping[str, float]) -> None:
+        start_up = "" if self.section.start_up else 'start_up = "auto", '
+        logger.warning(
+            "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest negatives of "
+            "its batches cost more than that. Try %sa smaller batch_size, whose hardest negatives are easier, or more "
+            "warmup_epochs.",
+            who,
+            line["retrieval_loss"],
+            line["plateau"],
+            start_up,
+        )
 
     def _read(self, clean: Batches, noisy: Batches, step: int) -> Read:
         """Read a step's pairs, a function of the epoch's probabilities and of the step."""
@@ -214,14 +226,3 @@ class CoTrainer(Resumable):
         """Let each process draw its own numbers for its part; all the same for a batch that each computes."""
         size = len(batch.image_rows)
         self.run.processes.seed(self.seed, self.state.taken, size, self.cut.for_batch(size).processes.rank)
-
-
-def _say_collapsed(who: str, line: Mapping[str, float]) -> None:
-    logger.warning(
-        "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest negatives of its "
-        'batches cost more than that. Try start_up = "auto", a smaller batch_size, whose hardest negatives are easier, '
-        "or more warmup_epochs.",
-        who,
-        line["retrieval_loss"],
-        line["plateau"],
-    )
