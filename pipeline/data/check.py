@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
@@ -22,6 +22,8 @@ from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
 
 MOST_OF_A_KIND = 20
+SHARED = 0.05
+"""Fraction of captions with the text of another image's from which a warning says so."""
 BLOCK_BYTES = 32 * 2**20
 T = TypeVar("T")
 Severity = Literal["error", "warning"]
@@ -43,8 +45,8 @@ class Flaw:
 
 
 def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
-    """List the flaws of all splits, or of those chosen: of each kind in each file the first MOST_OF_A_KIND, and the
-    number of the others.
+    """List the flaws of all splits, or of those chosen, errors first: of each kind in each file the first
+    MOST_OF_A_KIND, and the number of the others.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
@@ -56,7 +58,8 @@ def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw
         if "train" in examined and split != "train":
             other.note_size(examined["train"])
             other.note_leaks(examined["train"])
-    return [flaw for each in examined.values() for flaw in each.flaws]
+    flaws = [flaw for each in examined.values() for flaw in each.flaws]
+    return sorted(flaws, key=lambda flaw: flaw.severity != "error")
 
 
 class _Examination:
@@ -76,7 +79,7 @@ class _Examination:
             self._note("phrases.jsonl", "{}", found or [])
         if features is not None:
             self.feature_size = features.shape[2]
-            repeat = 1 if captions is None else self._examine_pairing(features, len(captions), ids)
+            repeat = 1 if captions is None else self._examine_pairing(features, captions, ids)
             self._examine_features(features, repeat)
             self._examine_differences(captions or [])
             self._examine_geometry(*features.shape[:2])
@@ -99,7 +102,7 @@ class _Examination:
 
     def note_leaks(self, train: _Examination) -> None:
         """Note images that are in train too, by their features and by their ids."""
-        rows = {digest: row for row, digest in enumerate(train.digests)}
+        rows = {} if train._is_constant else {digest: row for row, digest in enumerate(train.digests) if digest}
         same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
         self._note("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
         lines = {image: line for line, image in enumerate(train.ids, start=1)}
@@ -132,39 +135,70 @@ class _Examination:
         return [line.decode("utf-8", errors="replace") for line in files.split_lines(content)]
 
     def _examine_pairing(
-        self, features: Float[np.ndarray, "rows regions features"], captions: int, ids: list[str] | None
+        self, features: Float[np.ndarray, "rows regions features"], texts: Sequence[str], ids: list[str] | None
     ) -> int:
         """Count the consecutive rows that hold one image."""
+        captions = len(texts)
         pairs = self._attempt("pairs.npy", lambda path: files.read_pairs(path, captions))
         repeat = files.repeats(features, captions, pairs, ids)
         images = len(features) // repeat
+        identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
         if pairs is not None or not self._path("pairs.npy").exists():
-            self._attempt("ims.npy", lambda path: files.pair_captions(path, images, captions, pairs))
-        self._attempt("identity.npy", lambda path: files.read_identity(path, images))
+            told_by = "caps.txt" if pairs is None else "pairs.npy"
+            image_of = self._attempt(told_by, lambda path: files.pair_captions(path, images, captions, pairs))
+            if image_of is not None:
+                self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
         return repeat
 
+    def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
+        """Note captions with the text of another photograph's: each is right where it counts as a negative."""
+        photographs: dict[str, set[int]] = {}
+        for text, photograph in zip(texts, photograph_of.tolist(), strict=True):
+            photographs.setdefault(text, set()).add(photograph)
+        shared = sum(len(photographs[text]) > 1 for text in texts)
+        if len(photographs) > 1 and shared >= SHARED * len(texts):
+            said = f"{shared:,} of {len(texts):,} captions have the text of another image's"
+            what = (
+                "recalls count these as wrong"
+                if not self.split.startswith("train")
+                else ("these are false negatives, which [screen] same_text = true leaves out")
+            )
+            self._add("caps.txt", f"{said}; {what}", "warning")
+
     def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
-        broken, digests = [], []
+        broken, empty, digests = [], [], []
         for start, block in _blocks(features):
             broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
+            empty += (start + np.argwhere(~block.any(axis=(1, 2)))).tolist()
             digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block]
         self.digests = digests[::repeat]
         self._note("ims.npy", "holds NaN or infinite numbers; extract the image again", broken)
         firsts = ((row, row - row % repeat) for row in range(len(digests)))
         other = ((row, first) for row, first in firsts if digests[row] != digests[first])
         self._note("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
-        same = ((row * repeat, first * repeat) for row, first in _again(self.digests))
+        if self._is_constant:
+            return
+        self._note("ims.npy", "holds zeros alone; extract the image again", empty, "warning")
+        zeros = {digests[row] for (row,) in empty}
+        self.digests = [b"" if digest in zeros else digest for digest in self.digests]
+        again = ((row, first) for row, first in _again(self.digests) if self.digests[row])
+        same = ((row * repeat, first * repeat) for row, first in again)
         self._note("ims.npy", "has the features of row {}: the same image twice", same, "warning")
+
+    @property
+    def _is_constant(self) -> bool:
+        """True if all of several images have the same features."""
+        return len(self.digests) > 1 and len(set(self.digests)) == 1
 
     def _examine_differences(self, captions: Sequence[str]) -> None:
         """Check that some pair has a negative that differs from it."""
         if len(self.digests) == 1:
             severity: Severity = "error" if self.split.startswith("train") else "warning"
             self._add("ims.npy", "holds one image, so no pair has a negative; give two at least", severity)
-        elif len(set(self.digests)) == 1:
+        elif self._is_constant:
             self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
         if len(captions) > 1 and len(set(captions)) == 1:
             self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")

@@ -155,25 +155,28 @@ def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -
 
 
 def pair_captions(
-    ims: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
+    path: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
 ) -> Int32[np.ndarray, " captions"]:
-    """Image of every caption: `pairs` if given, else equally many consecutive captions for every image."""
+    """Image of every caption: `pairs` if given, else equally many consecutive captions for every image.
+
+    Errors are about `path`, the file of the pairs, or else of the captions.
+    """
     if pairs is None:
         if captions % images:
             raise ValueError(
-                f"{ims}: {captions} captions for {images} images is not a whole number an image; add those "
-                f"missing, or say which image each belongs to in {ims.name.replace('_ims', '_pairs')}."
+                f"{path}: {captions} captions for {images} images is not a whole number an image; add those "
+                f"missing, or say which image each belongs to in {path.name.replace('_caps.txt', '_pairs.npy')}."
             )
         return np.repeat(np.arange(images, dtype=np.int32), captions // images)
     if pairs.max() >= images:
         raise ValueError(
-            f"{ims}: caption {int(np.argmax(pairs)) + 1} is paired with image {pairs.max()}, but the array "
-            f"holds {images} images (0 to {images - 1}); the pairs or the features are of another data set."
+            f"{path}: caption {int(np.argmax(pairs)) + 1} is paired with image {pairs.max()}, but there "
+            f"are {images} images (0 to {images - 1}); the pairs or the features are of another data set."
         )
     without = np.flatnonzero(np.bincount(pairs, minlength=images) == 0)
     if len(without):
         raise ValueError(
-            f"{ims}: {len(without)} of {images} images have no caption (first rows {without[:5].tolist()}); "
+            f"{path}: {len(without)} of {images} images have no caption (first rows {without[:5].tolist()}); "
             "pair a caption with each, or leave those images out."
         )
     return pairs

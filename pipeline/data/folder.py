@@ -98,7 +98,8 @@ def open_split(folder: Path, split: str) -> Split:
     if repeat > 1:
         logger.info("%s: every image stands %d times in a row; one row of each is used", paths["ims.npy"], repeat)
     images = rows // repeat
-    image_of = files.pair_captions(paths["ims.npy"], images, len(captions), pairs)
+    told_by = paths["caps.txt" if pairs is None else "pairs.npy"]
+    image_of = files.pair_captions(told_by, images, len(captions), pairs)
     ids = (
         files.fit_ids(paths["ids.txt"], lines, images, len(captions)) if lines else [str(row) for row in range(images)]
     )

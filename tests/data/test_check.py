@@ -59,7 +59,7 @@ def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest
 
 
 def test_every_bad_line_is_named(write_split: Write) -> None:
-    caps = b"good\n\nbad \xff\n" + b"good\n" * 8 + b" \n"
+    caps = b"good\n\nbad \xff\n" + b"".join(b"good %d\n" % n for n in range(8)) + b" \n"
     flaws = check_folder(write_split(caps=caps, ids=["a", "", "c", "d"]))
     assert [(flaw.file, flaw.line) for flaw in flaws] == [
         ("train_caps.txt", 2),
@@ -176,7 +176,30 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
 
 
 def test_captions_that_do_not_divide(write_split: Write) -> None:
-    assert "13 captions for 4 images" in the_one(write_split(caps=[*map(str, range(13))])).message
+    flaw = the_one(write_split(caps=[*map(str, range(13))]))
+    assert flaw.file == "train_caps.txt"
+    assert "13 captions for 4 images" in flaw.message
+    assert "train_pairs.npy" in flaw.message
+
+
+def test_captions_that_several_images_share(write_split: Write) -> None:
+    other = [f"Caption {caption}" for caption in range(10)]
+    write_split("train", caps=["a dog", "a dog", *other])  # both of one image
+    flaw = the_one(write_split("dev", caps=[*other, *other[:2]]))
+    assert (flaw.file, flaw.severity) == ("dev_caps.txt", "warning")
+    assert flaw.message == "4 of 12 captions have the text of another image's; recalls count these as wrong"
+    flaw = check_folder(write_split("train", caps=[*other, *other[:2]]))[-1]
+    assert flaw.message.endswith("; these are false negatives, which [screen] same_text = true leaves out")
+
+
+def test_images_without_features_are_neither_copies_nor_a_leak(write_split: Write) -> None:
+    empty = features()
+    empty[1:3] = 0
+    write_split("dev", ims=empty)
+    flaws = check_folder(write_split(ims=empty + features(1) * (empty != 0)))
+    assert [(flaw.file, flaw.row, flaw.message.split(";")[0]) for flaw in flaws] == [
+        (f"{split}_ims.npy", row, "holds zeros alone") for split in ("dev", "train") for row in (1, 2)
+    ]
 
 
 def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
@@ -210,6 +233,6 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     ],
 )
 def test_data_without_a_difference_are_refused(write_split: Write, change: dict, file: str, words: str) -> None:
-    (flaw,) = [flaw for flaw in check_folder(write_split(**change)) if flaw.severity == "error"]
-    assert flaw.file == file
+    flaw = the_one(write_split(**change))
+    assert (flaw.file, flaw.severity) == (file, "error")
     assert words in flaw.message
