@@ -123,6 +123,8 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
         rounds = {"second_round": "imported"}
     for stage, title in rounds.items():
         if (made := chain.found(stage)) is not None:  # not every table is a first round's
+            dev = chain.owner(stage).experiment.dataset.dev
+            title += "" if dev == chain.experiment.dataset.dev else f", {dev}"
             yield _row(title, made.manifest()["metrics"] if made.exists() else None, *_how(made))
     options = chain.experiment.evaluation
     if evaluation and options != Evaluation():

@@ -187,7 +187,7 @@ def run_name(experiment: str, override: str = "") -> str:
     """Name the folder below `runs/` of an experiment; each override has one of its own."""
     name = Path(experiment).stem
     if override:
-        name += f"@{re.sub(r'[^A-Za-z0-9_.=,-]+', '', override)}"
+        name += f"@{re.sub(r'[^A-Za-z0-9_.=,@-]+', '', override)}"
         if re.sub(MARKS, "", override):  # letters or a path are lost: two overrides may be left alike
             name += f"-{digest(override)[:8]}"
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}-{digest(override)}"

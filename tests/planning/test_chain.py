@@ -76,7 +76,7 @@ def test_runs_have_a_folder_for_each_override():
         run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
         == "f8k_scan@seed=1,second_round.loss.name=offtri"
     )
-    assert run_name("f8k_scan", 'teacher="f8k_vsepp@seed=1"') == "f8k_scan@teacher=f8k_vseppseed=1"
+    assert run_name("f8k_scan", 'teacher="f8k_vsepp@seed=1"') == "f8k_scan@teacher=f8k_vsepp@seed=1"
     alike = [run_name("f8k_scan", f'dataset.folder="{folder}"') for folder in ("ab", "a/b", "照片", "写真")]
     assert len(set(alike)) == 4
     assert alike[0] == "f8k_scan@dataset.folder=ab"
