@@ -64,6 +64,13 @@ class Run:
         return not self.chain.members and self.chain.experiment.weights is None
 
     @property
+    def data(self) -> str:
+        """The folder or the source of the data, as the experiment says it."""
+        of = self.chain.members[0].chain if self.chain.members else self.chain
+        said = of.experiment.dataset
+        return said.folder or (said.source.path if said.source else "the generated world")
+
+    @property
     def command(self) -> str:
         """The command that makes its evaluation and everything before it."""
         return f"aoq evaluate {quote(self.name)}"

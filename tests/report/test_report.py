@@ -144,6 +144,7 @@ def test_the_verdict_comes_first_and_names_queries_and_seeds(planned, monkeypatc
         text = page[page.index('id="verdict"') : page.index('id="results"')]
         assert f"<b>teacher</b> {words} <b>student, seed 0</b>: <b>+2.5</b>" in text
         assert "12 images and 60 captions of dev, one seed" in text
+        assert '<p class="soft">Data: one.</p></header>' in page
         assert "p = 0.03" in text
         assert page.index('id="verdict"') < page.index("<table>")
 
