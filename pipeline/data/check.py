@@ -159,13 +159,11 @@ class _Examination:
             photographs.setdefault(text, set()).add(photograph)
         shared = sum(len(photographs[text]) > 1 for text in texts)
         if len(photographs) > 1 and shared >= SHARED * len(texts):
-            said = f"{shared:,} of {len(texts):,} captions have the text of another image's"
-            what = (
-                "recalls count these as wrong"
-                if not self.split.startswith("train")
-                else ("these are false negatives, which [screen] same_text = true leaves out")
-            )
-            self._add("caps.txt", f"{said}; {what}", "warning")
+            said = "recalls count these as wrong"
+            if self.split.startswith("train"):
+                said = "these are false negatives, which [screen] same_text = true leaves out"
+            count = f"{shared:,} of {len(texts):,}"
+            self._add("caps.txt", f"{count} captions have the text of another image's; {said}", "warning")
 
     def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
