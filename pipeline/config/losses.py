@@ -87,6 +87,8 @@ class OnlineLoss(LossSection):
 
 
 class SumLoss(OnlineLoss):
+    """The loss on all in-batch negatives, which has no hardness."""
+
     takes_pace = False
 
 
@@ -116,6 +118,8 @@ class OfflineLoss(TwoMargins, WithCompanions):
 
 
 class OnlyOfflineLoss(OfflineLoss):
+    """The loss on offline negatives alone, without in-batch ones."""
+
     takes_pace = False
 
 

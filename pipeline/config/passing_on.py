@@ -53,7 +53,8 @@ def _changed(asked: str, passed: Mapping[str, Any], own_wins: bool, configs: tup
     name, override = split_member(asked)
     own = parse_override(override)
     content = changed_by(read_named("experiment", name, configs)[1], own)
-    if {"vocabulary", "tokeniser"} & dict(content.get("dataset", {})).keys():  # its words come from elsewhere
+    said = content.get("dataset")
+    if isinstance(said, Mapping) and said.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
         data = {key: value for key, value in passed["dataset"].items() if key != "vocabulary_splits"}
         passed = {**passed, "dataset": data}
     both = changed_by(passed, own) if own_wins else changed_by(own, passed)

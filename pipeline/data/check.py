@@ -102,7 +102,11 @@ class _Examination:
 
     def note_leaks(self, train: _Examination) -> None:
         """Note images that are in train too, by their features and by their ids."""
-        rows = {} if train._is_constant else {digest: row for row, digest in enumerate(train.digests) if digest}
+        rows = (
+            {}
+            if train._is_constant or self._is_constant
+            else {digest: row for row, digest in enumerate(train.digests) if digest}
+        )
         same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
         self._note("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
         lines = {image: line for line, image in enumerate(train.ids, start=1)}

@@ -59,6 +59,12 @@ def test_a_change_of_the_training_data_is_passed_on_to_what_a_table_or_an_ensemb
         load_experiment("f8k_fusion", 'dataset={folder="mine", max_regions=3}')  # each member says the second itself
 
 
+def test_a_teachers_file_that_is_no_experiment_is_left_to_its_own_refusal(tmp_path):
+    (teacher := tmp_path / "teacher.toml").write_text("dataset = 3\n")
+    student = f"teacher='{teacher}', dataset.folder='mine'"
+    assert load_experiment("f8k_scan", student).teacher.startswith(str(teacher))
+
+
 def test_data_of_one_kind_replace_those_of_another():
     folder = load_experiment("demo_noisy", "dataset.folder='mine'")
     assert (folder.dataset.folder, folder.dataset.demo) == ("mine", None)
