@@ -26,7 +26,7 @@ from aoq.pipeline.scratch import sync_directory, write_atomically
 INPUTS = ".inputs.json"
 """File in a work directory with the content of the inputs read so far."""
 UNITS = "shards"
-"""Folder in a work directory with finished units, needed until the manifest is written."""
+"""Folder in a work directory with what a resumed run goes on from; deleted when the artefact is published."""
 PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
 
 

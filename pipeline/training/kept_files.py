@@ -1,11 +1,11 @@
-"""Files of a running training: two checkpoints, and those of the best epochs."""
+"""Files that a resumed training goes on from: two checkpoints, and those of the best epochs."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ BEST = "best-"
 
 
 class Checkpoints:
-    def __init__(self, work: Path) -> None:
-        self._work, self._paths = work, [work / name for name in CHECKPOINTS]
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._paths = folder, [folder / name for name in CHECKPOINTS]
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Write the last checkpoint; the one before becomes the previous one."""
         last, previous = self._paths
+        self._folder.mkdir(exist_ok=True)
         if last.exists():
             os.replace(last, previous)
         save_state(last, content)
@@ -47,28 +48,24 @@ class Checkpoints:
                 continue
             return content
         if damaged:
-            logger.warning("no checkpoint in %s is whole: the training starts anew", self._work)
+            logger.warning("no checkpoint in %s is whole: the training starts anew", self._folder)
         return None
-
-    def remove(self) -> None:
-        for path in self._paths:
-            path.unlink(missing_ok=True)
 
 
 class BestEpochs:
     """A folder for each epoch that was the best so far, while a checkpoint may name it."""
 
-    def __init__(self, work: Path) -> None:
-        self._work = work
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def folder(self, epoch: int) -> Path:
-        return self._work / f"{BEST}{epoch:06d}"
+        return self._folder / f"{BEST}{epoch:06d}"
 
     def write(self, epoch: int, fill: Callable[[Path], None]) -> dict[str, str]:
         """Let `fill` write the epoch's files; return the sha256 of each."""
         folder = self.folder(epoch)
         shutil.rmtree(folder, ignore_errors=True)  # of a killed run
-        folder.mkdir()
+        folder.mkdir(parents=True)
         fill(folder)
         return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
 
@@ -80,15 +77,18 @@ class BestEpochs:
                 return path
         return None
 
-    def publish(self, epoch: int, files: Mapping[str, str]) -> None:
-        """Move the epoch's files into the training's folder, and delete all others."""
+    def hand_over(self, epoch: int, files: Iterable[str], work: Path) -> None:
+        """Put the epoch's files into another folder of this file system, and keep them here."""
         for name in files:
-            os.replace(self.folder(epoch) / name, self._work / name)
-        self.drop(epoch, 0)
+            (work / name).unlink(missing_ok=True)  # of a killed run
+            try:
+                os.link(self.folder(epoch) / name, work / name)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(self.folder(epoch) / name, work / name)
 
     def drop(self, epoch: int, most: int = len(CHECKPOINTS)) -> None:
         """Keep the latest folders up to this best epoch: two checkpoints name two of them at most."""
-        folders = sorted(self._work.glob(f"{BEST}*"), reverse=True)
+        folders = sorted(self._folder.glob(f"{BEST}*"), reverse=True)
         known = [folder for folder in folders if folder <= self.folder(epoch)]
         for folder in {*folders} - {*known[:most]}:
             shutil.rmtree(folder)

@@ -18,6 +18,7 @@ from torch import nn
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
@@ -75,7 +76,8 @@ class Resumable(ABC):
         if warm >= steps:
             raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
-        self._checkpoints, self._best = Checkpoints(self.run.work), BestEpochs(self.run.work)
+        self._kept = self.run.work / UNITS
+        self._checkpoints, self._best = Checkpoints(self._kept), BestEpochs(self._kept)
 
     @property
     def taken(self) -> int:
@@ -121,19 +123,20 @@ class Resumable(ABC):
         self._resume()
         self._begin_alike()
         started, state = time.perf_counter(), self.state
-        while state.epoch < self.schedule.epochs:
-            with products_in(self.schedule.precision):
-                self.train_epoch()
-            ranks = validate(self.evaluated)
-            metrics = summarise(ranks)
-            state.history.append(metrics)
-            if self.can_be_best and metrics["rsum"] > state.best_rsum:
-                state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
-                state.best_files = self._leave_best(ranks)
-            self.append({f"dev_{name}": value for name, value in metrics.items()})
-            logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
-            self.end_epoch()
-            self.checkpoint()
+        with closing(self._log):
+            while state.epoch < self.schedule.epochs:
+                with products_in(self.schedule.precision):
+                    self.train_epoch()
+                ranks = validate(self.evaluated)
+                metrics = summarise(ranks)
+                state.history.append(metrics)
+                if self.can_be_best and metrics["rsum"] > state.best_rsum:
+                    state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
+                    state.best_files = self._leave_best(ranks)
+                self.append({f"dev_{name}": value for name, value in metrics.items()})
+                logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
+                self.end_epoch()
+                self.checkpoint()
         return {
             "metrics": state.history[state.best_epoch],
             "best_epoch": state.best_epoch,
@@ -185,9 +188,9 @@ class Resumable(ABC):
                 state.step += 1
                 if self.taken % LOG_STEPS == 0 or state.step == steps:
                     yield window
-                    window = Window()
                     if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
+                    window = Window()  # whose clock starts here
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of a step of this epoch."""
@@ -275,18 +278,15 @@ class Resumable(ABC):
         return None if self._log.sha256(state.metrics_position) == state.metrics_sha256 else self._log.path
 
     def _close(self) -> list[str]:
-        """Publish the best epoch's files and delete those that only a resumed run needs.
+        """Hand over the best epoch's files; return the sha256 of the final weights, which tell two trainings apart.
 
-        The sha256 of the final weights tell two trainings apart.
+        What a resumed run goes on from stays until the artefact is published: a run killed before takes no step anew.
         """
-        self._log.close()
-        found, final = [], self.run.work / "final.safetensors"
+        found, final = [], self._kept / "final.safetensors"
         for model in self.models:
             save_model(final, merged_weights(model), self.description)
             found.append(file_sha256(final))
-        final.unlink()
         if lost := self._lost(self.state):
             raise ValueError(f"{lost} was damaged after it was written; run again to make it again.")
-        self._checkpoints.remove()
-        self._best.publish(self.state.best_epoch, self.state.best_files)
+        self._best.hand_over(self.state.best_epoch, self.state.best_files, self.run.work)
         return found

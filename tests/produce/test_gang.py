@@ -15,6 +15,7 @@ from functools import partial
 import pytest
 import torch
 
+from aoq.pipeline.build import UNITS
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS, gang, training
 from aoq.pipeline.produce.gang import run_ganged
@@ -89,7 +90,7 @@ def wait_for_ever():
 
 
 def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, local, monkeypatch, caplog):
-    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+    checkpoint = chain["second_round"].work / UNITS / CHECKPOINTS[0]
     monkeypatch.setattr(training, "train_in_gang", partial(once_kept, kill_itself, checkpoint))
     began = time.monotonic()
     said = r"^process 1 of this training, on \S+ \(\w{8}\), was killed, or lost with its node\. Run again: the training"
@@ -103,7 +104,7 @@ def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, 
 
 
 def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, chain, monkeypatch):
-    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+    checkpoint = chain["second_round"].work / UNITS / CHECKPOINTS[0]
 
     def lose_it():
         wait_for(checkpoint.exists)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from aoq.pipeline.build import UNITS
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS
@@ -55,7 +56,7 @@ def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     """Killed after its first checkpoint, and resumed by one process."""
     long = LEARNT.replace("epochs = 3", "epochs = 20")
     chain = make("cut", "mining", second_round=long)
-    checkpoint = chain["second_round"].work / CHECKPOINTS[0]
+    checkpoint = chain["second_round"].work / UNITS / CHECKPOINTS[0]
 
     def kill():
         while not checkpoint.exists():

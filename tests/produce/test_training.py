@@ -12,6 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from aoq.models import MODELS
+from aoq.pipeline import build
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.cli import main
@@ -21,7 +22,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.training import batch_maker
+from aoq.pipeline.training import batch_maker, loop
 from aoq.pipeline.training.checkpoint import read_weights
 
 
@@ -257,3 +258,24 @@ def test_every_model_can_be_a_student(make, taught_by, name):
     stages = ["dataset", "second_round", "evaluation"]
     student = make(name, *stages, model=name, teacher=taught_by("own"), loss="adapoffquin")
     assert student["evaluation"].manifest()["metrics"] == student["second_round"].manifest()["metrics"]
+
+
+@pytest.mark.parametrize("second_round", [SHORT, SHORT.replace("LOSS", "online")])
+def test_a_training_that_ended_takes_no_step_again_until_it_is_published(make, monkeypatch, second_round):
+    """The disk is full when the manifest is to be written."""
+    whole = make("own", "mining", second_round=second_round)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(whole["second_round"].work))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Build, "write_manifest", full)
+        with pytest.raises(OSError, match=r"free some space .* finished work is kept"):
+            make("own", "second_round", second_round=second_round)
+    ended = {path.name: path.read_bytes() for path in whole["second_round"].work.glob("*.safetensors")}
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "train_epoch", None)
+        made = make("own", "second_round", second_round=second_round)["second_round"]
+    assert ended == {path.name: path.read_bytes() for path in made.path.glob("*.safetensors")}
+    assert {path.name for path in made.path.iterdir()} == {*made.manifest()["files"], "MANIFEST.json"}
+    assert len(made.manifest()["dev_rsum_by_epoch"]) == 2

@@ -144,10 +144,10 @@ def wait_for(condition, seconds=120):
     "point",
     [
         "first_round/.*.work/metrics.jsonl",
-        "first_round/.*.work/last.ckpt",
+        "first_round/.*.work/shards/last.ckpt",
         "embeddings/.*.work",
         "hard_negatives/.*.work",
-        "second_round/.*.work/last.ckpt",
+        "second_round/.*.work/shards/last.ckpt",
     ],
 )
 def test_kill_9_and_run_again_ends_at_the_same_weights(command, luigi, tmp_path, point, whole):
@@ -175,7 +175,7 @@ def whole(tmp_path_factory):
 def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     running = start(command("SecondRound", experiment=NOISY, root=cut))
-    wait_for(lambda: list(cut.glob("second_round/.*.work/last.ckpt")))
+    wait_for(lambda: list(cut.glob("second_round/.*.work/shards/last.ckpt")))
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     for root in (whole, cut):

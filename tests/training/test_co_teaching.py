@@ -224,7 +224,6 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
             assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
         assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
         assert len(again) < len(reports)  # it did not start over
-        assert not list(cut.glob("*.ckpt"))
 
 
 def test_networks_in_bfloat16_resume_to_the_bit(run_co_teaching, tmp_path):

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from aoq.models import MODELS, VSEpp, build_model, naaf
+from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
 from aoq.pipeline.embedding import similarity_matrix
@@ -385,8 +386,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(run_training, tmp_path
     cut = tmp_path / "cut"
     with pytest.raises(KilledError):
         run_training(cut, kill_at=17)  # in the fourth epoch: a checkpoint at the third's end, and one within
-    assert (cut / "previous.ckpt").exists()
-    flip(cut / "last.ckpt", place)
+    assert (cut / UNITS / "previous.ckpt").exists()
+    flip(cut / UNITS / "last.ckpt", place)
     resumed, steps = run_training(cut)
     assert "last.ckpt is damaged or not a checkpoint (its checksum is another)." in caplog.text
     assert steps[0] > 5
@@ -398,7 +399,7 @@ def check_the_same(cut, whole, resumed, result):
     assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert timeless(cut) == timeless(whole)
     left = {path.name for path in cut.iterdir() if path.suffix != ".work"}
-    assert left == {"metrics.jsonl", "model.safetensors", "dev_ranks.parquet"}
+    assert left == {"metrics.jsonl", "model.safetensors", "dev_ranks.parquet", UNITS}
 
 
 @pytest.mark.parametrize("damaged", ["checkpoints", "best weights", "metrics"])
@@ -407,11 +408,15 @@ def test_without_a_whole_checkpoint_a_training_starts_anew(run_training, tmp_pat
     cut = tmp_path / "cut"
     with pytest.raises(KilledError):
         run_training(cut, kill_at=17)
-    patterns = {"checkpoints": "*.ckpt", "best weights": "best-*/model.safetensors", "metrics": "metrics.jsonl"}
+    patterns = {
+        "checkpoints": f"{UNITS}/*.ckpt",
+        "best weights": f"{UNITS}/best-*/model.safetensors",
+        "metrics": "metrics.jsonl",
+    }
     for path in cut.glob(patterns[damaged]):
         flip(path, 40)
     resumed, steps = run_training(cut)
-    assert f"no checkpoint in {cut} is whole: the training starts anew" in caplog.text
+    assert f"no checkpoint in {cut / UNITS} is whole: the training starts anew" in caplog.text
     assert steps[0] <= 2
     check_the_same(cut, tmp_path / "whole", resumed, whole)
 
