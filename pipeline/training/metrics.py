@@ -24,11 +24,15 @@ class MetricsLog:
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
-        self._writer = _summary_writer(folder / "tensorboard") if tensorboard else None
+        self._events = folder / "tensorboard" if tensorboard else None
+        self._writer: Any = None
 
     def append(self, step: int, line: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
+        if self._events is not None and self._writer is None:
+            self._writer = _summary_writer(self._events, step)
+            self._events = self._events if self._writer else None
         if self._writer is not None:
             for name, value in line.items():
                 if isinstance(value, (int, float)):
@@ -55,6 +59,8 @@ class Line(TypedDict):
     """A window of steps or a validation, with the fields that are read."""
 
     step: NonNegativeInt
+    epoch: NotRequired[NonNegativeInt]
+    offline_match_probability: NotRequired[float | None]
     loss_name: NotRequired[str]
     steps_per_second: NotRequired[PositiveFloat]
     dev_rsum: NotRequired[float | None]
@@ -85,12 +91,16 @@ def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(steps / line["steps_per_second"] for steps, line in zip(taken, windows, strict=True)))
 
 
-def _summary_writer(folder: Path) -> Any:
-    """Open TensorBoard's writer, or return None with a warning: logging must never stop a training."""
+def _summary_writer(folder: Path, step: int) -> Any:
+    """Open TensorBoard's writer, or return None with a warning: logging must never stop a training.
+
+    What an interrupted run wrote from this step on is hidden.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(folder)
+        return SummaryWriter(folder, purge_step=step)
     except (ImportError, OSError) as error:
-        logger.warning('no TensorBoard log: %s; `pip install "aoq[tensorboard]"`', error)
+        remedy = '; `pip install "aoq[tensorboard]"`' if isinstance(error, ImportError) else ""
+        logger.warning("no TensorBoard log: %s%s", error, remedy)
         return None

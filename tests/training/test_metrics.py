@@ -53,6 +53,27 @@ def test_tensorboard_gets_the_numbers(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
+def test_a_resumed_run_hides_what_it_repeats(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first in (1, 3):
+        log = MetricsLog(tmp_path, tensorboard=True)
+        for step in range(first, 6):
+            log.append(step, {"loss": float(10 * first + step)})
+        log.close()
+    found = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("loss")
+    assert [(event.step, event.value) for event in found] == [(1, 11), (2, 12), (3, 33), (4, 34), (5, 35)]
+
+
+def test_without_room_for_tensorboard_training_goes_on(tmp_path, caplog):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "tensorboard").write_text("in the way")
+    log = MetricsLog(tmp_path, tensorboard=True)
+    for step in (1, 2):
+        log.append(step, {"loss": 2.0})
+    assert [record.getMessage().startswith("no TensorBoard log: ") for record in caplog.records] == [True]
+    assert "pip install" not in caplog.text
+
+
 def test_without_tensorboard_training_goes_on(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     log = MetricsLog(tmp_path, tensorboard=True)
