@@ -115,7 +115,7 @@ def add_up(
     penalty: Callable[..., Float[Tensor, " batch"]] = hinge,
 ) -> LossValue:
     """Sum the weighted online terms of both directions, the offline terms and those of the derived pairs."""
-    positive, offline = pairs.positive, offline_by_direction(pairs)
+    positive, offline = pairs.positive, _offline(pairs).drawn
     online_term = offline_term = derived_term = positive.new_zeros(())
     for weight, online in zip(weights, pairs.online, strict=True):
         online_term = online_term + (weight * penalty(positive, online, margin=margin_online)).sum()
@@ -133,11 +133,6 @@ def add_up(
         **offline_figures(pairs),
     }
     return LossValue(online_term + offline_term + derived_term, figures)
-
-
-def offline_by_direction(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
-    """S(i, t_off) and S(i_off, t)."""
-    return [_offline(pairs).image_to_caption, _offline(pairs).caption_to_image]
 
 
 def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
@@ -172,7 +167,7 @@ def _offline(pairs: Similarities) -> OfflineSimilarities:
 
 def adaptive_weights(pairs: Similarities, *, alpha: float, beta: float) -> list[Float[Tensor, " batch"]]:
     """Adaptive weights of the online negatives of both directions."""
-    directions = zip(offline_by_direction(pairs), pairs.online, strict=True)
+    directions = zip(_offline(pairs).drawn, pairs.online, strict=True)
     return [adaptive_weight(offline, online, alpha=alpha, beta=beta) for offline, online in directions]
 
 

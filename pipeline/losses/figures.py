@@ -23,8 +23,7 @@ def levelled(pairs: Similarities) -> Similarities:
     mean = pairs.matrix.detach().mean()
     offline = pairs.offline
     if offline is not None:
-        drawn = (offline.image_to_caption, offline.caption_to_image)
-        to_caption, to_image = (torch.where(similarity < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for similarity in drawn)
+        to_caption, to_image = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in offline.drawn)
         offline = OfflineSimilarities(to_caption, to_image, match_probability=offline.match_probability)
     return replace(pairs, matrix=mean.expand_as(pairs.matrix), offline=offline)
 
@@ -33,7 +32,7 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     """Fractions of offline negatives harder than the hardest in-batch one, and than the positive; empty without any."""
     if pairs.offline is None:
         return {}
-    offline = torch.stack([pairs.offline.image_to_caption, pairs.offline.caption_to_image]).detach()
+    offline = torch.stack(pairs.offline.drawn).detach()
     hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
     return soft | {

@@ -105,10 +105,9 @@ def adaptive_columns(
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
     """Negatives of images, then those of captions."""
-    directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
     online = [
         Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
-        for similarity, is_positive in directions
+        for similarity, is_positive in pairs.directions
     ]
     if pairs.offline is None:
         return online
@@ -118,7 +117,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
 
 def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
     """S(i, t_off), then S(i_off, t); one that matches its anchor with probability p has weight 1 - p."""
-    drawn, probability = torch.stack([offline.image_to_caption, offline.caption_to_image]), offline.match_probability
+    drawn, probability = torch.stack(offline.drawn), offline.match_probability
     left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
     log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
     return [Negatives(*column) for column in zip(drawn[:, :, None], log_weight[:, :, None], strict=True)]

@@ -45,7 +45,7 @@ def _add_up(pairs: Similarities, temperature: Number, bias: Number) -> tuple[Flo
     online = softplus(logits(pairs.matrix)).masked_fill(pairs.is_positive, 0.0).sum()
     total, offline = softplus(-logits(pairs.positive)).sum() + online, pairs.matrix.new_zeros(())
     if pairs.offline is not None:
-        drawn = torch.stack([pairs.offline.image_to_caption, pairs.offline.caption_to_image])
+        drawn = torch.stack(pairs.offline.drawn)
         cost = softplus(logits(drawn)).masked_fill(drawn < NO_NEGATIVE / 2, 0.0)
         probability = pairs.offline.match_probability
         offline = (cost if probability is None else cost * (1 - probability)).sum()

@@ -31,6 +31,11 @@ class OfflineSimilarities:
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability, for soft margins or weights, that i and t_off match (row 0), and that i_off and t do (row 1)"""
 
+    @property
+    def drawn(self) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """S(i, t_off) and S(i_off, t)."""
+        return self.image_to_caption, self.caption_to_image
+
 
 @dataclass(frozen=True)
 class Similarities:
@@ -47,10 +52,14 @@ class Similarities:
         return self.matrix.diagonal()
 
     @property
+    def directions(self) -> list[tuple[Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]]:
+        """The matrix with a row per anchor, and its positives: images are anchors, then captions."""
+        return [(self.matrix, self.is_positive), (self.matrix.T, self.is_positive.T)]
+
+    @property
     def online(self) -> list[Float[Tensor, " batch"]]:
         """S(i, t_on) and S(i_on, t), at this hardness."""
-        directions = [(self.matrix, self.is_positive), (self.matrix.T, self.is_positive.T)]
-        return [online_negative(*direction, hardness=self.hardness) for direction in directions]
+        return [online_negative(*direction, hardness=self.hardness) for direction in self.directions]
 
 
 @dataclass(frozen=True)

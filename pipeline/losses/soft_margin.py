@@ -65,10 +65,9 @@ def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
 
     Images are anchors, then captions.
     """
-    directions = [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]
     return [
         (margin - pairs.positive[:, None] + similarity, is_positive)
-        for (similarity, is_positive), margin in zip(directions, margins, strict=True)
+        for (similarity, is_positive), margin in zip(pairs.directions, margins, strict=True)
     ]
 
 

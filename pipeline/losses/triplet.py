@@ -12,7 +12,7 @@ def sum_triplet(pairs: Similarities, *, margin: float) -> LossValue:
     L = sum over (i, t) of sum over t' [m - S(i,t) + S(i,t')]_+ + sum over i' [m - S(i,t) + S(i',t)]_+
     """
     total = pairs.matrix.new_zeros(())
-    for similarity, is_positive in [(pairs.matrix, pairs.is_positive), (pairs.matrix.T, pairs.is_positive.T)]:
+    for similarity, is_positive in pairs.directions:
         violation = hinge(pairs.positive[:, None], similarity, margin=margin)
         total = total + violation.masked_fill(is_positive, 0.0).sum()
     return LossValue(total, {"online": total.detach()})
