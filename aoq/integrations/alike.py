@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aoq.pipeline.digests import digest
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 
 
@@ -21,9 +21,9 @@ def require_alike(table: NegativeTable | ScreenedTable, *drawn: Any) -> None:
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
-    bare, view = (table.table, dict(table.view.manifest)) if isinstance(table, ScreenedTable) else (table, None)
+    bare, view, _ = parts_of(table)
     said = [""] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(said, digest([bare.sha256, view, *map(str, drawn)]))
+    torch.distributed.all_gather_object(said, digest([bare.sha256, view and dict(view.manifest), *map(str, drawn)]))
     if others := [rank for rank, one in enumerate(said) if one != said[0]]:
         raise ValueError(
             f"process {others[0]} has another table than process 0, or other texts, pictures or options; give every "

@@ -12,9 +12,9 @@ from torch import Tensor
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches, Order
 from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import Pairs
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.drawable import Drawable, drawable
 from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
@@ -90,36 +90,38 @@ class BatchSampler:
             raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
         if batches is None and batch_ranks is not None:
             raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
-        screened = table if isinstance(table, ScreenedTable) else None
-        if screened is not None and screened.suspected == "soft_margin":
+        parts = parts_of(table)
+        if parts.suspected == "soft_margin":
             raise ValueError(
                 "a soft margin is the loss's affair, and batches of rows do not carry it; screen with suspected = "
                 '"drop", "downweight" or "keep".'
             )
-        table = table.table if isinstance(table, ScreenedTable) else table
-        if missing := [direction for direction in DIRECTIONS if not table[direction].h]:
+        if missing := [direction for direction in DIRECTIONS if not parts.table[direction].h]:
             raise ValueError(
                 f"the table has no lists of {missing[0]}, and batches draw from both; mine both directions."
             )
-        fewest = 6 if companions == "anchors" else 2
-        if batch_size < fewest:
-            raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {fewest}.")
+        least = 6 if companions == "anchors" else 2
+        if batch_size < least:
+            raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
-        positives = _positives(table, image_of)
-        asked = (h_captions, i2t_weights), (h_images, t2i_weights)
+        positives = _positives(parts.table, image_of)
+        asked: dict[Direction, tuple[str, int | None, Any]] = {
+            "i2t": ("h_captions", h_captions, i2t_weights),
+            "t2i": ("h_images", h_images, t2i_weights),
+        }
         i2t, t2i = (
             drawable(
                 direction,
-                table[direction],
+                parts.table[direction],
                 h=h,
+                option=option,
                 weights=weights,
-                judged=screened.view[direction] if screened else None,
-                suspected=screened.suspected if screened else "drop",
+                judged=parts.judged(direction),
+                suspected=parts.suspected,
             )
-            for direction, (h, weights) in zip(DIRECTIONS, asked, strict=True)
+            for direction, (option, h, weights) in asked.items()
         )
-        one_set = table.is_one_set
         self._sampler = Sampler(
             i2t,
             t2i,
@@ -127,7 +129,7 @@ class BatchSampler:
             strategy=strategy,
             resample=resample,
             windows=windows,
-            one_set=one_set,
+            one_set=parts.table.is_one_set,
             companions=offline and companions != "omit",
         )
         self._pairs = len(self.pairs)
@@ -135,15 +137,14 @@ class BatchSampler:
             _require_companions(self._sampler.pairs, i2t, t2i)
         self._offline, self._mined = OFFLINE[companions] if offline else None, None
         if batches == "mined":
-            seen = screened.view if screened else None
-            lists = meeting_lists(table, self._sampler.pairs, view=seen, ranks=batch_ranks)
+            lists = meeting_lists(parts.table, self._sampler.pairs, view=parts.view, ranks=batch_ranks)
             self._made_of = f"mined, ranks {batch_ranks or 'all'}, community {community}"
             self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
         full, rest = divmod(self._pairs, self._drawn)
-        fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
-        self._steps = full + (rest >= fewest and not drop_last)
+        fewest_of_all = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
+        self._steps = full + (rest >= fewest_of_all and not drop_last)
         if not self._steps:
             raise ValueError(
                 f"{self._pairs} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
@@ -262,8 +263,7 @@ def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:
         (pairs[:, 1], t2i, i2t, ("captions", "image")),
     ):
         is_alone = np.bincount(column, minlength=len(own.ids)) == 0
-        drawn = other.ids >= 0 if other.weights is None else (other.ids >= 0) & (other.weights > 0)
-        if is_alone[other.ids[drawn]].any():
+        if is_alone[other.ids[other.may_draw()]].any():
             alone = np.flatnonzero(is_alone)
             raise ValueError(
                 f"{len(alone)} {noun} have no {whose}, the first is {alone[0]}: as offline negatives they have no "

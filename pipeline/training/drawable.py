@@ -28,11 +28,15 @@ class Drawable:
     match_probability: Float32[np.ndarray, "anchors h"] | None = None
     """Probability that each negative matches, for losses with soft margins; None without them."""
 
+    def may_draw(self, anchors: int | slice = slice(None)) -> Bool[np.ndarray, "*anchors h"]:
+        """Places of these lists that may be drawn: no padding, and not of weight 0."""
+        ids = self.ids[anchors]
+        return ids >= 0 if self.weights is None else (ids >= 0) & (self.weights[anchors] > 0)
+
     @property
     def empty(self) -> Int64[np.ndarray, " empty"]:
         """Anchors without a negative to draw."""
-        drawable = self.ids >= 0 if self.weights is None else (self.ids >= 0) & (self.weights > 0)
-        return np.flatnonzero(~drawable.any(axis=1))
+        return np.flatnonzero(~self.may_draw().any(axis=1))
 
     def at(
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
@@ -80,6 +84,7 @@ def drawable(
     lists: NegativeLists,
     *,
     h: int | None = None,
+    option: str | None = None,
     after: int = 0,
     weights: Float[np.ndarray, "anchors h"] | None = None,
     judged: Judged | None = None,
@@ -89,9 +94,10 @@ def drawable(
     """Take the first `h` of each list (by default all) without the hardest `after`, with `weights` of the same shape.
 
     Without `weights`, a screen's verdict `judged` and `gaps` weigh the lists. An anchor left with suspected negatives
-    only draws from the least suspected. With soft margins the suspicion is kept as a probability.
+    only draws from the least suspected. With soft margins the suspicion is kept as a probability. Errors call `h` by
+    the name of the caller's `option`.
     """
-    shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, after)
+    shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, option, after)
     ids = lists.negative_ids[:, ranks]
     if weights is not None:
         if weights.shape != shape:
@@ -114,18 +120,20 @@ def drawable(
     return Drawable(ids, relative.astype(np.float32), probability)
 
 
-def _ranks(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> slice:
-    option = "h_captions" if direction == "i2t" else "h_images"
+def _ranks(
+    direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, option: str | None, after: int
+) -> slice:
+    depth = "h_captions" if direction == "i2t" else "h_images"
     if h is not None and not 1 <= h <= ids.shape[1]:
         raise ValueError(
-            f"[sampling] {option} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
-            f"give 1 to {ids.shape[1]}, or raise [mining] {option} and mine again."
+            f"{option or f'[sampling] {depth}'} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
+            f"give 1 to {ids.shape[1]}, or mine a deeper table."
         )
     shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
     if 0 < after >= shortest:
         raise ValueError(
             f"[sampling] hardest leaves out the first {after} of each list of {direction}, and the shortest has "
-            f"{shortest}; raise it, or mine more of them ([mining] {option})."
+            f"{shortest}; raise it, or mine more of them ([mining] {depth})."
         )
     return slice(after, h)
 

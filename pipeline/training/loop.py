@@ -55,7 +55,7 @@ class Trainer(Resumable):
     orders: KeptOrder | None = None
     """Order of the captions in an epoch that draws; random by default."""
     guide: Guide | None = None
-    """Leaves in-batch negatives out in epochs that draw from a table."""
+    """Leaves in-batch negatives out in every epoch, a warm-up's too."""
     state: RoundState = field(default_factory=RoundState)
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 

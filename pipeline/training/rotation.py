@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES, Pairs
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.drawable import Drawable, drawable
 
@@ -57,7 +57,7 @@ class Rotation(Dataset[dict[str, Any]]):
         way: Direction = "i2t" if direction == "i2t" else "t2i"
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
-        bare = table.table if isinstance(table, ScreenedTable) else table
+        bare = parts_of(table).table
         self.pairs = _anchors_first(bare, way)
         self._lists = _drawable(table, way, h, self.pairs[:, 0])
         self.k, self.direction, self._seed = k, way, seed
@@ -112,11 +112,10 @@ class Rotation(Dataset[dict[str, Any]]):
         return kept | {f"negative_{number}": place for number, place in enumerate(places, start=1)}
 
     def _turn(self, anchor: int, epoch: int) -> Int32[np.ndarray, " k"]:
-        ids, weights = self._lists.ids[anchor], self._lists.weights
-        may = ids >= 0 if weights is None else (ids >= 0) & (weights[anchor] > 0)
-        if not may.any():
+        drawn = self._lists.ids[anchor][self._lists.may_draw(anchor)]
+        if not len(drawn):
             raise ValueError(f"{SIDES[self.direction][0][:-1]} {anchor} has no negative; leave its rows out.")
-        ring = np.random.default_rng([self._seed, anchor]).permutation(ids[may])
+        ring = np.random.default_rng([self._seed, anchor]).permutation(drawn)
         return ring[(epoch * self.k + np.arange(self.k)) % len(ring)]
 
 
@@ -124,12 +123,11 @@ def _drawable(
     table: NegativeTable | ScreenedTable, direction: Direction, h: int | None, anchors: Int32[np.ndarray, " pairs"]
 ) -> Drawable:
     """The lists without what a screen flags."""
-    bare = table.table if isinstance(table, ScreenedTable) else table
-    if not bare[direction].h:
+    parts = parts_of(table)
+    if not parts.table[direction].h:
         raise ValueError(f"the table has no lists of {direction}; mine both directions.")
-    judged = table.view[direction] if isinstance(table, ScreenedTable) else None
-    suspected = table.suspected if isinstance(table, ScreenedTable) else "drop"
-    lists = drawable(direction, bare[direction], h=h, judged=judged, suspected=suspected)
+    judged, suspected = parts.judged(direction), parts.suspected
+    lists = drawable(direction, parts.table[direction], h=h, option="h", judged=judged, suspected=suspected)
     if len(empty := np.intersect1d(lists.empty, anchors)):
         raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
     return lists

@@ -11,7 +11,7 @@ from torch.utils.data import Subset
 
 from aoq.integrations.sides import Side
 from aoq.pipeline.tables.pairs import SIDES, Pairs
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.rotation import Rotation
 
@@ -42,7 +42,7 @@ class TableDataset(ColPaliEngineDataset):
         query_ids: Sequence[str] | None = None,
     ) -> None:
         self.table, self.seed = table, seed
-        bare = table.table if isinstance(table, ScreenedTable) else table
+        bare = parts_of(table).table
         # Without negatives a rotation says whose pairs these are, and nothing of it is read.
         rotation = Rotation(table, direction, k=max(1, num_negatives), h=h, seed=seed)
         anchors, documents = SIDES[rotation.direction]

@@ -15,7 +15,7 @@ from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 Rows = Int[np.ndarray, " rows"]
@@ -50,7 +50,7 @@ class TableSampler(Sampler[int]):
         require_alike(data.table, data.seed, data.num_negatives, batch_size, batches, community)
         self._data, self._epoch, self._together = data, 0, batch_size * processes
         table, seed = data.table, data.seed
-        bare, view = (table.table, table.view) if isinstance(table, ScreenedTable) else (table, None)
+        bare, view, _ = parts_of(table)
         self._lists = meeting_lists(bare, data.true_pairs, view=view)
         self._order: Callable[[int], Rows] = lambda epoch: epoch_order(len(data), seed=seed, epoch=epoch)
         if batches == "mined":

@@ -19,7 +19,7 @@ from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.tables.origin import require_origin
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
@@ -46,7 +46,7 @@ class TableData(Dataset[Row]):
         image_ids: Sequence[str] | None = None,
         caption_ids: Sequence[str] | None = None,
     ) -> None:
-        bare = table.table if isinstance(table, ScreenedTable) else table
+        bare = parts_of(table).table
         if bare.is_one_set:
             raise ValueError("open_clip trains on images with captions, and the table is of one set; mine one of both.")
         self.table = table
@@ -64,7 +64,7 @@ class TableData(Dataset[Row]):
         Photographs are compared with what was prepared, each when it is read.
         """
         folder, opened = Path(folder), open_split(Path(folder), split)
-        bare = table.table if isinstance(table, ScreenedTable) else table
+        bare = parts_of(table).table
         require_origin(bare, opened, split_fingerprint(folder, split))
         photographs = open_photographs(folder, split, opened.image_count)
         return cls(table, _Read(photographs, opened.image_count), opened.captions, **options)

@@ -25,7 +25,7 @@ from aoq.pipeline.losses.offline_similarities import offline_similarities
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 
 ROWS = 512
@@ -45,7 +45,7 @@ class TableLoss(nn.Module):
 
     def __init__(self, table: NegativeTable | ScreenedTable, groups: int) -> None:
         super().__init__()
-        table = table.table if isinstance(table, ScreenedTable) else table
+        table = parts_of(table).table
         if table.positives is None:
             raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
         self.groups, self._sides = groups, (len(table.i2t), len(table.t2i))

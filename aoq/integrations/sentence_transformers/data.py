@@ -13,7 +13,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from aoq.integrations.alike import require_alike
 from aoq.integrations.sides import Side
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.screens.screened import ScreenedTable
+from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
@@ -59,7 +59,7 @@ class TableData:
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
             raise ValueError('batches="triples" hold their own negatives; set negatives=None.')
-        bare = table.table if isinstance(table, ScreenedTable) else table
+        bare = parts_of(table).table
         self._images = Side(bare, "images", len(bare.i2t), images, image_ids)
         self._captions = Side(bare, "captions", len(bare.t2i), captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing

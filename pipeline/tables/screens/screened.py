@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +74,24 @@ class ScreenedTable:
         """Write the view, as `aoq screen` does, to the new folder `folder`; the table is not saved with it."""
         with made_whole(Path(folder), overwrite=overwrite) as made:
             write_view(self.view, made)
+
+
+class Parts(NamedTuple):
+    """What a table's user draws from: the table, and a screen's judgement of it, if there is one."""
+
+    table: NegativeTable
+    view: View | None
+    suspected: Suspected
+
+    def judged(self, direction: Direction) -> Judged | None:
+        return None if self.view is None else self.view[direction]
+
+
+def parts_of(table: NegativeTable | ScreenedTable) -> Parts:
+    """Take a table apart, screened or not."""
+    if isinstance(table, ScreenedTable):
+        return Parts(table.table, table.view, table.suspected)
+    return Parts(table, None, "drop")
 
 
 def screen_table(
