@@ -28,18 +28,19 @@ def check(folder: Path, as_json: bool) -> None:
     Everything that is wrong with FOLDER is listed at once. The exit code is 1 if anything is an error.
     """
     from aoq.pipeline.data.check import check_folder
+    from aoq.pipeline.data.flaws import total
 
     flaws = check_folder(folder)
-    errors = sum(flaw.severity == "error" for flaw in flaws)
+    errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
         echo_json({"folder": str(folder), "flaws": [asdict(flaw) for flaw in flaws]})
         sys.exit(bool(errors))
     for flaw in flaws:
         echo(flaw)
     if errors:
-        echo(f"{counted(errors, 'error')}, {counted(len(flaws) - errors, 'warning')}", err=True)
+        echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
         sys.exit(1)
-    echo(f"{folder} is sound" + (f", with {counted(len(flaws), 'warning')}" if flaws else ""))
+    echo(f"{folder} is sound" + (f", with {counted(warnings, 'warning')}" if flaws else ""))
     echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
 
 

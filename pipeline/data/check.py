@@ -8,40 +8,22 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
+from aoq.pipeline.data.flaws import Flaw, Severity, at_most
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
 
-MOST_OF_A_KIND = 20
 SHARED = 0.05
 """Fraction of captions with the text of another image's from which a warning says so."""
 BLOCK_BYTES = 32 * 2**20
 T = TypeVar("T")
-Severity = Literal["error", "warning"]
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """A flaw of a file: at a line of a text (from 1), at a row of an array (from 0), or in the whole file."""
-
-    file: str
-    message: str
-    severity: Severity = "error"
-    line: int | None = None
-    row: int | None = None
-
-    def __str__(self) -> str:
-        where = f":{self.line}" if self.line is not None else f"[{self.row}]" if self.row is not None else ""
-        return f"{self.severity}: {self.file}{where}: {self.message}"
 
 
 def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
@@ -87,7 +69,7 @@ class _Examination:
         self._note("ids.txt", "repeats the id of line {}", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
             there = {path.relative_to(thumbs).as_posix() for path in thumbs.rglob("*")}  # ids may be paths
-            self.flaws += _at_most(
+            self.flaws += at_most(
                 Flaw(f"thumbs/{image}", f"is missing; it is image {line} of {self.split}", "warning")
                 for line, image in enumerate(self.ids, start=1)
                 if os.path.normpath(image) not in there
@@ -128,7 +110,7 @@ class _Examination:
     def _note(self, suffix: str, message: str, found: Iterable[Sequence[Any]], severity: Severity = "error") -> None:
         """Note flaws at rows of an array, or at lines of a text; each item has its place, then the message's values."""
         file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"
-        self.flaws += _at_most(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
+        self.flaws += at_most(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
 
     def _lines(self, suffix: str) -> list[str] | None:
         """Read a text's lines, with a mark in place of what cannot be decoded."""
@@ -252,16 +234,6 @@ def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:
             yield position, first[item]
-
-
-def _at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
-    """Keep the first MOST_OF_A_KIND flaws, and add one that counts the others."""
-    rest = iter(flaws)
-    found = list(islice(rest, MOST_OF_A_KIND))
-    more = sum(1 for _ in rest)
-    if more:
-        found.append(replace(found[-1], message=f"... and {more:,} more like this", line=None, row=None))
-    return found
 
 
 def _blocks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:

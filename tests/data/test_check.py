@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data import check
-from aoq.pipeline.data.check import MOST_OF_A_KIND, Flaw, check_folder
+from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.flaws import MOST_OF_A_KIND, Flaw, total
 
 Write = Callable[..., Path]
 
@@ -210,6 +211,7 @@ def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
     assert len(errors) == MOST_OF_A_KIND + 1
     assert errors[-1].message == "... and 20 more like this"
     assert errors[-1].row is None
+    assert total(flaws, "error") == 40
 
 
 def test_annotations_that_do_not_fit(write_split: Write) -> None:

@@ -1,0 +1,44 @@
+"""What is wrong with a dataset folder, one thing at a time, and many of a kind in few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal
+
+MOST_OF_A_KIND = 20
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A flaw of a file: at a line of a text (from 1), at a row of an array (from 0), or in the whole file."""
+
+    file: str
+    message: str
+    severity: Severity = "error"
+    line: int | None = None
+    row: int | None = None
+    count: int = 1
+    """Number of flaws that it stands for."""
+
+    def __str__(self) -> str:
+        where = f":{self.line}" if self.line is not None else f"[{self.row}]" if self.row is not None else ""
+        return f"{self.severity}: {self.file}{where}: {self.message}"
+
+
+def at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
+    """Keep the first MOST_OF_A_KIND flaws, and add one that stands for the others."""
+    rest = iter(flaws)
+    found = list(islice(rest, MOST_OF_A_KIND))
+    more = sum(1 for _ in rest)
+    if more:
+        said = f"... and {more:,} more like this"
+        found.append(replace(found[-1], message=said, line=None, row=None, count=more))
+    return found
+
+
+def total(flaws: Iterable[Flaw], severity: Severity) -> int:
+    """Count the flaws, also those that one stands for."""
+    return sum(flaw.count for flaw in flaws if flaw.severity == severity)

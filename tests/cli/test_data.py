@@ -1,0 +1,31 @@
+"""`aoq data check` on folders that something is wrong with."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two splits of thirty images in known words."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "dev"):
+        np.save(tmp_path / f"{split}_ims.npy", rng.standard_normal((30, 2, 8)).astype(np.float32))
+        words = [" ".join(rng.choice(["a", "dog", "red", "runs", "big", "cat"], 9)) for _ in range(60)]
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"{text}\n" for text in words))
+    return tmp_path
+
+
+def test_flaws_that_are_not_listed_count(aoq, folder):
+    features = np.load(folder / "train_ims.npy")
+    features[1:] = features[0]
+    features[29] += 1
+    np.save(folder / "train_ims.npy", features)
+    shown = aoq("data", "check", folder, root=None)
+    assert "... and 8 more like this" in shown.stdout
+    assert f"{folder} is sound, with 28 warnings" in shown.stdout
+    flaws = json.loads(aoq("data", "check", folder, "--json", root=None).stdout)["flaws"]
+    assert [flaw["count"] for flaw in flaws] == 20 * [1] + [8]
