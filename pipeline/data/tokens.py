@@ -6,12 +6,13 @@ import logging
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from aoq.pipeline.data.vocabulary import PAD, Vocabulary, tokenise
+from aoq.pipeline.data.vocabulary import PAD, SPECIAL_WORDS, Vocabulary, is_punctuation, tokenise
 from aoq.pipeline.reading import read_arrays, reading
 
 logger = logging.getLogger(__name__)
@@ -39,13 +40,14 @@ class TokenisedCaptions:
 
     @classmethod
     def build(cls, captions: Sequence[str], vocabulary: Vocabulary) -> TokenisedCaptions:
-        """Tokenise and encode every caption; warn of captions without a known word."""
+        """Tokenise and encode every caption; warn of captions without a known word, punctuation aside."""
         words, offsets, unknown = array("i"), array("q", [0]), []
+        known = {i for word, i in vocabulary.index.items() if word not in SPECIAL_WORDS and not is_punctuation(word)}
         for line, caption in enumerate(captions, start=1):
             ids = vocabulary.encode(tokenise(caption))
             if len(ids) == 2:
                 raise ValueError(f"caption {line} ({caption!r}) has no word; write one, or remove its line.")
-            if all(i == vocabulary.index["<unk>"] for i in ids[1:-1]):
+            if known.isdisjoint(ids):
                 unknown.append(line)
             words.extend(ids)
             offsets.append(len(words))
@@ -60,6 +62,10 @@ class TokenisedCaptions:
     @property
     def lengths(self) -> Int64[np.ndarray, " captions"]:
         return np.diff(self.offsets)
+
+    def sequences(self) -> list[bytes]:
+        """Each caption's word ids, to be compared."""
+        return [self.words[start:end].tobytes() for start, end in pairwise(self.offsets.tolist())]
 
     def gather(
         self, rows: Int[np.ndarray, " batch"]

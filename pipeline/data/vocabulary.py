@@ -12,6 +12,7 @@ import json
 import pickle
 import pickletools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,15 @@ def tokenise(caption: str) -> list[str]:
         else:
             tokens += _word_tokeniser().tokenize(sentence)
     return tokens
+
+
+def is_punctuation(token: str) -> bool:
+    """Return whether a token is made of punctuation marks alone, NLTK's quotation marks included.
+
+    >>> [is_punctuation(token) for token in (".", "``", "'s", "!?")]
+    [True, True, False, True]
+    """
+    return all(unicodedata.category(mark).startswith("P") for mark in token.replace("`", "'"))
 
 
 @cache

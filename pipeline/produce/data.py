@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData, Pixels
 from aoq.pipeline.data.check import check_folder
 from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.distinct import confusion
 from aoq.pipeline.data.files import open_features, read_pairs
 from aoq.pipeline.data.folder import Split, first_images, split_fingerprint, split_paths
 from aoq.pipeline.data.noise import draw_noise, read_noise
@@ -37,6 +39,8 @@ from aoq.pipeline.prepare.pixels import open_pixels
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request, source_fingerprint
 from aoq.pipeline.progress import show_progress
+
+logger = logging.getLogger(__name__)
 
 MOST_PROBLEMS = 5
 VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
@@ -87,7 +91,9 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
     vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
-        tokenised(split.captions, vocabulary).save(build.directory / f"{role}_tokens.npz")
+        tokens = tokenised(split.captions, vocabulary)
+        _check_distinct(folder / f"{split.name}_caps.txt", split, tokens)
+        tokens.save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
         trained_on = digest([trained_on, config.train_images])
@@ -106,6 +112,15 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         "vocabulary_size": len(vocabulary),
         "feature_size": int(train.features.shape[2]),
     }
+
+
+def _check_distinct(path: Path, split: Split, tokens: TokenisedCaptions) -> None:
+    """Refuse captions that hardly differ once they are token ids, and warn if many don't."""
+    flaw = confusion(str(path), split.captions, tokens.sequences())
+    if flaw is not None and flaw.severity == "error":
+        raise ValueError(f"{flaw.file}: {flaw.message}")
+    if flaw is not None:
+        logger.warning("%s: %s", flaw.file, flaw.message)
 
 
 def check_feature_size(chain: Chain, split: Split, expected: int) -> None:

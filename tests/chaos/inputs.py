@@ -363,7 +363,7 @@ def _prepared(reference: Reference, place: Path, target: Target) -> Path:
     if target.files[0].startswith("data/dev_"):
         _annotate(place / "data")
     if "luigi" in target.command:
-        words = ("<pad>", "<start>", "<end>", "<unk>", "a", "caption", "of", "row")
+        words = ("<pad>", "<start>", "<end>", "<unk>", "a", "caption", "of", "row", *map(str, range(200)))
         official = Vocabulary({word: n for n, word in enumerate(words)}, dict(enumerate(words)), len(words))
         (place / "vocabulary.json").write_text(json.dumps(vars(official)))
         (place / "vocabulary.pkl").write_bytes(pickle.dumps(official))

@@ -100,3 +100,8 @@ def test_other_arrays_are_refused(tmp_path: Path) -> None:
         TokenisedCaptions.load(path.with_suffix(".npy"))
     with pytest.raises(ValueError, match="from 0 to the number of words, 3"):
         TokenisedCaptions(np.array([1, 4, 2], dtype=np.int32), np.array([0, 2]))
+
+
+def test_captions_of_punctuation_alone_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    TokenisedCaptions.build(["zebra .", "a dog", "."], VOCABULARY)
+    assert "2 of 3 captions hold no word of the vocabulary (first lines [1, 3])" in caplog.text

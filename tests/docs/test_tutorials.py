@@ -119,7 +119,8 @@ def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, ca
 
 def test_photographs_become_a_student_and_a_study_asks_again(here):
     """Both tutorials, as the second goes on where the first ends."""
-    rows = [[f"photos/{name}", f"{text} {name}"] for name in photograph(here, 40) for text in ("a photo", "from afar")]
+    names = [(name, " ".join(name)) for name in photograph(here, 40)]  # a word each letter, so that each is frequent
+    rows = [[f"photos/{name}", f"{text} {words}"] for name, words in names for text in ("a photo", "from afar")]
     write_csv(here / "photos.csv", ["image", "caption"], rows)
     (toml,) = blocks(page("photographs"), "toml")
     small = toml.replace("300", "5").replace("60", "3").replace("epochs = 12", "epochs = 2").replace("[8]", "[1]")

@@ -106,3 +106,20 @@ def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_ro
                 teacher=taught_by("own"),
                 root=own_root,
             )
+
+
+def test_captions_that_become_few_token_sequences_are_refused(make, own_root):
+    for split in ("train", "dev"):
+        path = own_root / "one" / f"{split}_caps.txt"
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{text.replace(' ', '')}{line} .\n" for line, text in enumerate(lines)))
+    with pytest.raises(ValueError, match=r"one/train_caps\.txt: 200 different texts become 2 token sequences, so no"):
+        make("unspaced", "dataset", root=own_root)
+
+
+def test_captions_that_are_encoded_alike_are_said(make, own_root, caplog):
+    path = own_root / "one" / "dev_caps.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{text}\n" for text in [*lines[:-9], *(f"unheard{line}" for line in range(9))]))
+    make("alike", "dataset", root=own_root)
+    assert "dev_caps.txt: 9 of 60 captions have the token ids of another text (the first in line 52: " in caplog.text
