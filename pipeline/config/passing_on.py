@@ -14,7 +14,9 @@ from aoq.pipeline.config.overrides import changed_by, override_text, parse_overr
 
 NAMING = ("teacher", "shortlist", "members")
 """Options that name other experiments."""
-PASSED = (*TRAINING_DATA, "dev", "vocabulary_splits")
+OF_WORDS = ("vocabulary_splits", "min_count")
+"""Options of [dataset] that say which words of the captions are known."""
+PASSED = (*TRAINING_DATA, "dev", *OF_WORDS)
 """Options of [dataset] that are passed on when one of TRAINING_DATA is changed."""
 
 
@@ -55,7 +57,7 @@ def _changed(asked: str, passed: Mapping[str, Any], own_wins: bool, configs: tup
     content = changed_by(read_named("experiment", name, configs)[1], own)
     said = content.get("dataset")
     if isinstance(said, Mapping) and said.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
-        data = {key: value for key, value in passed["dataset"].items() if key != "vocabulary_splits"}
+        data = {key: value for key, value in passed["dataset"].items() if key not in OF_WORDS}
         passed = {**passed, "dataset": data}
     both = changed_by(passed, own) if own_wins else changed_by(own, passed)
     return asked if changed_by(content, both) == content else f"{name}@{override_text(both)}"

@@ -96,7 +96,11 @@ class Vocabulary:
         counts = Counter(token for caption in captions for token in tokenise(caption))
         kept = sorted((-count, word) for word, count in counts.items() if count >= min_count)
         if not kept:
-            raise ValueError(f"none of {len(counts)} words occurs min_count={min_count} times; lower it.")
+            word, most = counts.most_common(1)[0] if counts else ("", 0)
+            raise ValueError(
+                f"none of {len(counts):,} words occurs {min_count} times (the most frequent, {word!r}, {most}). Cut "
+                "captions that are written without spaces into words, or lower `dataset.min_count`."
+            )
         return cls(SPECIAL_WORDS + tuple(word for _, word in kept))
 
     @cached_property

@@ -141,7 +141,10 @@ def _vocabulary(chain: Chain, known: Mapping[str, Split]) -> Vocabulary | Pieces
     if config.vocabulary is not None:
         return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
     chosen = [known.get(name) or open_checked(chain, name) for name in config.splits_of_words]
-    return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
+    try:
+        return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
+    except ValueError as error:
+        raise ValueError(f"{chain.folder}, captions of {' and '.join(config.splits_of_words)}: {error}") from error
 
 
 def _planned(chain: Chain, file: str, ingredient: str) -> Path:

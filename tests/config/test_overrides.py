@@ -30,6 +30,17 @@ from aoq.pipeline.config.load import load_experiment
             'f8k_vsepp@dataset.vocabulary="own.json", dataset.folder="mine"',
         ),
         (
+            "f8k_vsepp",
+            "dataset={folder='mine', min_count=1}",
+            'f8k_vsepp@dataset.folder="mine", dataset.min_count=1',
+        ),
+        (
+            "f8k_vsepp@dataset.vocabulary='own.json'",
+            "dataset={folder='mine', min_count=1}",
+            'f8k_vsepp@dataset.vocabulary="own.json", dataset.folder="mine"',
+        ),
+        ("f8k_vsepp", "dataset.min_count=1", "f8k_vsepp"),  # its pairs are the same
+        (
             "coco_vsrn",
             "dataset.folder='mine', evaluation={split='test', folds=1}",
             'coco_vsrn@dataset.folder="mine", evaluation.split="test", evaluation.folds=1',

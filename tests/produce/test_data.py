@@ -123,3 +123,12 @@ def test_captions_that_are_encoded_alike_are_said(make, own_root, caplog):
     path.write_text("".join(f"{text}\n" for text in [*lines[:-9], *(f"unheard{line}" for line in range(9))]))
     make("alike", "dataset", root=own_root)
     assert "dev_caps.txt: 9 of 60 captions have the token ids of another text (the first in line 52: " in caplog.text
+
+
+def test_a_folder_without_a_frequent_word_is_named(make, own_root):
+    for split in ("train", "dev"):
+        path = own_root / "one" / f"{split}_caps.txt"
+        captions = len(path.read_text().splitlines())
+        path.write_text("".join(f"{split}{line}\n" for line in range(captions)))
+    with pytest.raises(ValueError, match=r"spoilt/one, captions of train and dev: none of 260 words occurs 4 times"):
+        make("unspaced", "dataset", root=own_root)
