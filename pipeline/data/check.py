@@ -29,19 +29,25 @@ T = TypeVar("T")
 def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
     """List the flaws of all splits, or of those chosen, errors first: of each kind in each file the first
     MOST_OF_A_KIND, and the number of the others.
+    """
+    return [flaw for kind in kinds_of_flaws(folder, chosen) for flaw in kind]
+
+
+def kinds_of_flaws(folder: Path, chosen: Sequence[str] | None = None) -> list[list[Flaw]]:
+    """List the flaws in a list for each kind and file, errors first.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
     splits = find_splits(folder) if chosen is None else chosen
     if not splits:
-        return [Flaw(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]
+        return [[Flaw(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]]
     examined = {split: _Examination(folder, split) for split in splits}
     for split, other in examined.items():
         if "train" in examined and split != "train":
             other.note_size(examined["train"])
             other.note_leaks(examined["train"])
-    flaws = [flaw for each in examined.values() for flaw in each.flaws]
-    return sorted(flaws, key=lambda flaw: flaw.severity != "error")
+    kinds = [kind for each in examined.values() for kind in each.kinds]
+    return sorted(kinds, key=lambda kind: kind[0].severity != "error")
 
 
 class _Examination:
@@ -50,10 +56,11 @@ class _Examination:
     def __init__(self, folder: Path, split: str) -> None:
         self.folder, self.split = folder, split
         missing = [suffix for suffix in REQUIRED if not self._path(suffix).is_file()]
-        self.flaws = [Flaw(f"{split}_{suffix}", "is missing; every split needs one") for suffix in missing]
+        self.kinds = [[Flaw(f"{split}_{suffix}", "is missing; every split needs one")] for suffix in missing]
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         self.feature_size: int | None = None
+        self.photographs: int | None = None
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
         if captions is not None:
@@ -69,7 +76,7 @@ class _Examination:
         self._note("ids.txt", "repeats the id of line {}", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
             there = {path.relative_to(thumbs).as_posix() for path in thumbs.rglob("*")}  # ids may be paths
-            self.flaws += at_most(
+            self._note_kind(
                 Flaw(f"thumbs/{image}", f"is missing; it is image {line} of {self.split}", "warning")
                 for line, image in enumerate(self.ids, start=1)
                 if os.path.normpath(image) not in there
@@ -104,13 +111,17 @@ class _Examination:
         try:
             return read(path) if path.exists() else None
         except (OSError, ValueError) as error:
-            self.flaws.append(Flaw(path.name, str(error).removeprefix(str(path)).removeprefix(":").lstrip()))
+            self.kinds.append([Flaw(path.name, str(error).removeprefix(str(path)).removeprefix(":").lstrip())])
             return None
 
     def _note(self, suffix: str, message: str, found: Iterable[Sequence[Any]], severity: Severity = "error") -> None:
         """Note flaws at rows of an array, or at lines of a text; each item has its place, then the message's values."""
         file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"
-        self.flaws += at_most(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
+        self._note_kind(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
+
+    def _note_kind(self, flaws: Iterable[Flaw]) -> None:
+        if kind := at_most(flaws):
+            self.kinds.append(kind)
 
     def _lines(self, suffix: str) -> list[str] | None:
         """Read a text's lines, with a mark in place of what cannot be decoded."""
@@ -129,6 +140,7 @@ class _Examination:
         repeat = files.repeats(features, captions, pairs, ids)
         images = len(features) // repeat
         identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
+        self.photographs = None if identity is None else int(identity.max()) + 1
         if pairs is not None or not self._path("pairs.npy").exists():
             told_by = "caps.txt" if pairs is None else "pairs.npy"
             image_of = self._attempt(told_by, lambda path: files.pair_captions(path, images, captions, pairs))
@@ -180,15 +192,18 @@ class _Examination:
     def _examine_differences(self, captions: Sequence[str]) -> None:
         """Check that some pair has a negative that differs from it."""
         if len(self.digests) == 1:
-            severity: Severity = "error" if self.split.startswith("train") else "warning"
-            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least", severity)
+            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least")
+        elif self.photographs == 1:
+            self._add(
+                "identity.npy", "says that all images are one, so no pair has a negative; number them by photograph"
+            )
         elif self._is_constant:
             self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
         if len(captions) > 1 and len(set(captions)) == 1:
             self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
 
     def _add(self, suffix: str, message: str, severity: Severity = "error") -> None:
-        self.flaws.append(Flaw(f"{self.split}_{suffix}", message, severity))
+        self.kinds.append([Flaw(f"{self.split}_{suffix}", message, severity)])
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))
@@ -208,9 +223,9 @@ class _Examination:
         try:
             found = annotation_files(self.folder, self.split)
         except ValueError as error:
-            self.flaws.append(Flaw(f"{self.split}_*", str(error)))
+            self.kinds.append([Flaw(f"{self.split}_*", str(error))])
             return
-        if found and all(flaw.severity == "warning" for flaw in self.flaws):
+        if found and all(kind[0].severity == "warning" for kind in self.kinds):
             split = open_split(self.folder, self.split)
             for path in found.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
 MOST_OF_A_KIND = 20
 Severity = Literal["error", "warning"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ def at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
         said = f"... and {more:,} more like this"
         found.append(replace(found[-1], message=said, line=None, row=None, count=more))
     return found
+
+
+def summed_up(kind: Sequence[Flaw]) -> str:
+    """Word the first of a kind's flaws, and count the others."""
+    more = sum(flaw.count for flaw in kind[1:])
+    return f"{kind[0]} (and {more:,} more like this)" if more else f"{kind[0]}"
 
 
 def total(flaws: Iterable[Flaw], severity: Severity) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,11 @@ from aoq.models.towers.opening import open_image_tower
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData, Pixels
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import kinds_of_flaws
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.distinct import confusion
 from aoq.pipeline.data.files import open_features, read_pairs
+from aoq.pipeline.data.flaws import SEVERITIES, summed_up
 from aoq.pipeline.data.folder import Split, first_images, split_fingerprint, split_paths
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.tokens import TokenisedCaptions
@@ -81,11 +82,7 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     config, folder = chain.experiment.dataset, chain.folder
     used = sorted({config.train, config.dev, *config.splits_of_words})
     folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_files(chain, name).items()}
-    problems = [problem for problem in check_folder(folder, used) if problem.severity == "error"]
-    if problems:
-        shown = "\n".join(f"  {problem}" for problem in problems[:MOST_PROBLEMS])
-        more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
-        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
+    _check_files(folder, used)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
     vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
@@ -112,6 +109,20 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         "vocabulary_size": len(vocabulary),
         "feature_size": int(train.features.shape[2]),
     }
+
+
+def _check_files(folder: Path, splits: Sequence[str]) -> None:
+    """Refuse splits with an error, and log a line for each kind of warning."""
+    kinds = kinds_of_flaws(folder, splits)
+    errors, warnings = ([summed_up(kind) for kind in kinds if kind[0].severity == level] for level in SEVERITIES)
+    if errors:
+        shown = "\n".join(f"  {said}" for said in errors[:MOST_PROBLEMS])
+        more = f"\n  and {len(errors) - MOST_PROBLEMS} more kinds" if len(errors) > MOST_PROBLEMS else ""
+        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` says all:\n{shown}{more}")
+    for said in warnings:
+        logger.warning("%s", said)
+    if warnings:
+        logger.warning("`aoq data check %s` lists all warnings", folder)
 
 
 def _check_distinct(path: Path, split: Split, tokens: TokenisedCaptions) -> None:

@@ -13,9 +13,9 @@ from tests.prepare.conftest import encoded, picture, write_csv
 
 @pytest.fixture
 def photos(tmp_path):
-    for n in range(4):
+    for n in range(5):
         (tmp_path / f"{n}.jpg").write_bytes(encoded(picture(n, 40, 30), "JPEG"))
-    rows = [[f"{n}.jpg", f"caption {n}", "train" if n else "dev"] for n in range(4)]
+    rows = [[f"{n}.jpg", f"caption {n}", "train" if n > 1 else "dev"] for n in range(5)]
     return write_csv(tmp_path / "photos.csv", ["file_name", "caption", "split"], rows)
 
 
@@ -66,7 +66,7 @@ def test_a_folder_of_other_things_is_never_replaced(photos, tmp_path):
         (["--caption-column", "nothing"], "there is no column 'nothing'; the columns are file_name, caption, split."),
         (["--extractor", "nothing"], "there is no extractor 'nothing'; known are efficientnet-lite0"),
         (["--split-sizes", "dev"], "write dev=1000,test=1000"),
-        (["--split-sizes", "dev=4"], "asks for 4 of 4 images"),
+        (["--split-sizes", "dev=5"], "asks for 5 of 5 images"),
         (["--images", "/nowhere"], "there is no folder /nowhere"),
     ],
 )

@@ -238,3 +238,14 @@ def test_data_without_a_difference_are_refused(write_split: Write, change: dict,
     flaw = the_one(write_split(**change))
     assert (flaw.file, flaw.severity) == (file, "error")
     assert words in flaw.message
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_split_of_one_photograph_is_refused(write_split: Write, split: str) -> None:
+    write_split("train")
+    flaw = the_one(write_split(split, ims=features(rows=1), caps=["one", "two"]))
+    assert (flaw.file, flaw.severity) == (f"{split}_ims.npy", "error")
+    flaw = the_one(write_split(split, identity=np.full(4, 7)))
+    assert (flaw.file, flaw.severity) == (f"{split}_identity.npy", "error")
+    assert "all images are one, so no pair has a negative" in flaw.message
+    assert check_folder(write_split(split, identity=np.array([7, 7, 7, 8]))) == []

@@ -132,3 +132,14 @@ def test_a_folder_without_a_frequent_word_is_named(make, own_root):
         path.write_text("".join(f"{split}{line}\n" for line in range(captions)))
     with pytest.raises(ValueError, match=r"spoilt/one, captions of train and dev: none of 260 words occurs 4 times"):
         make("unspaced", "dataset", root=own_root)
+
+
+def test_each_kind_of_warning_is_logged_once(make, own_root, caplog):
+    features = np.load(own_root / "one" / "train_ims.npy")
+    features[1:30] = features[0]
+    np.save(own_root / "one" / "train_ims.npy", features)
+    make("copies", "dataset", root=own_root)
+    copies, last = caplog.messages
+    assert copies.startswith("warning: train_ims.npy[1]: has the features of row 0")
+    assert copies.endswith("(and 28 more like this)")
+    assert last == f"`aoq data check {own_root / 'one'}` lists all warnings"
