@@ -19,6 +19,7 @@ from aoq.pipeline.data.annotations import annotation_files, read_annotation
 from aoq.pipeline.data.flaws import Flaw, Severity, at_most
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
+from aoq.pipeline.data.vocabulary import tokenise
 
 SHARED = 0.05
 """Fraction of captions with the text of another image's from which a warning says so."""
@@ -199,7 +200,7 @@ class _Examination:
             )
         elif self._is_constant:
             self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
-        if len(captions) > 1 and len(set(captions)) == 1:
+        if len(captions) > 1 and all(_words(text) == _words(captions[0]) for text in captions):
             self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
 
     def _add(self, suffix: str, message: str, severity: Severity = "error") -> None:
@@ -229,6 +230,11 @@ class _Examination:
             split = open_split(self.folder, self.split)
             for path in found.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
+
+
+def _words(caption: str) -> list[str]:
+    """Tokens but full stops, so that "A dog." is "a dog"."""
+    return [token for token in tokenise(caption) if token != "."]
 
 
 def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:

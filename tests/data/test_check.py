@@ -232,6 +232,11 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
         ({"ims": features(rows=1), "caps": b"one\ntwo\n"}, "train_ims.npy", "one image, so no pair has a negative"),
         ({"ims": np.ones((4, 3, 5), np.float32)}, "train_ims.npy", "the same features for every image"),
         ({"caps": b"a dog runs\n" * 8}, "train_caps.txt", "the same caption for every image"),
+        (
+            {"caps": b"a dog runs\nA dog runs\na dog  runs .\nA DOG runs.\n"},
+            "train_caps.txt",
+            "the same caption for every image",
+        ),
     ],
 )
 def test_data_without_a_difference_are_refused(write_split: Write, change: dict, file: str, words: str) -> None:
