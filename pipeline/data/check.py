@@ -61,7 +61,7 @@ class _Examination:
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         self.feature_size: int | None = None
-        self.photographs: int | None = None
+        self.identity: Int32[np.ndarray, " images"] | None = None
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
         if captions is not None:
@@ -140,8 +140,7 @@ class _Examination:
         pairs = self._attempt("pairs.npy", lambda path: files.read_pairs(path, captions))
         repeat = files.repeats(features, captions, pairs, ids)
         images = len(features) // repeat
-        identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
-        self.photographs = None if identity is None else int(identity.max()) + 1
+        self.identity = identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
         if pairs is not None or not self._path("pairs.npy").exists():
             told_by = "caps.txt" if pairs is None else "pairs.npy"
             image_of = self._attempt(told_by, lambda path: files.pair_captions(path, images, captions, pairs))
@@ -169,7 +168,9 @@ class _Examination:
         broken, empty, digests = [], [], []
         for start, block in _blocks(features):
             broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
-            empty += (start + np.argwhere(~block.any(axis=(1, 2)))).tolist()
+            is_zero = ~block.any(axis=(1, 2))
+            empty += (start + np.argwhere(is_zero)).tolist()
+            block[is_zero] = 0.0  # some may be -0.0, which has other bytes
             digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block]
         self.digests = digests[::repeat]
         self._note("ims.npy", "holds NaN or infinite numbers; extract the image again", broken)
@@ -179,22 +180,28 @@ class _Examination:
         if self._is_constant:
             return
         self._note("ims.npy", "holds zeros alone; extract the image again", empty, "warning")
-        zeros = {digests[row] for (row,) in empty}
-        self.digests = [b"" if digest in zeros else digest for digest in self.digests]
+        useless = {digests[row] for (row,) in empty + broken}  # their copies are no images
+        self.digests = [b"" if digest in useless else digest for digest in self.digests]
         again = ((row, first) for row, first in _again(self.digests) if self.digests[row])
-        same = ((row * repeat, first * repeat) for row, first in again)
-        self._note("ims.npy", "has the features of row {}: the same image twice", same, "warning")
+        unsaid = ((row, first) for row, first in again if not self._is_one_photograph(row, first))
+        same = ((row * repeat, first * repeat) for row, first in unsaid)
+        remedy = f"give both one number in {self.split}_identity.npy, or remove one"
+        said = f"has the features of row {{}}, and each counts as the other's negative; {remedy}"
+        self._note("ims.npy", said, same, "warning")
+
+    def _is_one_photograph(self, image: int, other: int) -> bool:
+        return self.identity is not None and bool(self.identity[image] == self.identity[other])
 
     @property
     def _is_constant(self) -> bool:
         """True if all of several images have the same features."""
-        return len(self.digests) > 1 and len(set(self.digests)) == 1
+        return len(self.digests) > 1 and len(set(self.digests)) == 1 and any(self.digests)
 
     def _examine_differences(self, captions: Sequence[str]) -> None:
         """Check that some pair has a negative that differs from it."""
         if len(self.digests) == 1:
             self._add("ims.npy", "holds one image, so no pair has a negative; give two at least")
-        elif self.photographs == 1:
+        elif self.identity is not None and not self.identity.any():  # numbered from 0
             self._add(
                 "identity.npy", "says that all images are one, so no pair has a negative; number them by photograph"
             )

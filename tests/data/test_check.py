@@ -81,6 +81,27 @@ def test_equal_images_and_ids(write_split: Write) -> None:
     ]
 
 
+def test_copies_are_said_with_their_harm_unless_they_are_numbered(write_split: Write) -> None:
+    twice = features()
+    twice[3] = twice[1]
+    assert the_one(write_split(ims=twice)).message == (
+        "has the features of row 1, and each counts as the other's negative; give both one number in "
+        "train_identity.npy, or remove one"
+    )
+    assert check_folder(write_split(ims=twice, identity=np.array([0, 1, 2, 1]))) == []
+    assert the_one(write_split(ims=twice, identity=np.array([0, 1, 0, 2]))).row == 3
+
+
+def test_broken_rows_are_no_copies_and_no_leak(write_split: Write) -> None:
+    spoiled = features()
+    spoiled[1:3] = np.inf
+    write_split("dev", ims=spoiled)
+    flaws = check_folder(write_split(ims=spoiled + features(1)))
+    assert [(flaw.file, flaw.row, flaw.severity) for flaw in flaws] == [
+        (f"{split}_ims.npy", row, "error") for split in ("dev", "train") for row in (1, 2)
+    ]
+
+
 def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
     other = features(1)
     other[2] = features()[3]
@@ -231,6 +252,7 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     [
         ({"ims": features(rows=1), "caps": b"one\ntwo\n"}, "train_ims.npy", "one image, so no pair has a negative"),
         ({"ims": np.ones((4, 3, 5), np.float32)}, "train_ims.npy", "the same features for every image"),
+        ({"ims": features() * 0}, "train_ims.npy", "the same features for every image"),  # of both signs
         ({"caps": b"a dog runs\n" * 8}, "train_caps.txt", "the same caption for every image"),
         (
             {"caps": b"a dog runs\nA dog runs\na dog  runs .\nA DOG runs.\n"},
