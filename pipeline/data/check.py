@@ -173,7 +173,7 @@ class _Examination:
             block[is_zero] = 0.0  # some may be -0.0, which has other bytes
             digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block]
         self.digests = digests[::repeat]
-        self._note("ims.npy", "holds NaN or infinite numbers; extract the image again", broken)
+        self._note("ims.npy", f"holds NaN or infinite numbers; {_remedy(features.dtype)}", broken)
         firsts = ((row, row - row % repeat) for row in range(len(digests)))
         other = ((row, first) for row, first in firsts if digests[row] != digests[first])
         self._note("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
@@ -237,6 +237,12 @@ class _Examination:
             split = open_split(self.folder, self.split)
             for path in found.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
+
+
+def _remedy(dtype: np.dtype[Any]) -> str:
+    """Say what to do about numbers that are not finite."""
+    again = "extract the image again"
+    return f"float16 ends at 65,504: write larger ones as float32, or {again}" if dtype == np.float16 else again
 
 
 def _words(caption: str) -> list[str]:

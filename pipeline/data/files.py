@@ -29,7 +29,8 @@ def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
     if features.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         raise ValueError(
             f"{path}: image features need dtype float32 or float16 in this machine's byte order; this array "
-            f"has {features.dtype.str}. Convert it once: numpy.save(path, array.astype('float16'))."
+            f"has {features.dtype.str}. Convert it once: numpy.save(path, array.astype('float32')); 'float16' only if "
+            "no number is beyond 65,504."
         )
     return features
 

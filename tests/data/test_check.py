@@ -102,6 +102,16 @@ def test_broken_rows_are_no_copies_and_no_leak(write_split: Write) -> None:
     ]
 
 
+def test_what_float16_cannot_hold_is_said(write_split: Write) -> None:
+    spoiled = features()
+    spoiled[1, 0, 0] = 1e5
+    with np.errstate(over="ignore"):
+        flaw = the_one(write_split(ims=spoiled.astype(np.float16)))
+    assert flaw.message.endswith("float16 ends at 65,504: write larger ones as float32, or extract the image again")
+    flaw = the_one(write_split(ims=spoiled.astype(np.float64)))
+    assert flaw.message.endswith("array.astype('float32')); 'float16' only if no number is beyond 65,504.")
+
+
 def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
     other = features(1)
     other[2] = features()[3]
