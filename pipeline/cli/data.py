@@ -25,18 +25,20 @@ def data() -> None:
 def check(folder: Path, as_json: bool) -> None:
     """Check every split of a folder.
 
-    Everything that is wrong with FOLDER is listed at once. The exit code is 1 if anything is an error.
+    Prints what each split of FOLDER holds, then everything that is wrong with it, at once. The exit code is 1 if
+    anything is an error.
     """
-    from aoq.pipeline.data.check import check_folder
+    from aoq.pipeline.data.check import examine_folder
     from aoq.pipeline.data.flaws import total
 
-    flaws = check_folder(folder)
+    found = examine_folder(folder)
+    flaws = found.flaws
     errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
-        echo_json({"folder": str(folder), "flaws": [asdict(flaw) for flaw in flaws]})
+        echo_json({"folder": str(folder), "splits": [*map(asdict, found.facts)], "flaws": [*map(asdict, flaws)]})
         sys.exit(bool(errors))
-    for flaw in flaws:
-        echo(flaw)
+    for line in [*found.facts, *flaws]:
+        echo(line)
     if errors:
         echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
         sys.exit(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
+from aoq.pipeline.data.facts import Facts, facts_of
 from aoq.pipeline.data.flaws import Flaw, Severity, at_most
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
@@ -27,28 +29,43 @@ BLOCK_BYTES = 32 * 2**20
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What the splits of a folder hold, and what is wrong with them."""
+
+    facts: list[Facts]
+    kinds: list[list[Flaw]]
+    """The flaws of each kind and file; errors come first."""
+
+    @property
+    def flaws(self) -> list[Flaw]:
+        return [flaw for kind in self.kinds for flaw in kind]
+
+
 def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
     """List the flaws of all splits, or of those chosen, errors first: of each kind in each file the first
     MOST_OF_A_KIND, and the number of the others.
     """
-    return [flaw for kind in kinds_of_flaws(folder, chosen) for flaw in kind]
+    return examine_folder(folder, chosen).flaws
 
 
-def kinds_of_flaws(folder: Path, chosen: Sequence[str] | None = None) -> list[list[Flaw]]:
-    """List the flaws in a list for each kind and file, errors first.
+def examine_folder(folder: Path, chosen: Sequence[str] | None = None) -> Examined:
+    """Find what all splits hold, or those chosen, and what is wrong with them.
 
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
     splits = find_splits(folder) if chosen is None else chosen
     if not splits:
-        return [[Flaw(str(folder), "holds no split; one needs files such as train_ims.npy and train_caps.txt")]]
+        said = "holds no split; one needs files such as train_ims.npy and train_caps.txt"
+        return Examined([], [[Flaw(str(folder), said)]])
     examined = {split: _Examination(folder, split) for split in splits}
     for split, other in examined.items():
         if "train" in examined and split != "train":
             other.note_size(examined["train"])
             other.note_leaks(examined["train"])
     kinds = [kind for each in examined.values() for kind in each.kinds]
-    return sorted(kinds, key=lambda kind: kind[0].severity != "error")
+    facts = [each.facts for each in examined.values() if each.facts is not None]
+    return Examined(facts, sorted(kinds, key=lambda kind: kind[0].severity != "error"))
 
 
 class _Examination:
@@ -61,6 +78,7 @@ class _Examination:
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         self.feature_size: int | None = None
+        self.facts: Facts | None = None
         self.identity: Int32[np.ndarray, " images"] | None = None
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
@@ -145,6 +163,8 @@ class _Examination:
             told_by = "caps.txt" if pairs is None else "pairs.npy"
             image_of = self._attempt(told_by, lambda path: files.pair_captions(path, images, captions, pairs))
             if image_of is not None:
+                paired_by = "" if pairs is None else f"{self.split}_pairs.npy"
+                self.facts = facts_of(self.split, features, repeat, image_of, paired_by, identity)
                 self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []

@@ -18,7 +18,7 @@ from aoq.models.towers.opening import open_image_tower
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData, Pixels
-from aoq.pipeline.data.check import kinds_of_flaws
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.distinct import confusion
 from aoq.pipeline.data.files import open_features, read_pairs
@@ -113,7 +113,7 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _check_files(folder: Path, splits: Sequence[str]) -> None:
     """Refuse splits with an error, and log a line for each kind of warning."""
-    kinds = kinds_of_flaws(folder, splits)
+    kinds = examine_folder(folder, splits).kinds
     errors, warnings = ([summed_up(kind) for kind in kinds if kind[0].severity == level] for level in SEVERITIES)
     if errors:
         shown = "\n".join(f"  {said}" for said in errors[:MOST_PROBLEMS])
