@@ -25,6 +25,10 @@ from aoq.pipeline.data.vocabulary import tokenise
 
 SHARED = 0.05
 """Fraction of captions with the text of another image's from which a warning says so."""
+SMALL_NORM = 0.01
+"""Median norm of regions below which a warning says so."""
+# Measured: VSE++ on 2,000 images of Flickr8k, 8 epochs, dev rsum: 183.6 at norm 1 and at 0.1, 178.9 at 0.01, 146.9 at
+# 0.003, 66.7 at 0.001; 181.7 at 9, the detector's own.
 BLOCK_BYTES = 32 * 2**20
 T = TypeVar("T")
 
@@ -165,10 +169,19 @@ class _Examination:
             if image_of is not None:
                 paired_by = "" if pairs is None else f"{self.split}_pairs.npy"
                 self.facts = facts_of(self.split, features, repeat, image_of, paired_by, identity)
+                self._examine_norm(self.facts.norm)
                 self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
         return repeat
+
+    def _examine_norm(self, norm: float | None) -> None:
+        """Note regions too small for the usual rates of learning."""
+        if norm is not None and norm < SMALL_NORM:
+            remedy = "multiply the features of all splits by one number, so that it is about 1 or more"
+            self._add(
+                "ims.npy", f"has regions of norm {norm:.1g} (median), too small to learn from; {remedy}", "warning"
+            )
 
     def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
         """Note captions with the text of another photograph's: each is right where it counts as a negative."""

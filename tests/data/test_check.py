@@ -286,3 +286,11 @@ def test_a_split_of_one_photograph_is_refused(write_split: Write, split: str) ->
     assert (flaw.file, flaw.severity) == (f"{split}_identity.npy", "error")
     assert "all images are one, so no pair has a negative" in flaw.message
     assert check_folder(write_split(split, identity=np.array([7, 7, 7, 8]))) == []
+
+
+@pytest.mark.parametrize(("norm", "is_small"), [(0.003, True), (0.02, False), (9.0, False), (900.0, False)])
+def test_regions_too_small_to_learn_from(write_split: Write, norm: float, is_small: bool) -> None:
+    unit = features() / np.linalg.norm(features(), axis=2, keepdims=True)
+    flaws = check_folder(write_split(ims=unit * np.float32(norm)))
+    assert [(flaw.file, flaw.severity) for flaw in flaws] == [("train_ims.npy", "warning")] * is_small
+    assert all(flaw.message.startswith("has regions of norm 0.003 (median), too small to learn") for flaw in flaws)
