@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -29,10 +29,11 @@ def check(folder: Path, as_json: bool) -> None:
     anything is an error.
     """
     from aoq.pipeline.data.check import examine_folder
+    from aoq.pipeline.data.defaults import check_defaults
     from aoq.pipeline.data.flaws import total
 
-    found = examine_folder(folder)
-    flaws = found.flaws
+    found, by_default = examine_folder(folder), [*check_defaults(folder)]
+    flaws = [*found.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
     errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
         echo_json({"folder": str(folder), "splits": [*map(asdict, found.facts)], "flaws": [*map(asdict, flaws)]})
@@ -43,7 +44,8 @@ def check(folder: Path, as_json: bool) -> None:
         echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
         sys.exit(1)
     echo(f"{folder} is sound" + (f", with {counted(warnings, 'warning')}" if flaws else ""))
-    echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
+    if not total(by_default, "error"):
+        echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
 
 
 @data.command()

@@ -41,3 +41,13 @@ def test_what_a_split_holds_is_said(aoq, folder):
         ("dev", 30, 60),
         ("train", 30, 60),
     ]
+
+
+def test_no_next_step_where_it_would_fail(aoq, folder):
+    assert "next: aoq run" in aoq("data", "check", folder, root=None).stderr
+    for path in folder.glob("dev_*"):
+        path.unlink()
+    shown = aoq("data", "check", folder, root=None)
+    assert shown.exit_code == 0
+    assert "warning: dev_ims.npy: is missing, which experiments choose their best epoch by" in shown.stdout
+    assert shown.stderr == ""
