@@ -55,7 +55,7 @@ class Run:
     """The evaluation split."""
     scored: Scored | None
     baseline: str | None
-    """The run it is compared with: its control, else the first control, else the first run; None for these."""
+    """The run it is compared with, if there is one."""
     gain: Comparison | None
     """Gain over the baseline, if both answered the same queries."""
 
@@ -94,12 +94,17 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
 
 
 def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | None:
-    """The run's own control, else the first run that is a control, else the first; None of a control, and the first."""
+    """The own control of a run that trains on a table; of others the first control, else the first run.
+
+    None of a control, of the first run, and where the own control is not evaluated: the gain over another model's
+    control is no gain of the table.
+    """
     if is_control(chain):
         return None
     own = [other for other, made in evaluated.items() if trains_as_control(made, chain)]
     controls = [other for other, made in evaluated.items() if is_control(made)]
-    found = next(iter([*own, *controls, *evaluated]), None)
+    others = [] if chain.trains_on_table else [*controls, *evaluated]
+    found = next(iter([*own, *others]), None)
     return None if found == name else found
 
 

@@ -33,7 +33,7 @@ dataset.folder = "one"
 model = {name = "vsepp", embedding_size = 16, word_size = 8}
 first_round = {epochs = 1, batch_size = 16, loss.name = "online"}
 mining = {h_captions = 9, h_images = 4}
-second_round = {epochs = 2, batch_size = 16, warmup = ["sum"], loss.name = "adapoffquin"}
+second_round = {epochs = 2, batch_size = 16, loss.name = "sum"}
 """
 STUDENT = """
 teacher = "TEACHER"

@@ -56,9 +56,9 @@ def test_a_table_is_sorted_filtered_and_copied_by_the_keyboard(open_page, file):
         loss.focus()
         page.keyboard.press("Enter")
     assert table.locator("th").nth(2).get_attribute("aria-sort") == "ascending"
-    assert column() == sorted(column()) == ["adapoffquin", "offtri", "offtri"]
+    assert column() == sorted(column()) == ["offtri", "offtri", "sum"]
     page.get_by_role("searchbox", name="Filter rows of Runs").fill("TEACHER")
-    assert column() == ["adapoffquin"]
+    assert column() == ["sum"]
     tools = page.locator(".tools", has=page.get_by_role("searchbox", name="Filter rows of Runs"))
     copied = {}
     for form in ("Markdown", "LaTeX", "CSV"):
@@ -67,9 +67,9 @@ def test_a_table_is_sorted_filtered_and_copied_by_the_keyboard(open_page, file):
         copied[form] = page.evaluate("navigator.clipboard.readText()")
         expect(tools.get_by_role("button", name=f"Copy {form}")).to_be_visible()
     assert copied["Markdown"].splitlines()[0].startswith("| run | model | loss |")
-    assert "| teacher | vsepp | adapoffquin | 0 | 2 × 16 |" in copied["Markdown"]
+    assert "| teacher | vsepp | sum | 0 | 2 × 16 |" in copied["Markdown"]
     assert copied["LaTeX"].splitlines()[0] == r"\begin{tabular}{lrrrrrrrr}"
-    assert r"teacher & vsepp & adapoffquin & 0 & 2 × 16" in copied["LaTeX"]
+    assert r"teacher & vsepp & sum & 0 & 2 × 16" in copied["LaTeX"]
     rows = list(csv.reader(io.StringIO(copied["CSV"])))
     assert [len(row) for row in rows] == [9, 9]
     assert rows[1][6] == "12 images, 60 captions of dev"

@@ -92,27 +92,46 @@ def test_the_control_of_a_run_is_taken_along(root, names):
     assert [member.asked for member in alone.members] == [names[0], online]
     assert alone.artifact.key == both.artifact.key
     assert [member.asked for member in plan_report(online, **places).members] == [online]
-    for member in plan_report(";".join(names), **places).members[:3]:
+    for member in (member for member in plan_report(";".join(names), **places).members if member.asked in names[::2]):
         control = control_of(member, **places)
         assert control.chain["second_round"].key == member.chain["control"].key
 
 
 def test_a_control_is_the_baseline_wherever_it_stands(root, names, monkeypatch):
-    """A control is the baseline of its own run; without its evaluation, the run that is named first."""
+    """A control is the baseline of its own run alone; a run without a table has the first control, or the first run."""
     places = {"data_root": root, "artifact_root": root / "artifacts"}
     named = [(member.asked, member.chain) for member in plan_report("; ".join(names), **places).members]
     waiting = {run.name: run.baseline for run in collect_runs(named)}
-    assert [waiting[name] for name in names[:2]] == [None, names[0]]
+    assert waiting == dict.fromkeys(waiting) | {names[1]: names[0]}
     scored = next(run.scored for run in collect_runs(named))
     monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: scored)
     monkeypatch.setattr("aoq.pipeline.report.collect.compare_runs", lambda *_, **__: Comparison(2.5, (1.0, 4.0), 0.03))
     for order in (named, named[::-1]):
         chains = dict(order)
+        first = next(name for name in chains if name not in names)
         for run in collect_runs(order):
-            if run.name in names:
+            if run.name in names[::2]:
                 assert chains[run.baseline]["second_round"].key == run.chain["control"].key
             else:
-                assert run.baseline is None
+                assert run.baseline == (first if run.name == names[1] else None)
+
+
+def test_another_models_control_is_no_baseline(root, names, monkeypatch):
+    """The own control is trained and not evaluated: the page shows the gain on dev, and nothing is green."""
+    online = f'{names[1]}@second_round.loss.name="online"'
+    planned = plan_report(f"{names[0]}; {online}", data_root=root, artifact_root=root / "artifacts")
+    named = [(member.asked, member.chain) for member in planned.members]
+    scored = collect_runs(named)[0].scored
+    evaluated = {chain["evaluation"].key for _, chain in named[:2]}
+    monkeypatch.setattr(
+        "aoq.pipeline.report.collect._score",
+        lambda chain, split: scored if chain["evaluation"].key in evaluated else None,
+    )
+    assert [run.baseline for run in collect_runs(named)] == [None, None, None]
+    monkeypatch.setattr("aoq.pipeline.report.verdict.gain_on_control", lambda chain: "round two - control: +1.0 rsum")
+    page = render_report(planned)
+    assert "+1.0 rsum (its control is not evaluated)" in page
+    assert 'class="better"' not in page
 
 
 @pytest.mark.parametrize(
@@ -172,7 +191,7 @@ def _seeded(chain, seed):
 
 
 def test_a_run_alone_is_not_compared_in_words(root, names):
-    planned = plan_report(names[1], data_root=root, artifact_root=root / "artifacts")
+    planned = plan_report(names[0], data_root=root, artifact_root=root / "artifacts")
     page = render_report(planned)
     words = "".join(Read(page).text)
     for sentence in ("runs differ", "Green:", "to its baseline", "used by", "other queries"):
