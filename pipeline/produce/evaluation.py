@@ -63,10 +63,17 @@ def _open(chain: Chain, build: Build, engine: Engine) -> Split:
     below = chain.experiment.dataset.folder
     if made.get("content") is not None:
         build.notes["folder_sha256"] = take_in_files(chain, name)
-    if (phrases := annotation_path(folder, name)) is not None and "phrases" in made:
-        planned_file(chain.data_root, f"{below}/{phrases.name}", made["phrases"])
-    for kind, path in annotation_files(folder, name).items() if "annotations" in made else ():
-        planned_file(chain.data_root, f"{below}/{path.name}", made["annotations"].get(kind, ""))
+    if below is not None:
+        planned = made.get("annotations", {}) | {kind: made[kind] for kind in ("phrases",) if kind in made}
+        files = annotation_files(folder, name)
+        if not chain.members and chain.experiment.model.attends and (phrases := annotation_path(folder, name)):
+            files["phrases"] = phrases
+        if files.keys() != planned.keys():
+            raise ValueError(
+                f"{folder}: annotations of {name!r} were added or removed after the run was planned; run again."
+            )
+        for kind, path in files.items():
+            planned_file(chain.data_root, f"{below}/{path.name}", planned[kind])
     return open_checked(chain, name, engine.verify)
 
 

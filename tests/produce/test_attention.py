@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.produce import PRODUCERS
 
 
 @pytest.fixture
@@ -52,3 +55,25 @@ def test_annotations_are_of_the_evaluation_alone(make, make_scan, data_root):
     with pytest.raises(ValueError, match="59 lines for 60 captions"):
         make_scan("plain", "evaluation", folder="annotated")
     assert make("own", folder="annotated")["evaluation"].key == unattending
+
+
+@pytest.mark.parametrize("file", ["dev_phrases.jsonl", "dev_classes.npy"])
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_annotations_that_came_or_went_after_the_run_was_planned_are_refused(make_scan, data_root, file, change):
+    folder = data_root / f"{change}_{file.partition('.')[0]}"
+    shutil.copytree(data_root / "one", folder)
+    for path in folder.glob("*_labels.json"):
+        path.unlink()
+    np.save(folder / "dev_classes.npy", np.eye(12, 5, dtype=np.bool_))
+    (folder / "dev_phrases.jsonl").write_text("[]\n" * 60)
+    here, elsewhere = folder / file, folder / "kept"
+    if change == "added":
+        here.rename(elsewhere)
+    chain = make_scan("plain", "dataset", "second_round", folder=folder.name)
+    if change == "added":
+        elsewhere.rename(here)
+    else:
+        here.unlink()
+    refused = pytest.raises(ValueError, match="annotations of 'dev' were added or removed after the run was planned")
+    with refused, chain["evaluation"].building() as build:
+        PRODUCERS["evaluation"](chain, build, Engine(device="cpu", threads=1))
