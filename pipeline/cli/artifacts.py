@@ -139,11 +139,10 @@ def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
 def all_stages(chain: Chain) -> dict[str, Artifact]:
     """The chain's artefacts, after its members' and those of its teacher's table, by names that say whose they are."""
     stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
-    if (owner := chain.teacher) is not None:
-        name, of_student = owner.experiment.name, ("screen", "control", "second_round", "evaluation")
-        while owner.teacher is not None:
-            owner = owner.teacher
-        stages |= {f"{name} {stage}": made for stage, made in owner.stages.items() if stage not in of_student}
+    if chain.teacher is not None:
+        name, of_student = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
+        made_by = chain.lineage[-1].stages
+        stages |= {f"{name} {stage}": made for stage, made in made_by.items() if stage not in of_student}
     return stages | dict(chain.stages)
 
 

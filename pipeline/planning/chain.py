@@ -48,27 +48,24 @@ class Chain:
     weights: tuple[float, ...] | None = None
     """One weight for each member of an ensemble; None means equal weights."""
 
+    @property
+    def lineage(self) -> tuple[Chain, ...]:
+        """Itself, its teacher, and its teacher's teachers."""
+        return (self, *(self.teacher.lineage if self.teacher else ()))
+
     def owner(self, stage: str) -> Chain:
         """Chain that has the stage: this one, or its teacher's if the table comes from a teacher."""
-        owner: Chain | None = self
-        while owner is not None and stage not in owner.stages:
-            owner = owner.teacher
-        if owner is None:
-            what, known = "ensemble" if self.is_ensemble else "experiment", list(self._reached())
-            question = did_you_mean(stage, known)
-            said = f"{what} {self.experiment.name!r} has stages {known}, not {stage!r}"
-            raise ValueError(f"{said}; {question}" if question else f"{said}.")
-        return owner
-
-    def _reached(self) -> Mapping[str, Artifact]:
-        """Its stages after those of its teacher that it has not itself."""
-        return self.stages if self.teacher is None else {**self.teacher._reached(), **self.stages}
+        for chain in self.lineage:
+            if stage in chain.stages:
+                return chain
+        known = [*dict.fromkeys(reached for chain in reversed(self.lineage) for reached in chain.stages)]
+        what, question = "ensemble" if self.is_ensemble else "experiment", did_you_mean(stage, known)
+        said = f"{what} {self.experiment.name!r} has stages {known}, not {stage!r}"
+        raise ValueError(f"{said}; {question}" if question else f"{said}.")
 
     def found(self, stage: str) -> Artifact | None:
         """Artefact of the stage, of this chain or its teacher's, if there is such a stage."""
-        if stage in self.stages or self.teacher is None:
-            return self.stages.get(stage)
-        return self.teacher.found(stage)
+        return next((chain.stages[stage] for chain in self.lineage if stage in chain.stages), None)
 
     def __getitem__(self, stage: str) -> Artifact:
         return self.owner(stage).stages[stage]
@@ -136,9 +133,7 @@ def table_depths(chain: Chain) -> Depths:
 
 def table_owner(chain: Chain) -> Chain | None:
     """Chain with the table that this one has or trains on; None if it needs none."""
-    if "hard_negatives" in chain.stages:
-        return chain
-    return table_owner(chain.teacher) if chain.teacher else None
+    return next((each for each in chain.lineage if "hard_negatives" in each.stages), None)
 
 
 def check_same_data(name: str, one: Chain, other: Chain) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.planning.chain import Depths, run_name, table_depths
+from aoq.pipeline.planning.chain import Depths, run_name, table_depths, table_owner
 from aoq.pipeline.planning.planner import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
@@ -83,3 +83,16 @@ def test_runs_have_a_folder_for_each_override():
     long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
     assert {len(name) for name in long} == {200}
     assert long[0] != long[1]
+
+
+def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(tmp_path):
+    text = 'dataset.demo={images=60, dev_images=20}\nmodel.name="vsepp"\nsecond_round={epochs=1, loss.name="offtri"}'
+    for name, teacher in (("middle", TINY), ("last", tmp_path / "middle.toml")):
+        (tmp_path / f"{name}.toml").write_text(f'teacher="{teacher}"\n{text}')
+    chain = planned(name=str(tmp_path / "last.toml"))
+    assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
+    assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
+    assert chain.owner("control") is chain
+    assert chain.found("screen") is None
+    with pytest.raises(ValueError, match=r"has stages \['world', 'dataset', 'first_round', .*'evaluation'\], not 'scr"):
+        chain.owner("screen")
