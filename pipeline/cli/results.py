@@ -19,15 +19,14 @@ from aoq.pipeline.cli.output import Console, echo_json, echo_next
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.chain import Chain, Member, teacher_of
 from aoq.pipeline.planning.comparisons import PlannedStudy, plan_study
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.settings import configured_path
 
-ROUNDS = {"first_round": "teacher", "control": "control", "second_round": "round two"}
-CO_TAUGHT = {"control": "control", "second_round": "co-taught"}
+ROUND_TWO, CO_TAUGHT = "round two", "co-taught"
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
 STUDY_WIDTH = 200
@@ -84,9 +83,9 @@ def results(
 def _metrics(chain: Chain) -> dict[str, Any]:
     """The metrics of each training that is there, and all that the evaluation knows."""
     found: dict[str, Any] = {"rounds": {}}
-    for stage in ("first_round", "control", "second_round"):
-        if (made := chain.found(stage)) is not None and made.exists():
-            found["rounds"][stage] = {"key": made.key, **made.manifest()["metrics"]}
+    for stage, _, training in _trainings(chain):
+        if training.artifact.exists():
+            found["rounds"][stage] = {"key": training.artifact.key, **training.artifact.manifest()["metrics"]}
     evaluation = chain.stages.get("evaluation")
     if evaluation is not None and evaluation.exists():
         known = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
@@ -116,21 +115,28 @@ def _show_experiment(chain: Chain) -> None:
         echo_next(to_make(missing[0]))
 
 
+def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
+    """The teacher, the control and round two, by stage and title; a student with one refresh less is a `teacher`."""
+    imported, co_taught = chain.experiment.weights is not None, chain.experiment.co_teaching is not None
+    if (teacher := teacher_of(chain)) is not None:
+        yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
+    titles = {"control": "control", "second_round": "imported" if imported else CO_TAUGHT if co_taught else ROUND_TWO}
+    for stage, title in titles.items():
+        if stage in chain.stages:
+            yield stage, title, Member(chain.experiment.name, chain, stage)
+
+
 def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
     """The rounds on the dev split, and the last of them as it is evaluated, if that is another way."""
-    rounds = ROUNDS if chain.experiment.co_teaching is None else CO_TAUGHT
-    if chain.experiment.weights is not None:
-        rounds = {"second_round": "imported"}
-    for stage, title in rounds.items():
-        if (made := chain.found(stage)) is not None:  # not every table is a first round's
-            dev = chain.owner(stage).experiment.dataset.dev
-            title += "" if dev == chain.experiment.dataset.dev else f", {dev}"
-            yield _row(title, made.manifest()["metrics"] if made.exists() else None, *_how(made))
+    last = ""
+    for _, title, training in _trainings(chain):
+        made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
+        metrics = made.manifest()["metrics"] if made.exists() else None
+        yield _row(title if dev == chain.experiment.dataset.dev else f"{title}, {dev}", metrics, *_how(made))
     options = chain.experiment.evaluation
     if evaluation and options != Evaluation():
         folds = f", {options.folds} folds" if options.folds > 1 else ""
-        title = f"{rounds['second_round']}, {options.split}{folds}"
-        yield _row(title, evaluation["metrics"], *_how(chain["second_round"]))
+        yield _row(f"{last}, {options.split}{folds}", evaluation["metrics"], *_how(chain["second_round"]))
 
 
 def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:

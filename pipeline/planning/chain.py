@@ -63,10 +63,6 @@ class Chain:
         said = f"{what} {self.experiment.name!r} has stages {known}, not {stage!r}"
         raise ValueError(f"{said}; {question}" if question else f"{said}.")
 
-    def found(self, stage: str) -> Artifact | None:
-        """Artefact of the stage, of this chain or its teacher's, if there is such a stage."""
-        return next((chain.stages[stage] for chain in self.lineage if stage in chain.stages), None)
-
     def __getitem__(self, stage: str) -> Artifact:
         return self.owner(stage).stages[stage]
 
@@ -134,6 +130,15 @@ def table_depths(chain: Chain) -> Depths:
 def table_owner(chain: Chain) -> Chain | None:
     """Chain with the table that this one has or trains on; None if it needs none."""
     return next((each for each in chain.lineage if "hard_negatives" in each.stages), None)
+
+
+def teacher_of(chain: Chain) -> Member | None:
+    """Training whose model scored the table that this one has or trains on; None if none did."""
+    if (owner := table_owner(chain)) is None:
+        return None
+    if "first_round" in owner.stages:
+        return Member(owner.experiment.name, owner, "first_round")
+    return next((member for member in reversed(owner.members) if member.stage == "second_round"), None)
 
 
 def check_same_data(name: str, one: Chain, other: Chain) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.planning.chain import Depths, run_name, table_depths, table_owner
+from aoq.pipeline.planning.chain import Depths, run_name, table_depths, table_owner, teacher_of
 from aoq.pipeline.planning.planner import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
@@ -93,6 +93,19 @@ def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(tmp_path):
     assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
     assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
     assert chain.owner("control") is chain
-    assert chain.found("screen") is None
     with pytest.raises(ValueError, match=r"has stages \['world', 'dataset', 'first_round', .*'evaluation'\], not 'scr"):
         chain.owner("screen")
+
+
+@pytest.mark.parametrize(
+    ("override", "stage"),
+    [
+        ("", "first_round"),
+        ('second_round.loss.name="online"', "first_round"),
+        ("refresh={rounds=1, h_captions=10, h_images=4}", "second_round"),
+    ],
+)
+def test_the_teacher_is_the_training_that_scored_the_table(override, stage):
+    teacher = teacher_of(planned(override))
+    assert teacher.stage == stage
+    assert teacher.artifact.key == planned()[stage].key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_the_student_searches_for_the_next_one(planned):
     assert table.manifest["teacher"]["weights_sha256"] == weights
     assert not (second["hard_negatives"].path / "vectors").exists()
     assert audit(second["hard_negatives"].path / "table") == []
+
+
+def test_results_show_the_student_before_as_the_teacher(planned, root):
+    first, second = make(planned()), make(planned(f"refresh.rounds=1, {DEPTHS}"))
+    roots = ["--data-root", str(root), "--artifact-root", str(root)]
+    asked = ["results", f"{TINY}@refresh.rounds=1, {DEPTHS}", *roots]
+    rounds = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)["rounds"]
+    made = {"teacher": first["second_round"], "control": first["control"], "second_round": second["second_round"]}
+    assert {name: found["key"] for name, found in rounds.items()} == {name: one.key for name, one in made.items()}
+    shown = CliRunner().invoke(main, asked, env={"COLUMNS": "120"}).stdout
+    assert f"{first['second_round'].manifest()['metrics']['rsum']:.1f}" in shown.splitlines()[1].split()
+    assert shown.splitlines()[1].startswith("teacher ")
 
 
 def test_rounds_rest_on_each_other(planned, root):
