@@ -13,6 +13,7 @@ from jaxtyping import Float32, Int64
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import (
     Ranks,
     cross_retrieval_ranks,
@@ -22,7 +23,7 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.planning.chain import Chain, same_queries, trains_as_control
+from aoq.pipeline.planning.chain import Chain, Member, same_queries, teacher_of, trains_as_control
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.report.labels import labels
 from aoq.pipeline.training.metrics import read_metrics
@@ -76,6 +77,17 @@ class Run:
         return f"aoq evaluate {quote(self.name)}"
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """The training that scored the table of runs, on its dev split."""
+
+    label: str
+    model: str
+    split: str
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+
+
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
     """The runs by what they are called; each is compared with its baseline."""
     chains = dict(named)
@@ -111,6 +123,32 @@ def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | 
 def is_control(chain: Chain) -> bool:
     """True if the run trains as its own control does."""
     return trains_as_control(chain, chain)
+
+
+def collect_teachers(runs: Sequence[Run]) -> list[Teacher]:
+    """The teachers of runs that train on a table, once each, as far as they were trained."""
+    found: dict[str, tuple[Member, list[str]]] = {}
+    for run in runs:
+        teacher = teacher_of(run.chain) if run.chain.trains_on_table else None
+        if teacher and teacher.artifact.exists() and DEV_RANKS in teacher.artifact.manifest()["files"]:
+            _, taught = found.setdefault(teacher.artifact.key, (teacher, []))
+            taught.append(run.label)
+    return [
+        _teacher(teacher, "teacher" if len(found) == 1 else f"teacher of {', '.join(taught)}")
+        for teacher, taught in found.values()
+    ]
+
+
+def _teacher(teacher: Member, label: str) -> Teacher:
+    experiment = teacher.chain.experiment
+    split = open_checked(teacher.chain, experiment.dataset.dev)
+    ranks = read_dev_ranks(teacher.artifact, split)
+    intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
+    return Teacher(label, experiment.model.name, split.name, summarise(ranks), intervals)
+
+
+def read_dev_ranks(training: Artifact, split: Split) -> Ranks:
+    return read_ranks(training.opened() / DEV_RANKS, images=split.image_count, captions=split.caption_count)
 
 
 def seeds_of(run: Run, runs: Sequence[Run]) -> list[tuple[Run, Run]]:

@@ -12,7 +12,15 @@ import numpy as np
 
 from aoq.pipeline.evaluation.significance import METRICS
 from aoq.pipeline.planning.chain import Chain, table_depths
-from aoq.pipeline.report.collect import Run, collect_runs, collect_stages, is_control, measured, training_lines
+from aoq.pipeline.report.collect import (
+    Run,
+    collect_runs,
+    collect_stages,
+    collect_teachers,
+    is_control,
+    measured,
+    training_lines,
+)
 from aoq.pipeline.report.pictures import OpenModel, OpenTrain, attended, examples, tables
 from aoq.pipeline.report.plots import COLOURS, curves, histogram_of_ranks
 from aoq.pipeline.report.terms import TERMS
@@ -58,6 +66,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
     return environment.get_template("page.html.j2").render(
         runs=runs,
         shown=shown,
+        results=[*((run, None) for run in shown), *((None, teacher) for teacher in collect_teachers(shown))],
         labels=labels,
         colours=found,
         terms=list(TERMS),

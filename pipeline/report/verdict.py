@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
+from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.opening import open_checked
-from aoq.pipeline.report.collect import Run, seeds_of
+from aoq.pipeline.report.collect import Run, read_dev_ranks, seeds_of
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 SHORTEST = 20.0
@@ -139,8 +139,7 @@ def gain_on_control(chain: Chain) -> str | None:
     if len(rounds) < 2 or not all(DEV_RANKS in made.manifest()["files"] for made in rounds):
         return None
     split = open_checked(chain, chain.experiment.dataset.dev)
-    sizes = {"images": split.image_count, "captions": split.caption_count}
-    ours, theirs = (read_ranks(made.opened() / DEV_RANKS, **sizes) for made in rounds)
+    ours, theirs = (read_dev_ranks(made, split) for made in rounds)
     name = "round two" if chain.experiment.co_teaching is None else "co-taught"
     found = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
     said, times = verdict(found, f"{name} - control", images=split.image_count), time_to_control(chain)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.evaluation.significance import Comparison, compare_runs, rsum_intervals
+from aoq.pipeline.evaluation.significance import METRICS, Comparison, compare_runs, rsum_intervals
 from aoq.pipeline.planning.comparisons import control_of, plan_report
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.comparisons import render_report
@@ -75,6 +75,14 @@ def test_results_are_those_of_the_evaluations(page, planned):
         row = next(row for row in text.split("<tr>") if f"</span>{name}<" in row)
         assert f"<td>{rsum:.1f}<small>" in row
     assert "not evaluated yet" in text
+
+
+def test_the_teacher_of_a_table_stands_beside_the_runs(page, planned):
+    text = page[page.index('id="results"') : page.index('id="runs"')]
+    (row,) = [row for row in text.split("<tr>") if "<td>teacher<small>vsepp, dev</small></td>" in row]
+    metrics = planned.members[0].chain["first_round"].manifest()["metrics"]
+    assert re.findall(r"<td>([0-9.]+)<small>", row)[-1] == f"{metrics['rsum']:.1f}"
+    assert row.count("<td") == len(METRICS) + 2  # its name, and no gain
 
 
 @pytest.mark.parametrize(("interval", "green"), [((0.1, 5.0), True), ((-0.1, 5.0), False), ((-5.0, -0.1), False)])
