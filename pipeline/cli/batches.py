@@ -24,6 +24,7 @@ from aoq.pipeline.cli.options import (
     with_default,
 )
 from aoq.pipeline.cli.output import Console, counted, echo, echo_json
+from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.tables.pairs import SIDES
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def batches(
         }
         shown = {name: asdict(one) for name, one in met.items()}
         options = {"kind": kind, "batch_size": batch_size, "seed": seed, "ranks": ranks, "community": community}
-        said = {**options, "table_sha256": read.sha256, "view_sha256": seen and seen.manifest["table_sha256"]}
+        hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
+        said = {**options, "table_sha256": read.sha256, "view_sha256": hashes}
         write_batches_manifest(made, {**said, "met": shown})
     if as_json:
         echo_json(shown)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import split_fingerprint
+from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.table import read_table
 
@@ -78,6 +79,21 @@ def test_a_screens_suspects_do_not_meet(run):
     said = json.loads(run("table", "out", "--batch-size", 8, "--view", "view", "--json").stdout)
     assert said["these"]["may_match"] == 0
     assert said["random"]["may_match"] > 0
+
+
+def test_a_manifest_tells_the_views_of_a_table_apart(run, tmp_path):
+    said = {}
+    for rank in (1, 3):
+        view = f"view{rank}"
+        assert CliRunner().invoke(main, ["screen", "table", view, "--mutual-rank", str(rank)]).exit_code == 0
+        assert run("table", f"out{rank}", "--batch-size", 8, "--view", view).exit_code == 0
+        said[view] = json.loads((tmp_path / f"out{rank}/manifest.json").read_text())
+    for view, manifest in said.items():
+        files = {direction: file_sha256(tmp_path / view / f"{direction}.parquet") for direction in ("i2t", "t2i")}
+        assert manifest["view_sha256"] == files
+    one, other = said.values()
+    assert one["table_sha256"] == other["table_sha256"]
+    assert one["view_sha256"] != other["view_sha256"]
 
 
 def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
