@@ -164,11 +164,14 @@ def changed_data(chain: Chain) -> list[str]:
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """A nested recipe as {"ingredients.training.epochs": 12, ...}."""
+    """A nested recipe as {"ingredients.training.epochs": 12, "upstream.dataset": "3f…", "upstream.dataset 2": …}."""
+    if place == "upstream":
+        stages = [stage for stage, _ in value]
+        times = (stages[: n + 1].count(stage) for n, stage in enumerate(stages))
+        named = (f"{stage} {time}" if time > 1 else stage for stage, time in zip(stages, times, strict=True))
+        return {f"upstream.{name}": key for name, (_, key) in zip(named, value, strict=True)}
     if isinstance(value, Mapping):
         return {k: v for name, item in value.items() for k, v in _leaves(item, f"{place}.{name}".strip(".")).items()}
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple)):
-        return {f"{place}.{stage}": key for stage, key in value}
     return {place: value}
 
 

@@ -6,6 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
+from aoq.pipeline.cli.artifacts import _difference
 from tests.cli.test_commands import TINY, only
 
 
@@ -41,6 +44,30 @@ def test_gc_names_what_nothing_needs_and_what_became_of_it(aoq, mined, tmp_path)
     assert table.is_dir()
     assert json.loads(aoq("gc", "--delete", "--json", root=root).stdout)["unneeded"] == [{**one, "state": "deleted"}]
     assert not table.exists()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "differences"),
+    [
+        (
+            {"upstream": [["second_round", "a"], ["second_round", "b"]]},
+            {"upstream": [["second_round", "c"], ["second_round", "b"]]},
+            {"upstream.second_round": ("a", "c")},
+        ),
+        (
+            {"upstream": [["second_round", "a"], ["second_round", "b"]]},
+            {"upstream": [["second_round", "a"]]},
+            {"upstream.second_round 2": ("b", "nothing")},
+        ),
+        (
+            {"ingredients": {"sampling": {"windows": [[0.0, 0.5], [0.0, 1.0]]}}},
+            {"ingredients": {"sampling": {"windows": [[0.0, 0.2], [0.0, 1.0]]}}},
+            {"ingredients.sampling.windows": ([[0.0, 0.5], [0.0, 1.0]], [[0.0, 0.2], [0.0, 1.0]])},
+        ),
+    ],
+)
+def test_no_difference_hides_another(ours, theirs, differences):
+    assert _difference(ours, theirs) == differences
 
 
 def test_explain_names_the_nearest_and_the_differences(aoq, mined):
