@@ -69,7 +69,11 @@ def _data(dataset: Dataset) -> str:
 
 def _studies() -> Rows:
     for name in names_in(STUDIES):
-        study = load_study(name)
+        try:
+            study = load_study(name)
+        except (ValueError, OSError) as error:
+            yield {"study": name, "size": "", "title": str(error)}
+            continue
         sizes = f"{len(study.arms)} arms, {len(study.models)} models, {len(study.seeds)} seeds"
         yield {"study": name, "size": sizes, "title": study.title}
 

@@ -88,6 +88,18 @@ def test_lists_name_all_there_is(monkeypatch):
     assert "f30k_vse_infinity_bert f30k_precomp vse_infinity its own" in [line.strip() for line in lines]
 
 
+def test_one_wrong_file_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs" / "studies").mkdir(parents=True)
+    for file in ("wrong.toml", "studies/wrong.toml"):
+        (tmp_path / "configs" / file).write_text("nothing = 1\n")
+    shown = json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)
+    for kind, name, said in (("experiments", "experiment", "table"), ("studies", "study", "title")):
+        rows = {row[name]: row for row in shown[kind]}
+        assert "unknown keys" in rows["wrong"][said]
+        assert rows["demo"][said]
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [("aoq run demo_v", "demo_vsepp"), ("aoq study dem", "demo"), ("aoq explain demo hard", "hard_negatives")],
