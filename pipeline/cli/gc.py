@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.cli.artifacts import all_stages
+from aoq.pipeline.cli.naming import typed
 from aoq.pipeline.cli.options import as_json
 from aoq.pipeline.cli.output import counted, echo, echo_json
 from aoq.pipeline.config.named_files import names_in
@@ -48,17 +51,55 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_js
     if as_json:
         echo_json({"artefacts": len(made), "unneeded": found})
         return
-    freed = sum(one["bytes"] for one in found if one["state"] != "in use") / 1e6
-    said = "freed" if delete else "could be freed: aoq gc --delete"
-    count = f"{len(unneeded)} of {counted(len(made), 'artefact')}" + (f", {len(begun)} unfinished" if begun else "")
-    echo(f"{count}, {freed:.1f} MB {said}" if found else "nothing to free")
+    free = [one for one in found if one["state"] != "in use"]
+    if not free:
+        echo("nothing to free")
+        return
+    parts = sum(not one["finished"] for one in free)
+    count = f"{len(free) - parts} of {counted(len(made), 'artefact')}" + (f", {parts} unfinished" if parts else "")
+    command = typed("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
+    said = "freed" if delete else f"could be freed: {command}"
+    echo(f"{count}, {sum(one['bytes'] for one in free) / 1e6:.1f} MB {said}")
 
 
 def _freed(path: Path, *, delete: bool, is_finished: bool) -> dict[str, Any]:
     """Delete what is there, if asked to; say what became of it."""
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    state = "there" if not delete else "deleted" if _delete(path) else "in use"
+    size = _size(path)
+    is_free = _delete(path) if delete else not _is_in_use(path)
+    state = "in use" if not is_free else "deleted" if delete else "there"
     return {"path": str(path), "finished": is_finished, "bytes": size, "state": state}
+
+
+def _size(folder: Path) -> int:
+    """The bytes below a folder; a run may take files away meanwhile."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size += os.stat(os.path.join(place, name)).st_size
+    return size
+
+
+def _is_in_use(path: Path) -> bool:
+    """True if a run holds the lock of an artefact, a work directory or scratch."""
+    lock = _lock_of(path)
+    if not lock.exists():
+        return False
+    try:
+        FileLock(lock).acquire(timeout=0).lock.release()
+    except Timeout:
+        return True
+    except PermissionError:  # another user's: --delete says that it may not be deleted
+        return False
+    with suppress(FileNotFoundError):
+        lock.touch()  # versions of filelock remove it, and scratch is known by it
+    return False
+
+
+def _lock_of(path: Path) -> Path:
+    if (path / LOCK).exists():
+        return path / LOCK
+    return path.with_name(f".{path.name.removeprefix('.').removesuffix('.work')}.lock")
 
 
 def _show(one: dict[str, Any]) -> None:
@@ -103,8 +144,7 @@ def _delete(path: Path) -> bool:
     """Delete an artefact, a work directory or scratch, unless a run holds its lock."""
     if (path / LOCK).exists():
         return reclaim(path)
-    key = path.name.removeprefix(".").removesuffix(".work")
-    lock = FileLock(path.with_name(f".{key}.lock"))
+    lock = FileLock(_lock_of(path))
     try:
         with writing_in(path.parent), lock.acquire(timeout=0):
             (path / MANIFEST).unlink(missing_ok=True)  # first: what has no manifest is no artefact

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aoq.pipeline.cli.gc import _delete
+from aoq.pipeline.cli.gc import _delete, _size
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.engine import Engine
@@ -229,6 +230,36 @@ def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
     assert f"deleted {left}" in deleted
     assert " artefacts, 1 unfinished, 0.0 MB freed" in deleted
     assert not left.exists()
+
+
+def test_gc_counts_no_running_work_and_repeats_what_was_asked(aoq, mined, tmp_path):
+    from filelock import FileLock
+
+    root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
+    (running, begun) = (root / "first_round" / f".{name}.work" for name in ("running", "begun"))
+    for work in (running, begun):
+        work.mkdir()
+        (work / "checkpoint").write_bytes(bytes(2_000_000))
+    with FileLock(running.with_name(".running.lock")):
+        listed = aoq("gc", "--unfinished", root=root).stdout.splitlines()
+    assert f"{running} is being worked on; left alone" in listed
+    assert f"{begun}  2.0 MB" in listed
+    command = f"aoq gc --delete --unfinished --artifact-root {root}"
+    assert listed[-1].endswith(f" artefacts, 1 unfinished, 2.0 MB could be freed: {command}")
+
+
+def test_gc_counts_what_is_there_while_files_vanish(tmp_path, monkeypatch):
+    for name in ("stays", "vanishes"):
+        (tmp_path / name).write_bytes(b"12345")
+    walk = os.walk
+
+    def slow(folder):
+        for found in walk(folder):
+            (tmp_path / "vanishes").unlink()
+            yield found
+
+    monkeypatch.setattr("aoq.pipeline.cli.gc.os.walk", slow)
+    assert _size(tmp_path) == 5
 
 
 def test_gc_leaves_alone_what_is_being_worked_on(tmp_path):
