@@ -79,7 +79,11 @@ class _Outbox(logging.Handler):
         self._lines.append((record.name, record.levelno, record.getMessage()))
 
     def take(self) -> list[tuple[str, int, str]]:
-        taken, self._lines = self._lines, []
+        self.acquire()  # as `handle` does: another thread logs meanwhile
+        try:
+            taken, self._lines = self._lines, []
+        finally:
+            self.release()
         return taken
 
 
