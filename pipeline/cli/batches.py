@@ -192,7 +192,8 @@ def _sources(
     if files is not None:
         return files, texts
     if image_root is None:
-        raise ValueError(f"{data} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
+        where = f"{data} names no pictures, as `aoq prepare` does" if data else "a part of a split names no pictures"
+        raise ValueError(f"{where}; give --image-root, where they lie.")
     return find_pictures(image_root, ids if ids is not None else [str(row) for row in range(len(table.i2t))]), texts
 
 

@@ -24,12 +24,13 @@ from aoq.pipeline.cli.options import (
     image_root,
     normalise,
     pairing_options,
+    refuse_beside_data,
     roots,
     split,
     texts_or_captions,
 )
 from aoq.pipeline.cli.output import counted, echo, echo_next
-from aoq.pipeline.cli.vectors import open_sides, pair_in_order
+from aoq.pipeline.cli.vectors import open_sides, pair_in_order, require_true_pairs
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
@@ -128,10 +129,12 @@ def export(
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
     if vectors and not (scores or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
-    if data is not None and (texts or image_ids or caption_root):
-        raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
+    refuse_beside_data(data, texts=texts, image_ids=image_ids, caption_root=caption_root)
     if data is not None and len(directions_of(manifest)) == 1:
-        raise click.UsageError("--data has images and captions, and the table is of one set; give --image-texts, …")
+        raise click.UsageError(
+            "--data has images and captions, and the table is of one set; give --image-texts, --image-ids or "
+            "--image-root in its place"
+        )
     opened = table.captioned(data, split)
     lines, stand_ins = texts_of(texts, opened), None if image_texts is None else read_lines(image_texts)
     ids, other_ids = (None if file is None else read_ids(file) for file in (image_ids, caption_ids))
@@ -201,10 +204,7 @@ def import_table(
     Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
     those of the run, and lists of the official code have none.
     """
-    if sum((pairs is not None, per_image is not None, unpaired, data is not None)) != 1:
-        raise click.UsageError("give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired")
-    if pairs is None and min_grade is not None:
-        raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
+    require_true_pairs(pairs, per_image, unpaired, min_grade, **{"--data FOLDER": data})
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists

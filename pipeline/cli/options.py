@@ -35,6 +35,13 @@ override = click.option(
 )
 
 
+def refuse_beside_data(data: Path | None, **given: object) -> None:
+    """Refuse options for what --data has."""
+    named = " and ".join(f"--{option.replace('_', '-')}" for option, value in given.items() if value is not None)
+    if data is not None and named:
+        raise click.UsageError(f"--data has captions and image ids; leave out {named}")
+
+
 def _together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 

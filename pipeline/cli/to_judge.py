@@ -10,7 +10,7 @@ import click
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
 from aoq.pipeline.cli.naming import typed
-from aoq.pipeline.cli.options import COUNT, PATH, data, image_ids, roots, split, texts, with_default
+from aoq.pipeline.cli.options import COUNT, PATH, data, image_ids, refuse_beside_data, roots, split, texts, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_next
 
 
@@ -53,8 +53,7 @@ def to_judge(
     from aoq.pipeline.tables.table import read_table
     from aoq.pipeline.tables.writing import made_whole
 
-    if data is not None and (texts or image_ids):
-        raise click.UsageError("--data has captions and image ids; leave out --texts and --image-ids")
+    refuse_beside_data(data, texts=texts, image_ids=image_ids)
     check_format(output)
     read = read_table(table.folder)
     if read.is_one_set and (data is not None or (texts and image_ids)):

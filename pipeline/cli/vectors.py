@@ -20,14 +20,23 @@ from aoq.pipeline.tables.rows import rows_by_id
 
 
 def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
-    pairs, per_image = options["pairs"], options["per_image"]
+    per_image = options["per_image"]
     if one_set and (per_image is not None or options["caption_ids"] is not None):
         raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
     if one_set and click.get_current_context().get_parameter_source("h_images") is ParameterSource.COMMANDLINE:
         raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
-    if sum((pairs is not None, per_image is not None, options["unpaired"])) != 1:
-        raise click.UsageError("give the true pairs: --pairs FILE, --per-image K or --unpaired")
-    if pairs is None and options["min_grade"] is not None:
+    require_true_pairs(options["pairs"], per_image, options["unpaired"], options["min_grade"])
+
+
+def require_true_pairs(
+    pairs: Path | None, per_image: int | None, unpaired: bool, min_grade: float | None, **others: object
+) -> None:
+    """Require one of the options that say which pairs are true; `others` are a command's own, by how they are typed."""
+    given = {"--pairs FILE": pairs, "--per-image K": per_image, **others, "--unpaired": unpaired or None}
+    if sum(value is not None for value in given.values()) != 1:
+        *first, last = given
+        raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
+    if pairs is None and min_grade is not None:
         raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
 
 

@@ -262,6 +262,10 @@ def test_arrays_that_are_no_lists_are_refused(run, array, message):
             "5 negatives are asked for, and the t2i lists of table have 4; ask for at most 4, or mine with --h-images",
         ),
         (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --texts and --image-ids"),
+        (
+            ("--format", "trec", "--data", "d", "--image-ids", "ids.txt", "--caption-root", "pictures"),
+            "leave out --image-ids and --caption-root\n",
+        ),
     ],
 )
 def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message):
@@ -356,7 +360,8 @@ def test_places_and_tables_that_do_not_do_are_refused(run, files):
     assert "holds no manifest.json" in run("export", "nowhere", "out", *given).stderr
     assert "is not the name of a file with images' lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
     assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
-    assert "give the true pairs" in run("import-table", "i2t.npy", "out").stderr
+    ways = "--pairs FILE, --per-image K, --data FOLDER or --unpaired"
+    assert f"give the true pairs: {ways}" in run("import-table", "i2t.npy", "out").stderr
     mined = ("--normalise", "--unpaired", "--h-captions", 2, "--h-images", 2)
     assert run("mine", "images.npy", "captions.npy", "unpaired", *mined).exit_code == 0
     assert "no caption belongs to any image" in run("export", "unpaired", "out", *given).stderr
