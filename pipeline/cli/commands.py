@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from aoq.pipeline.cli.naming import EXPERIMENT
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.near_names import did_you_mean
 from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
@@ -63,6 +65,8 @@ HOMES |= {"export": "exchange", "import-table": "exchange", "browse": "pages", "
 
 HIDDEN = {"plan": "estimate"}
 """Old names."""
+TYPED = "aoq.typed"
+"""What was typed, from the command on."""
 NAMES = {name: group for group, listed in GROUPS.items() for name in listed}
 
 
@@ -89,6 +93,7 @@ class Commands(click.Group):
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             question = did_you_mean(args[0], NAMES) or "`aoq --help` lists all commands."
             ctx.fail(f"there is no command {args[0]!r}; {question}")
+        ctx.meta[TYPED] = args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -118,5 +123,22 @@ def _visible_usage() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--override":
+            _name_the_other_way(error)
         vars(error)["message"] = visible(error.message)  # click types it as final
         raise
+
+
+def _name_the_other_way(error: click.NoSuchOption) -> None:
+    """Say how a command that takes EXPERIMENT@OVERRIDE is given an override."""
+    context = error.ctx
+    if context is None or not any(option.type is EXPERIMENT for option in context.command.params):
+        return
+    command, *typed = context.meta[TYPED]
+    experiment = typed[0] if typed[0][0] != "-" else "EXPERIMENT"
+    given = next(n for n, word in enumerate(typed) if word.startswith("--override"))
+    _, is_joined, change = typed[given].partition("=")
+    change = change if is_joined else " ".join(typed[given + 1 : given + 2]) or "seed=1"
+    whole = shlex.join(["aoq", command, f"{experiment}{', ' if '@' in experiment else '@'}{change}"])
+    vars(error)["message"] = f"{command} has no --override; write it as {whole}"
+    vars(error)["possibilities"] = None

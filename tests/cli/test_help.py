@@ -74,6 +74,23 @@ def test_a_misspelt_command_is_guessed(typed, meant):
     assert f"there is no command '{typed}'; did you mean '{meant}'" in shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["inspect", "f8k_scan", "--override", 'dataset.folder="mine"'], "'f8k_scan@dataset.folder=\"mine\"'"),
+        (["stats", "f8k_scan", "--json", "--override=seed=1"], "f8k_scan@seed=1"),
+        (["report", "f8k_scan@seed=1", "--override", "model.bidirectional=true"], "'f8k_scan@seed=1, model"),
+        (["diff", "--override", "seed=1", "f8k_scan", "f8k_vsepp"], "EXPERIMENT@seed=1"),
+    ],
+)
+def test_an_override_is_named_where_it_goes_after_the_experiment(arguments, meant):
+    shown = CliRunner().invoke(main, arguments)
+    assert shown.exit_code == 2
+    assert f"{arguments[0]} has no --override; write it as aoq {arguments[0]} {meant}" in shown.stderr
+    assert "Did you mean" not in shown.stderr
+    assert "No such option" in CliRunner().invoke(main, ["mine", "--override", "seed=1"]).stderr
+
+
 def test_lists_name_all_there_is(monkeypatch):
     shown = json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)
     assert [row["experiment"] for row in shown["experiments"]] == names_in()
