@@ -44,7 +44,6 @@ def measure_drift(
     *,
     anchors: int,
     depth: int | None = None,
-    seed: int = 0,
     progress: Callable[[Direction, int, int], None] = lambda direction, done, total: None,
 ) -> dict[Direction, Drift]:
     """Search `anchors` of each direction in full with the model, and compare its lists with the table's.
@@ -58,7 +57,7 @@ def measure_drift(
         cut = lists.h if depth is None else depth
         if not 1 <= cut <= lists.h:
             raise ValueError(f"a depth of {cut} is asked for, and the {direction} lists go to {lists.h}.")
-        rows = np.sort(np.random.default_rng(seed).choice(len(lists), min(anchors, len(lists)), replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(len(lists), min(anchors, len(lists)), replace=False))
         then = lists[rows].head(cut)
         scored = partial(progress, direction)
         own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids, scored)

@@ -78,9 +78,3 @@ def choose_backend(
         *names, last = ["auto", *BACKENDS]
         raise ValueError(f"there is no search {search!r}; known are {', '.join(names)} and {last}.")
     return BACKENDS[search]
-
-
-def describe_backends() -> str:
-    """List all backends, one line each."""
-    lines = [f"{name}: {backend.about}." for name, backend in BACKENDS.items()]
-    return "\n".join(["auto: the fastest exact one on this machine.", *lines])
