@@ -154,6 +154,7 @@ def _show_positives(console: Console, one: Inspection) -> None:
     console.print("its own:" if one.positives else "it has none of its own", style="green")
     for positive in one.positives:
         said = positive.text or positive.caption_id or f"row {positive.row}"
+        said = f"image {said}" if one.direction == "t2i" else said
         console.print(f"  {_place(positive, one.h)}{said}", style="green")
     if one.positives and one.positives[0].score is None and one.lowest_positive_score is not None:
         console.print(f"  the least similar of them scores {one.lowest_positive_score:.4f}", style="green")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def test_inspect_for_people(aoq):
     assert shown.exit_code == 0
     assert "would be" in shown.stdout
     assert "rank" in shown.stdout
+    of_caption = aoq("inspect", TINY, "--caption", "3", "--top", "4").stdout
+    assert re.search(r"  would be (?:beyond )?rank \d+  image train-000000\n", of_caption)
 
 
 @pytest.mark.parametrize(
