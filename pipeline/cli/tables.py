@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -115,17 +116,29 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
             ("lowest positive's score", one.positive_score),
             ("lowest positive's rank", one.positive_rank),
         ):
-            rows.add_row(name, *([f"{value:.4g}" for value in values or ()] or ["-"]))
+            beyond = float(one.h) if values is one.positive_rank else math.inf
+            rows.add_row(name, *([_quantile(value, beyond) for value in values or ()] or ["-"]))
         console.print_table(rows)
         said = f"{one.never_listed:.2%} of the candidates are in no list"
         if one.above_positive is not None:
-            said = f"{one.above_positive:.2%} of the listed score at least as high as a positive; {said}"
+            why = ", more than false negatives explain: the teacher is weak, or pairs are wrong"
+            why = why if one.exceeds_false_negatives else ""
+            said = f"{one.above_positive:.2%} of the listed score at least as high as a positive{why}; {said}"
         hubs = ", ".join(f"row {row} ({count})" for row, count in one.most_listed)
         console.print(f"{said}\nin most lists: {hubs}\n", soft_wrap=True)
     if seen is not None:
         _show_counts(seen)
-    else:
+    elif not any(one.exceeds_false_negatives for one in described.values()):
         echo_next(typed("aoq", "screen", table.asked, "VIEW", "--mutual-rank", "5"))
+
+
+def _quantile(value: float, beyond: float) -> str:
+    """A number, or that it lies beyond the list.
+
+    >>> _quantile(12.0, 300), _quantile(301.0, 300)
+    ('12', '>300')
+    """
+    return f"{value:.4g}" if value <= beyond else f">{beyond:.0f}"
 
 
 @click.command()

@@ -37,6 +37,11 @@ class Description:
     most_listed: list[tuple[int, int]]
     """Hubs: the candidates in most lists, with their number of lists."""
 
+    @property
+    def exceeds_false_negatives(self) -> bool:
+        """True if most listed pairs score at least as high as a positive: of a weak teacher or wrong pairs."""
+        return self.above_positive is not None and self.above_positive > 0.5
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aoq.pipeline.mining.hard_negatives import hard_negatives
+
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
 
@@ -40,6 +42,17 @@ def test_audit_says_what_is_no_table(aoq, tmp_path):
     missing = aoq("audit", tmp_path / "nowhere", root=None)
     assert missing.exit_code == 1
     assert "holds no manifest.json, so it is no negative table" in missing.stderr
+
+
+@pytest.mark.parametrize(("sign", "rank", "is_weak"), [(1.0, "1", False), (-1.0, ">4", True)])
+def test_stats_tell_a_weak_teacher_from_false_negatives(aoq, tmp_path, sign, rank, is_weak):
+    images = np.random.default_rng(0).normal(size=(20, 8))
+    hard_negatives(images, sign * images, np.arange(20), h=4).save(tmp_path / "table")
+    shown = aoq("stats", tmp_path / "table", root=None)
+    ranks = [line.split()[3:] for line in shown.stdout.splitlines() if line.startswith("lowest positive's rank")]
+    assert ranks == [[rank] * 5] * 2
+    assert shown.stdout.count("explain: the teacher is weak, or pairs are wrong") == 2 * is_weak
+    assert ("aoq screen" in shown.stderr) == (not is_weak)
 
 
 def test_stats_and_diff_for_people_and_programs(aoq, mined):

@@ -253,6 +253,20 @@ def test_the_terminal_says_the_same(planned, root, names):
     assert f"judgements: Spearman {found['judgements']['judgements']['spearman']:.1f}" in shown
 
 
+@pytest.mark.parametrize(
+    ("share", "said", "unsaid"),
+    [
+        (0.51, "explain: the teacher is weak, or pairs are wrong", "some are false negatives"),
+        (0.5, "some are false negatives", "the teacher is weak"),
+    ],
+)
+def test_a_table_above_most_positives_is_a_weak_teachers(planned, monkeypatch, share, said, unsaid):
+    monkeypatch.setattr("aoq.pipeline.tables.statistics.share_above_positive", lambda lists: share)
+    page = render_report(planned)
+    assert page.count(said) == 2
+    assert unsaid not in page
+
+
 def test_every_part_is_there(page):
     read = Read(page)
     ids = {attributes["id"] for tag, attributes in read.tags if tag == "h2"}
