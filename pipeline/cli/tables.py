@@ -286,7 +286,7 @@ def screen(
         return
     _show_counts(view)
     echo(output)
-    echo_next(*(typed("aoq", *words, "--view", str(output)) for words in (("stats", table.asked),)))
+    echo_next(typed("aoq", "stats", table.asked, "--view", str(output)))
 
 
 def _own_vectors(table: Looked, rules: Mapping[str, Any]) -> Mapping[str, Any]:
