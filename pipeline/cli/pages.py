@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from getpass import getuser
 from pathlib import Path
 
@@ -45,11 +46,12 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
-    write_atomically(output, render_report(planned).encode())
+    evaluating = partial(typed, "aoq", "evaluate")
+    write_atomically(output, render_report(planned, evaluating).encode())
     echo(output)
     if missing := [member for member in planned.members if not member.artifact.exists()]:
         echo(f"not evaluated yet: {', '.join(member.run for member in missing)}", err=True)
-        echo_next(*(typed("aoq", "evaluate", member.asked) for member in missing), then=True)
+        echo_next(*(evaluating(member.asked) for member in missing), then=True)
 
 
 @click.command()

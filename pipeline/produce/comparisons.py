@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,14 @@ def produce_report(planned: PlannedReport, build: Build, engine: Engine) -> None
     (build.directory / "report.html").write_text(render_report(planned), encoding="utf-8")
 
 
-def render_report(planned: PlannedReport) -> str:
-    """Render the page from complete results; runs not evaluated yet have gaps."""
+def render_report(
+    planned: PlannedReport, evaluating: Callable[[str], str] = lambda name: shlex.join(["aoq", "evaluate", name])
+) -> str:
+    """Render the page from complete results; runs not evaluated yet have gaps, and the command of `evaluating`."""
     from aoq.pipeline.report.page import render  # needs jinja2 and matplotlib, which no other stage does
 
     named = [(member.asked, member.chain) for member in planned.members]
-    return render(named, open_train=open_train_split, open_model=_open_model)
+    return render(named, open_train=open_train_split, open_model=_open_model, evaluating=evaluating)
 
 
 def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:

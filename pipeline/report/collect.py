@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -70,11 +69,6 @@ class Run:
         of = self.chain.members[0].chain if self.chain.members else self.chain
         said = of.experiment.dataset
         return said.folder or (said.source.path if said.source else "the generated world")
-
-    @property
-    def command(self) -> str:
-        """The command that makes its evaluation and everything before it."""
-        return f"aoq evaluate {quote(self.name)}"
 
 
 @dataclass(frozen=True)

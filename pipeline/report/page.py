@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,13 @@ COURSE = {
     "positive_gap": "positives above the batch's mean",
 }
 LOSSES = {"retrieval_loss", "online"}
+Evaluating = Callable[[str], str]
+"""The command that makes a run's evaluation and everything before it."""
 
 
-def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel) -> str:
+def render(
+    named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel, evaluating: Evaluating
+) -> str:
     """Render the page about experiments by name."""
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
@@ -68,6 +72,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_mo
         shown=shown,
         results=[*((run, None) for run in shown), *((None, teacher) for teacher in collect_teachers(shown))],
         labels=labels,
+        evaluating=evaluating,
         colours=found,
         terms=list(TERMS),
         glossary=TERMS,

@@ -323,7 +323,11 @@ def test_the_command_writes_it_and_says_what_is_missing(root, names, page, tmp_p
     file = tmp_path / "page.html"
     made = CliRunner().invoke(main, ["report", *names, "-o", str(file), *places])
     assert made.exit_code == 0, made.output
-    assert file.read_text(encoding="utf-8") == page
+    written = file.read_text(encoding="utf-8")
+    commands = re.findall("<code>(aoq evaluate .*?)</code>", written)
+    assert len(commands) > len(names)
+    assert all(command.endswith(f" {' '.join(places)}") for command in commands)
+    assert written.replace(f" {' '.join(places)}</code>", "</code>") == page
     assert "not evaluated yet: student@seed=7, student@second_round.loss.name=online, " in made.stderr
     (name,) = [name for name in names if name.endswith("@seed=7")]
     assert f"aoq evaluate {name} {' '.join(places)}" in made.stderr
