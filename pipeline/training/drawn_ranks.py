@@ -35,7 +35,7 @@ class DrawnRanks:
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
     the hardest in a batch of 64 has rank 469 of 30,000 captions; draws from the first 60: about 7.8 times harder
     >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
-    the hardest in a batch of 64 has rank 9 of 600 images; draws from the first 60: no harder
+    the hardest in a batch of 64 has rank 9 of 600 images; draws from the first 60: about 84% of them are easier
     """
 
     direction: Direction
@@ -45,15 +45,31 @@ class DrawnRanks:
     batch: int
 
     @property
+    def of_batch(self) -> float:
+        """C / B: rank of the batch's hardest negative; no rank is before the first."""
+        return max(1.0, self.candidates / self.batch)
+
+    @property
     def harder(self) -> float:
         """C / (B stop): factor by which the last rank drawn is harder than the batch's hardest."""
-        return self.candidates / (self.batch * self.stop)
+        return self.of_batch / self.stop
+
+    @property
+    def easier(self) -> float:
+        """Fraction of the drawn ranks that are easier than the batch's hardest.
+
+        >>> DrawnRanks("t2i", 0, 2, candidates=3, batch=64).easier  # the hardest one, and the next
+        0.5
+        """
+        return max(0.0, self.stop - max(self.start, self.of_batch)) / max(1, self.stop - self.start)
 
     def __str__(self) -> str:
-        own = max(1, round(self.candidates / self.batch))
         drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
         times = f"about {self.harder:.2g} times harder" if self.harder >= 1.5 else "no harder"
-        found = f"the hardest in a batch of {self.batch} has rank {own:,} of {self.candidates:,} {WHAT[self.direction]}"
+        if self.easier >= 0.005:
+            times = f"about {self.easier:.0%} of them are easier"
+        own, what = round(self.of_batch), WHAT[self.direction]
+        found = f"the hardest in a batch of {self.batch} has rank {own:,} of {self.candidates:,} {what}"
         return f"{found}; draws from {drawn}: {times}"
 
 

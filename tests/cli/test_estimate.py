@@ -68,9 +68,9 @@ def test_an_experiments_training_is_counted_in_steps(run):
 def test_it_says_how_hard_offline_negatives_will_be(run):
     """20 captions and 8 images a list, beside 300 and 60 in batches of 16."""
     shown = run("--experiment", TINY).stdout
-    whole = "the hardest in a batch of 16 has rank 19 of 300 captions; draws from the first 20: no harder"
-    assert whole in shown
-    assert "about 6% of these captions are easier than the hardest in-batch negative, and will not help" in shown
+    drawn = "the hardest in a batch of 16 has rank 19 of 300 captions; draws from the first 20: about 6% of them are"
+    assert drawn in shown
+    assert "has rank 4 of 60 images; draws from the first 8: about 53% of them are easier" in shown
     said = json.loads(run("--experiment", TINY, "--override", 'sampling.hardness="auto"', "--json").stdout)
     assert said["drawing"][0].endswith("draws from the first 4: about 4.7 times harder")
     assert said["drawing"][-1].startswith("'vsepp' compares one vector with one")
@@ -80,7 +80,8 @@ def test_a_data_set_smaller_than_a_batch_is_told_so(run):
     change = 'second_round.batch_size=64, sampling.hardness="auto"'
     shown = run("--experiment", TINY, "--override", change).stdout
     assert "60 images are fewer than a batch of 64" in shown
-    assert "will not help: train with a smaller batch" in shown
+    assert "has rank 1 of 60 images; draws from the first 4: about 75% of them are easier" in shown
+    assert "smaller batch" not in shown
 
 
 def test_the_old_name_still_answers(run):

@@ -55,3 +55,18 @@ def test_what_a_screen_takes_is_made_up_for_further_down(left, stop):
 def test_a_window_below_the_head_names_both_ends():
     said = str(DrawnRanks("i2t", 3, 31, candidates=30_000, batch=64))
     assert said.endswith("draws from ranks 4 to 31: about 15 times harder")
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "candidates", "batch", "easier"),
+    [
+        (0, 60, 30_000, 64, 0.0),  # a batch finds rank 469
+        (0, 60, 600, 64, 1 - 9.375 / 60),
+        (0, 2, 3, 64, 0.5),  # no rank is before the first
+        (0, 1, 3, 64, 0.0),
+        (10, 60, 1280, 64, 0.8),  # ranks 21 to 60 of 11 to 60
+        (30, 60, 1280, 64, 1.0),
+    ],
+)
+def test_easier_ranks_are_those_after_the_batchs_hardest(start, stop, candidates, batch, easier):
+    assert DrawnRanks("t2i", start, stop, candidates, batch).easier == pytest.approx(easier)
