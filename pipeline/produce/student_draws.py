@@ -9,7 +9,7 @@ from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.produce.drawing import cautions, ranks_of
+from aoq.pipeline.produce.drawing import describe_draws, ranks_of
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.screens.view import View
@@ -41,18 +41,18 @@ def make_orders(chain: Chain, split: Split, table: NegativeTable, view: View | N
 
 def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
     """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
-    for caution in cautions(chain.experiment):
-        logger.info("%s", caution)
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
     sizes = (split.image_count, split.caption_count)
+    depths = {direction: table[direction].h for direction in DIRECTIONS}
+    for sentence in describe_draws(chain, sizes, depths, (table, view)):
+        logger.info("%s", sentence)
     suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:
         gaps = GapWeights(sampling.gap, sampling.sharpness)
     lists = {}
     for direction in DIRECTIONS:
         judged = view[direction] if view else None
-        ranks = ranks_of(chain, sizes, direction, table[direction].h, judged)
-        logger.info("%s", ranks)
+        ranks = ranks_of(chain, sizes, direction, depths[direction], judged)
         lists[direction] = drawable(
             direction,
             table[direction],

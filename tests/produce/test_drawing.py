@@ -37,6 +37,15 @@ def test_what_was_measured_to_gain_nothing_is_said_before_one_trains(experiment,
 SIZES, DEPTHS = (40, 200), {"i2t": 9, "t2i": 4}
 
 
+def test_the_log_says_before_the_training_what_an_estimate_says(make, caplog):
+    caplog.set_level("INFO")
+    chain = make("own", "mining")
+    said = list(forecast(chain, SIZES, DEPTHS))
+    make("own", "second_round")
+    assert len(set(said)) == len(said) == 3  # a sentence a direction, and a caution
+    assert [caplog.messages.count(sentence) for sentence in said] == [1, 1, 1]
+
+
 def test_the_teachers_scores_are_no_count_of_matches(make, caplog, monkeypatch):
     """Three negatives of four score as high as the lowest own pair: such a teacher tells no matches."""
     chain = make("own", "mining")
