@@ -37,6 +37,7 @@ from aoq.pipeline.produce.data import (
     open_true_train_split,
 )
 from aoq.pipeline.produce.drawing import open_table
+from aoq.pipeline.produce.outcome import say_outcome
 from aoq.pipeline.produce.student_draws import make_guide, make_orders, make_sampler
 from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
@@ -167,7 +168,7 @@ def _train_part(chain: Chain, stage: str, build: Build, engine: Engine, processe
 def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
     """Train one model, fresh, or on the table from the weights of the chain's `start`, if any."""
     training, on_table = _training(chain, stage)
-    with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given):
+    with _prepared(chain, build, engine, training.loss.name, processes) as (validate, given, dev):
         sampler, orders = None, None
         if stage == "first_round" and processes.leads:
             _announce_short_lists(chain, given["pairs"].split)
@@ -185,25 +186,29 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
         guide = make_guide(chain) if on_table else None
         training = _with_numbers_of_pair(training, model)
         trainer = Trainer(models=[model], schedule=training, sampler=sampler, orders=orders, guide=guide, **given)
-        return _in_step(trainer, validate, chain, build)
+        return _in_step(trainer, validate, chain, build, dev)
 
 
-def _in_step(trainer: Resumable, validate: Callable[..., Any], chain: Chain, build: Build) -> dict[str, Any]:
+def _in_step(
+    trainer: Resumable, validate: Callable[..., Any], chain: Chain, build: Build, dev: Split
+) -> dict[str, Any]:
     """Lead the training, or follow, where all processes have the same code, data and settings."""
     processes = trainer.run.processes
     if processes.are_several:
         processes.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
     if processes.leads:
-        return trainer.train(validate)
+        notes = trainer.train(validate)
+        say_outcome(chain, trainer.schedule, notes, dev)
+        return notes
     trainer.follow(validate)
     return {}
 
 
 def _co_teach(chain: Chain, section: CoTeaching, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:
     """Co-teach two networks."""
-    with _prepared(chain, build, engine, "co-teaching", processes) as (validate, given):
+    with _prepared(chain, build, engine, "co-teaching", processes) as (validate, given, dev):
         models = [_model(given) for _ in FILES]
-        return _in_step(CoTrainer(models=models, section=section, **given), validate, chain, build)
+        return _in_step(CoTrainer(models=models, section=section, **given), validate, chain, build, dev)
 
 
 def _note_suspected(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
@@ -234,8 +239,8 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
 @contextmanager
 def _prepared(
     chain: Chain, build: Build, engine: Engine, what: str, processes: Processes
-) -> Iterator[tuple[Callable[[Sequence[MatchingModel]], Any], dict[str, Any]]]:
-    """Yield what all trainings share: validation on dev (by the models' mean), and a trainer's keyword arguments."""
+) -> Iterator[tuple[Callable[[Sequence[MatchingModel]], Any], dict[str, Any], Split]]:
+    """Yield what all trainings share: validation on dev (by the models' mean), a trainer's keyword arguments, dev."""
     device = processes.device if processes.are_several else engine.torch_device()
     name = chain.experiment.model.name
     check_pretrained(chain)
@@ -261,7 +266,8 @@ def _prepared(
             build.directory, device, engine.checkpoint_steps, engine.tensorboard, report, engine.workers, processes
         )
         description = {"name": name, "options": model_options(chain)}
-        yield validate, {"description": description, "pairs": train_pairs, "seed": chain.experiment.seed, "run": run}
+        given = {"description": description, "pairs": train_pairs, "seed": chain.experiment.seed, "run": run}
+        yield validate, given, dev_pairs.split
 
 
 def _say_nothing(done: int, total: int, text: str) -> None:

@@ -28,9 +28,6 @@ from aoq.pipeline.training.window import Figure
 
 logger = logging.getLogger(__name__)
 
-EASY = 0.2
-"""Least fraction of offline negatives harder than their batch's hardest. Gains were seen from 0.38 on, none at 0.14."""
-
 
 @dataclass
 class RoundState(State):
@@ -85,19 +82,9 @@ class Trainer(Resumable):
             notes["learnt_by_epoch"] = self.state.learnt
         if harder := self.means_by_epoch("offline_harder_share"):
             notes["offline_harder_by_epoch"] = harder
-            self._say_what_the_table_gave(harder[-1])
         if soft := self.means_by_epoch("offline_match_probability"):
             notes["offline_match_probability_by_epoch"] = soft
         return notes
-
-    def _say_what_the_table_gave(self, harder: float) -> None:
-        text = f"{harder:.0%} of the offline negatives were harder to this model than the hardest of their batch"
-        if harder < EASY:
-            text += (
-                ": the table adds little to its batches. Draw harder ones ([sampling] hardness) if the lists "
-                "hold any, search anew with this model ([refresh]), or train with a smaller batch"
-            )
-        logger.info("in the last epoch, %s", text)
 
     def kept(self) -> dict[str, Any]:
         (model,), (optimizer,) = self.models, self.optimizers

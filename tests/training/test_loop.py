@@ -340,10 +340,9 @@ def test_a_paced_training_says_its_hardness_and_resumes_to_the_bit(run_training,
 
 
 @pytest.mark.parametrize("companions", [None, "anchors"])
-def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(
-    run_training, tmp_path, caplog, monkeypatch, companions
+def test_it_notes_how_many_offline_negatives_were_harder_than_the_batchs(
+    run_training, tmp_path, monkeypatch, companions
 ):
-    caplog.set_level(logging.INFO)
     monkeypatch.setattr(resumable, "LOG_STEPS", 4)  # windows of several lengths
     drawing = TRAINING.model_copy(update={"loss": AdaptiveLoss(name="adapoffquin", companions=companions)})
     notes, _ = run_training(tmp_path, training=drawing)
@@ -358,9 +357,6 @@ def test_it_says_how_many_offline_negatives_were_harder_than_the_batchs(
     ]
     assert notes["offline_harder_by_epoch"][-1] == pytest.approx(np.mean(last), abs=1e-3)
     assert len(notes["offline_harder_by_epoch"]) == drawing.epochs - len(drawing.warmup)
-    said = f"in the last epoch, {notes['offline_harder_by_epoch'][-1]:.0%} of the offline negatives were harder"
-    assert said in caplog.text
-    assert ("the table adds little" in caplog.text) == (notes["offline_harder_by_epoch"][-1] < 0.2)
 
 
 def test_an_offline_loss_without_a_table_is_an_error(run_training, tmp_path):
