@@ -46,6 +46,8 @@ class Pace:
     >>> pace, alike = Pace(margin=0.2), Similarities(torch.zeros(4, 4), torch.eye(4).bool())
     >>> pace.follow(alike).hardness
     tensor(0., dtype=torch.float64)
+    >>> print("online negatives are", pace)
+    online negatives are of hardness 0.00
     """
 
     margin: float
@@ -62,6 +64,9 @@ class Pace:
     def figure(self) -> Float64[Tensor, ""]:
         """`share`, on its device."""
         return (torch.as_tensor(self.level, dtype=torch.float64) / (TOP - 0.5)).clamp(max=1.0)
+
+    def __str__(self) -> str:
+        return "the batch's hardest" if self.share == 1 else f"of hardness {self.share:.2f}"
 
     def kept(self) -> dict[str, float]:
         """State to resume from, as numbers."""

@@ -135,8 +135,7 @@ class Trainer(Resumable):
         self.state.hardness.append(round(pace.share, 2))
         if not loss.takes_pace:  # a warm-up on all negatives
             return
-        what = "the batch's hardest" if pace.share == 1 else f"of hardness {pace.share:.2f}"
-        logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, what)
+        logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, pace)
 
     def _say_learnt(self, learnt: LearntTemperature) -> None:
         self.state.learnt.append(learnt.values())

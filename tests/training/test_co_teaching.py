@@ -236,7 +236,8 @@ def test_networks_in_bfloat16_resume_to_the_bit(run_co_teaching, tmp_path):
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
-def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path):
+def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path, caplog):
+    caplog.set_level("INFO")
     paced = SECTION.model_copy(update={"start_up": "auto", "warmup_epochs": 8, "epochs": 4, "decay_epochs": ()})
     whole, reports = run_co_teaching(tmp_path / "whole", section=paced)
     hardest, _ = run_co_teaching(tmp_path / "hardest", section=paced.model_copy(update={"start_up": None}))
@@ -245,6 +246,13 @@ def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(ru
         run_co_teaching(tmp_path / "cut", section=paced, kill_at=len(reports) - 3)
     resumed, _ = run_co_teaching(tmp_path / "cut", section=paced)
     assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert resumed["hardness_by_epoch"] == whole["hardness_by_epoch"]
+    assert whole["hardness_by_epoch"][:8] == [[0.0, 0.0]] * 8  # the warm-up
+    assert len(whole["hardness_by_epoch"]) == 12
+    assert "hardness_by_epoch" not in hardest
+    one, other = (f"of hardness {share:.2f} (network" for share in whole["hardness_by_epoch"][-1])
+    assert f"epoch 12: online negatives are {one} 1) and {other} 2)" in caplog.text
+    assert "epoch 8: online negatives" not in caplog.text
     trained = [line for line in lines(tmp_path / "whole") if "loss" in line]
     assert all(("hardness" in line) == (line["loss_name"] == "co_teaching") for line in trained)
     for network in (0, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from aoq.pipeline.training.co_teaching.division import (
 from aoq.pipeline.training.co_teaching.step import Network, read_pairs
 from aoq.pipeline.training.collapse import on_plateau
 from aoq.pipeline.training.parts import Cut
-from aoq.pipeline.training.resumable import Resumable
+from aoq.pipeline.training.resumable import Resumable, Validate
 from aoq.pipeline.training.run import State
 from aoq.pipeline.training.step import Batch
 from aoq.pipeline.training.window import Figure
@@ -57,6 +57,8 @@ class PairState(State):
     """Number of the network in training."""
     taken: int = 0
     """Number of steps of both networks in all."""
+    hardness: list[list[float]] = field(default_factory=list)
+    """Hardness of each network's online negatives after each epoch, from 0 to 1."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -96,6 +98,10 @@ class CoTrainer(Resumable):
     def can_be_best(self) -> bool:
         return self.probabilities is not None
 
+    def train(self, validate: Validate) -> dict[str, Any]:
+        notes = super().train(validate)
+        return {**notes, "hardness_by_epoch": self.state.hardness} if self.section.start_up else notes
+
     def keep_best(self, folder: Path) -> None:
         super().keep_best(folder)
         assert self.probabilities is not None  # else it cannot be the best
@@ -128,6 +134,14 @@ class CoTrainer(Resumable):
             self._train_network()
             state.network, state.step = state.network + 1, 0
             self.checkpoint()
+        if self.section.start_up is not None:
+            self._say_hardness([network.pace for network in self._networks if network.pace is not None])
+
+    def _say_hardness(self, paces: Sequence[Pace]) -> None:
+        self.state.hardness.append([round(pace.share, 2) for pace in paces])
+        if self.probabilities is not None:  # the warm-up is on all negatives
+            said = " and ".join(f"{pace} (network {number})" for number, pace in enumerate(paces, start=1))
+            logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, said)
 
     def end_epoch(self) -> None:
         super().end_epoch()
