@@ -53,10 +53,12 @@ def verdict(found: Comparison, what: str, *, images: int) -> str:
     'round two - control: +6.1 rsum [+2.0, +10.3], p = 0.004, 500 dev images, one seed'
     >>> verdict(Comparison(-2.4, (-6.0, 1.3), 0.21), "round two - control", images=500)
     'round two - control: -2.4 rsum [-6.0, +1.3], p = 0.21, 500 dev images, one seed: not distinguishable'
+    >>> verdict(Comparison(20.0, (20.0, 20.0), 0.5), "round two - control", images=1)
+    'round two - control: +20.0 rsum [+20.0, +20.0], p = 0.5, 1 dev image, one seed'
     """
     low, high = found.interval
     gain = f"{found.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {found.chance}"
-    line = f"{what}: {gain}, {images:,} dev images, one seed"
+    line = f"{what}: {gain}, {images:,} dev image{'' if images == 1 else 's'}, one seed"
     return f"{line}: not distinguishable" if low <= 0 <= high else line
 
 
