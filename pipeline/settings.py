@@ -7,11 +7,14 @@ import logging
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aoq
 from aoq.pipeline.reading import reading
 from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
+
+if TYPE_CHECKING:
+    from aoq.pipeline.engine import Engine
 
 OWN = Path("luigi.cfg")
 try:
@@ -52,6 +55,13 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
         return dict(section().param_kwargs)
     except ValueError as error:
         raise ValueError(f"[{section.__name__}] in luigi.cfg: {error.__cause__ or error}.") from None
+
+
+def configured_engine(**more: Any) -> Engine:
+    """Make the engine of luigi.cfg's [engine]; `more` goes before its settings."""
+    from aoq.pipeline.engine import Engine
+
+    return Engine(**settings_of(engine) | more)
 
 
 def set_engine(**options: object) -> None:

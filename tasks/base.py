@@ -19,7 +19,7 @@ from aoq.pipeline.launcher import Asked, Launched
 from aoq.pipeline.planning.chain import Chain, run_name
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.settings import configured_path, engine, runs_root, settings_of
+from aoq.pipeline.settings import configured_engine, configured_path, runs_root
 from aoq.pipeline.terminal import visible
 from aoq.tasks.parameters import Described
 
@@ -101,18 +101,16 @@ class MakingTask(luigi.Task):
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
-        from aoq.pipeline.engine import Engine
         from aoq.pipeline.produce import PRODUCERS
 
-        settings = settings_of(engine)
-        if launched := Launched.here():
-            settings |= launched.settings(self.asked)
+        launched = Launched.here()
+        given = launched.settings(self.asked) if launched else {}
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](self.source, build, Engine(**settings))
+                    PRODUCERS[self.stage](self.source, build, configured_engine(**given))
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")

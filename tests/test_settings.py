@@ -18,7 +18,7 @@ from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.settings import configured_path, read_shipped_settings, runs_root
+from aoq.pipeline.settings import configured_engine, configured_path, read_shipped_settings, runs_root
 from aoq.pipeline.terminal import is_hidden
 
 
@@ -51,6 +51,11 @@ def test_own_studies_stand_beside_shipped_ones(folder):
     assert {"mine", "demo"} <= set(names_in(STUDIES))
     with pytest.raises(ValueError, match=r"unknown study 'mein'; did you mean 'mine'"):
         load_study("mein")
+
+
+def test_the_engine_is_that_of_luigi_cfg(monkeypatch):
+    monkeypatch.setattr(settings, "settings_of", lambda section: {"threads": 2, "device": "cpu"})
+    assert configured_engine(device="auto") == Engine(threads=2, device="auto")
 
 
 def test_roots_start_at_the_current_directory(folder, monkeypatch):

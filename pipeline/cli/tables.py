@@ -30,6 +30,7 @@ from aoq.pipeline.cli.vectors import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
+from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.tables.guarantee import describe_guarantee
 
 if TYPE_CHECKING:
@@ -183,7 +184,6 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     A model of EXPERIMENT searches sampled anchors of the training set, and its lists are compared with the experiment's
     table. Little overlap means that this model no longer confuses what the table calls hard.
     """
-    from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.drift import measure_drift
     from aoq.pipeline.produce.data import open_pairs
     from aoq.pipeline.tables.table import read_table
@@ -193,7 +193,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     for needed in ("hard_negatives", *(() if weights else (stage,))):
         if not chain[needed].exists():
             raise ValueError(f"{name} has no {needed} yet; run: {to_make(needed)}")
-    device = Engine().torch_device()
+    device = configured_engine().torch_device()
     owner = chain if weights or stage != "first_round" else chain.owner(stage)
     model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
     table = read_table(chain["hard_negatives"].opened() / "table")

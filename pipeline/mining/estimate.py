@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -149,12 +151,24 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
         if done in ends:
             times.append(time.perf_counter())
 
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, _warnings_alone():
         work, output = Path(temporary) / "work", Path(temporary) / "table"
         mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
         times.append(time.perf_counter())
         written = sum((output / f"{direction}.parquet").stat().st_size for direction in problem.directions)
     return dict(zip(names, np.diff(times).tolist(), strict=False)), written
+
+
+@contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Keep from the log what a search says of a piece, which is nothing about the whole."""
+    log = logging.getLogger("aoq.pipeline.search")
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _reading_seconds(*sides: np.ndarray) -> float:

@@ -55,10 +55,10 @@ def fastest(device: str = "auto") -> tuple[Backend, str]:
     """Choose the exact backend that `auto` takes on this machine and device, and say why."""
     found = find_device(device)
     if found.type == "cuda":
-        return BACKENDS["onepass"], f"searching with onepass on {found}: a tile serves both directions"
+        return BACKENDS["onepass"], f"on {found}, a tile serves both directions"
     if gpus() and device == "auto":
-        return BACKENDS["faiss-flat"], f"searching with faiss-flat: FAISS sees {gpus()} GPUs"
-    return BACKENDS["onepass"], "searching with onepass: no GPU, and a tile serves both directions"
+        return BACKENDS["faiss-flat"], f"FAISS sees {gpus()} GPUs"
+    return BACKENDS["onepass"], "no GPU, and a tile serves both directions"
 
 
 def choose_backend(
@@ -70,7 +70,7 @@ def choose_backend(
     """
     if search == "auto":
         backend, why = fastest(device)
-        logger.info(why)
+        logger.info("searching with %s: %s", backend.name, why)
         return backend
     if search in RECIPES or (search.startswith(FACTORY) and search != FACTORY):
         return indexed_backend(search, wanted, kept)

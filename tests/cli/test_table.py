@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aoq.pipeline.cli import tables
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,6 +94,12 @@ def test_drift_says_what_is_wrong(aoq, mined, arguments, message):
     shown = aoq("drift", TINY, *arguments)
     assert shown.exit_code == 1
     assert message in shown.stderr
+
+
+def test_drift_takes_the_engine_of_luigi_cfg(aoq, mined, monkeypatch):
+    monkeypatch.setattr(tables, "configured_engine", lambda: Engine(device="nowhere"))
+    shown = aoq("drift", TINY, "--of", "first_round")
+    assert "[engine] device is 'nowhere'; use auto" in shown.stderr
 
 
 def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from aoq.pipeline.mining import estimate as estimating
 from aoq.pipeline.mining.estimate import estimate, unknown_vectors
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import kept_pairs
+from aoq.pipeline.search import exact, kept_pairs, onepass
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.products import choice
@@ -105,6 +106,20 @@ def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatc
     found = estimate(problem, "toy")
     assert (found.seconds["one"], found.seconds["two"]) == (3.0 * 8, 1.0 * 4)
     assert found.seconds["writing the table"] == pytest.approx(0.5 * (1100 * 40 + 3300 * 15) / (550 * 10 + 825 * 8))
+
+
+def test_what_a_search_says_of_a_piece_is_not_logged(problem, tmp_path, monkeypatch, caplog):
+    def certify(found, side):
+        exact.logger.info("16 rows needed a second exact search")
+        return exact.certify(found, side)
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(onepass, "certify", certify)
+    mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
+    assert "second exact search" in caplog.text
+    caplog.clear()
+    estimate(problem, "onepass")
+    assert caplog.text == ""
 
 
 def test_vectors_that_are_not_there_yet_take_no_memory():
