@@ -11,25 +11,30 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 from click.core import ParameterSource
+from jaxtyping import Integer
 from rich.table import Table
 
 from aoq.pipeline.cli.naming import EXPERIMENT, to_make, with_override
 from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
 from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
-from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.chain import Chain, table_depths, table_owner
 from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.remote import fetch_given
-from aoq.pipeline.settings import configured_path, engine
+from aoq.pipeline.settings import configured_engine, configured_path
 
 if TYPE_CHECKING:
+    from aoq.pipeline.config.training import Training
+    from aoq.pipeline.mining.depths import Fitting
     from aoq.pipeline.mining.estimate import Estimate
     from aoq.pipeline.mining.index_cost import IndexEstimate
 
 DEMO_CAPTIONS = 5
 DAY = 86_400
+OF_ENGINE = {"threads": "threads", "memory_mb": "mining_memory_mb"}
+"""Options that for an experiment stand in luigi.cfg; the others stand in its file."""
 
 
 @click.command()
@@ -59,33 +64,38 @@ def estimate(
     scaled. The size at which an exact search takes a day is shown, and what an index takes, up to 50 million.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
-    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones.
+    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones. A table
+    made of other experiments' tables is not searched for, and co-taught networks have none; then steps and draws are
+    shown alone.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     source_of = click.get_current_context().get_parameter_source
     for name in ["override"] if experiment is None else options:
         if source_of(name) is ParameterSource.COMMANDLINE:
-            whose = "an --experiment" if experiment is None else "IMAGES and CAPTIONS; an experiment has [mining]"
+            where = f"[engine] {OF_ENGINE[name]} in luigi.cfg" if name in OF_ENGINE else "[mining]"
+            whose = "an --experiment" if experiment is None else f"IMAGES and CAPTIONS; an experiment has {where}"
             raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
     if experiment is None:
         given = {"images": images, "captions": captions}
-        found, steps = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
+        found: Estimate | None = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
+        steps: dict[str, int] = {}
         drawing: list[str] = []
     else:
         experiment, override = with_override(experiment, override)
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         found, steps, drawing = _of_experiment(chain)
     if as_json:
-        total = sum(found.seconds.values())
-        echo_json({**asdict(found), "total_seconds": total or None, "steps": steps, "drawing": drawing})
+        total = sum(found.seconds.values()) if found else 0
+        about = asdict(found) if found else {}
+        echo_json({**about, "total_seconds": total or None, "steps": steps, "drawing": drawing})
         return
     _show(found, steps)
     for sentence in drawing:
         Console().print(sentence, soft_wrap=True)
 
 
-def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[Estimate, dict[str, int]]:
+def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
     from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate
 
@@ -95,61 +105,95 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> tuple[E
     with TemporaryDirectory() as folder:
         problem, _ = open_problem(copies, Path(folder), options, given_ids(options))
         with show_progress("estimating") as report:
-            return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces")), {}
+            return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
 
 
-def _of_experiment(chain: Chain) -> tuple[Estimate, dict[str, int], list[str]]:
-    from aoq.pipeline.data.batches import steps_per_epoch
-    from aoq.pipeline.engine import Engine
+def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
+    """Estimate the mining, if the table is searched for, count the steps, and describe the draws."""
     from aoq.pipeline.mining.depths import Fitting
-    from aoq.pipeline.mining.estimate import estimate, unknown_vectors
-    from aoq.pipeline.prepare.encoders import open_encoder
-    from aoq.pipeline.produce.data import open_true_train_split
     from aoq.pipeline.produce.drawing import forecast
 
-    miner = chain.owner("hard_negatives")
-    mining, data = miner.experiment.mining, miner.experiment.dataset
-    if mining is None or miner.table is not None:
-        makers = " and ".join(member.asked for member in miner.members)
-        raise ValueError(
-            f"the table of {chain.experiment.name!r} is made by {makers}, and no first round is "
-            "searched for it; estimate an experiment with [mining]."
-        )
-    if data.source is not None and not miner["prepared"].exists():
-        raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")
-    if data.demo is not None:
-        images = data.train_images or data.demo.images
-        captions = DEMO_CAPTIONS * images
-        positives = np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
-    else:
-        split = open_true_train_split(miner)
-        images, captions, positives = split.image_count, split.caption_count, split.positives
-    settings = Engine(**engine().param_kwargs)
-    settings.torch_device()
-    encoder = miner.experiment.teacher_encoder
-    dimensions = open_encoder(encoder).images.dims if encoder else miner.experiment.model.dimensions
-    whole, piece = unknown_vectors(images, captions, dimensions)
-    rounds = {"round one": miner.experiment.first_round, "round two": chain.experiment.student}
-    steps = {
-        name: training.epochs * steps_per_epoch(captions, training.batch_size)
-        for name, training in rounds.items()
-        if training is not None
-    }
-    memory = settings.mining_memory_mb * 1_000_000
-    fitting = Fitting.to(positives, images, captions, h_captions=mining.h_captions, h_images=mining.h_images)
-    problem = Problem(*whole, positives, fitting.captions, fitting.images, memory, device=settings.device)
-    draws = chain.trains_on_table and chain.experiment.student.loss.draws_offline
+    experiment = chain.experiment
+    if "second_round" not in chain.stages or experiment.weights is not None:
+        makers = f" It is made of {_makers(chain)}; estimate these." if chain.members else ""
+        raise ValueError(f"{experiment.name!r} mines and trains nothing, so there is nothing to estimate.{makers}")
+    source = table_owner(chain)
+    images, captions, positives = _training_data(source or chain)
+    if source is None:
+        networks = 2 * _steps(experiment.student, captions)
+        said = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
+        return None, {"co-teaching, at most": networks}, [said]
+    rounds = {"round one": source.experiment.first_round, "round two": experiment.student}
+    steps = {name: _steps(training, captions) for name, training in rounds.items() if training is not None}
+    depths = table_depths(chain)
+    fitting = Fitting.to(positives, images, captions, **depths.named("h"))
     drawing = [fitting.said] if fitting.said else []
-    if draws:
+    found = None
+    if source.table is None:
+        found = _of_mining(source, fitting, images, captions, positives)
+    else:
+        steps.pop("round one", None)  # that of a member
+        drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
+    if chain.trains_on_table and experiment.student.loss.draws_offline:
         drawing += forecast(chain, (images, captions), fitting.by_direction)
-    with show_progress("estimating") as report:
-        found = estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
     return found, steps, drawing
 
 
-def _show(found: Estimate, steps: Mapping[str, int]) -> None:
-    shape = found.shape
+def _makers(chain: Chain) -> str:
+    return " and ".join(member.asked for member in chain.members)
+
+
+def _steps(training: Training, captions: int) -> int:
+    from aoq.pipeline.data.batches import steps_per_epoch
+
+    return training.epochs * steps_per_epoch(captions, training.batch_size)
+
+
+def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
+    """Count the images and captions of the training split, and read its pairs."""
+    from aoq.pipeline.produce.data import open_true_train_split
+
+    data = chain.experiment.dataset
+    if data.source is not None and not chain["prepared"].exists():
+        raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")
+    if data.demo is None:
+        split = open_true_train_split(chain)
+        return split.image_count, split.caption_count, split.positives
+    images = data.train_images or data.demo.images
+    return images, DEMO_CAPTIONS * images, np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
+
+
+def _of_mining(
+    source: Chain, fitting: Fitting, images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
+) -> Estimate:
+    from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+    from aoq.pipeline.prepare.encoders import open_encoder
+
+    settings, mining = configured_engine(), source.experiment.mining
+    assert mining is not None  # else it would have no table
+    settings.torch_device()
+    encoder = source.experiment.teacher_encoder
+    dimensions = open_encoder(encoder).images.dims if encoder else source.experiment.model.dimensions
+    whole, piece = unknown_vectors(images, captions, dimensions)
+    memory = settings.mining_memory_mb * 1_000_000
+    problem = Problem(*whole, positives, fitting.captions, fitting.images, memory, device=settings.device)
+    with show_progress("estimating") as report:
+        return estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
+
+
+def _show(found: Estimate | None, steps: Mapping[str, int]) -> None:
     rows = Table(box=None, pad_edge=False, show_header=False)
+    if found is not None:
+        _add_mining(rows, found)
+    for name, count in steps.items():
+        rows.add_row(name, f"{count:,} steps of training")
+    Console().print_table(rows)
+    if found is not None and found.index is not None:
+        _show_index(found.index, at_length=found.search == "ivf" or found.index.asked.exact_seconds > DAY)
+
+
+def _add_mining(rows: Table, found: Estimate) -> None:
+    shape = found.shape
     if shape["h_images"]:
         rows.add_row("vectors", "{images:,} images, {captions:,} captions, {dimensions} dimensions".format(**shape))
         rows.add_row("lists", "{h_captions} captions an image, {h_images} images a caption".format(**shape))
@@ -163,13 +207,8 @@ def _show(found: Estimate, steps: Mapping[str, int]) -> None:
         rows.add_row(f"  {name}", _duration(seconds))
     total = sum(found.seconds.values())
     rows.add_row("time, about", _duration(total) if found.seconds else "not known; mine a part and see")
-    rows.add_row("memory", f"{_size(found.memory_bytes)} and the mapped vectors, {_size(found.vector_bytes)}")
+    rows.add_row("memory", f"at most {_size(found.memory_bytes)}, and {_size(found.vector_bytes)} of mapped vectors")
     rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
-    for name, count in steps.items():
-        rows.add_row(name, f"{count:,} steps of training")
-    Console().print_table(rows)
-    if found.index is not None:
-        _show_index(found.index, at_length=found.search == "ivf" or found.index.asked.exact_seconds > DAY)
 
 
 def _show_index(found: IndexEstimate, *, at_length: bool) -> None:
@@ -207,4 +246,7 @@ def _duration(seconds: float) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    for unit, length in (("GB", 1e9), ("MB", 1e6)):
+        if count >= length:
+            return f"{count / length:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.mining import estimate as estimating
+from aoq.pipeline.settings import set_engine
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 
@@ -21,6 +22,8 @@ def run(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(20, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(40, 7)).astype(np.float16))
+    members = f'members = ["{TINY}", "{TINY}@seed=1"], method = "rank", h_captions = 20, h_images = 8'
+    (tmp_path / "fused.toml").write_text(f"fusion = {{{members}}}")
     return lambda *arguments: CliRunner().invoke(main, ["estimate", *map(str, arguments)])
 
 
@@ -31,9 +34,15 @@ def test_it_says_what_mining_vectors_takes_and_leaves_nothing(run, tmp_path):
     result = run(*VECTORS)
     assert result.exit_code == 0
     shown = " ".join(result.stdout.split())
-    for words in ("20 images, 40 captions, 7 dimensions", "onepass: searching with", "time, about", "1.5 GB and"):
+    for words in (
+        "20 images, 40 captions, 7 dimensions",
+        "search onepass: ",
+        "time, about",
+        "at most 1.5 GB, and 2 kB",
+    ):
         assert words in shown
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["captions.npy", "images.npy"]
+    assert "searching with" not in shown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["captions.npy", "fused.toml", "images.npy"]
 
 
 def test_one_set_has_no_captions(run):
@@ -84,6 +93,37 @@ def test_a_data_set_smaller_than_a_batch_is_told_so(run):
     assert "smaller batch" not in shown
 
 
+def test_a_table_that_is_not_searched_for_still_has_draws(run):
+    refresh = "refresh.rounds=1, refresh.h_captions=9, refresh.h_images=5"
+    said = json.loads(run("--experiment", TINY, "--override", refresh, "--json").stdout)
+    assert said.keys() == {"total_seconds", "steps", "drawing"}
+    assert said["steps"] == {"round two": 3 * 19}
+    assert said["drawing"][0].startswith(f"the table is made of {TINY}@")
+    assert "of 300 captions; draws from the first 9: about 2.1 times harder" in said["drawing"][1]
+    assert "of 60 images; draws from the first 5: about 25% of them are easier" in said["drawing"][2]
+    shown = run("--experiment", TINY, "--override", refresh).stdout
+    assert "57 steps of training" in shown
+    assert "memory" not in shown
+
+
+def test_co_taught_networks_have_steps_and_no_table(run, tmp_path):
+    rounds = "[co_teaching]\nwarmup_epochs = 1\nepochs = 2\nbatch_size = 16\nlearning_rate = 1e-3\n"
+    (tmp_path / "taught.toml").write_text(Path(TINY).read_text().partition("[first_round]")[0] + rounds)
+    said = json.loads(run("--experiment", "./taught.toml", "--json").stdout)
+    assert said["steps"] == {"co-teaching, at most": 2 * 3 * 19}
+    assert said["drawing"][0].startswith("co-taught networks draw from no table")
+
+
+def test_a_wrong_engine_in_luigi_cfg_is_one_sentence(run):
+    set_engine(threads="many")
+    try:
+        shown = run("--experiment", TINY)
+    finally:
+        set_engine(threads=0)
+    assert shown.exit_code == 1
+    assert "[engine] in luigi.cfg: invalid literal" in shown.stderr
+
+
 def test_the_old_name_still_answers(run):
     help_ = CliRunner().invoke(main, ["--help"]).stdout
     assert "Estimate what mining will take." in help_
@@ -104,7 +144,15 @@ def test_the_old_name_still_answers(run):
         ((*VECTORS, "--search", "best"), "there is no search 'best'"),
         ((*VECTORS[:4], "--h-captions", 39), "to at most 38"),
         (("--experiment", "nothing"), "unknown experiment 'nothing'"),
-        (("--experiment", TINY, "--override", "refresh.rounds=1, refresh.h_captions=5"), "no first round is searched"),
+        (
+            ("--experiment", TINY, "--threads", 1),
+            "--threads is for IMAGES and CAPTIONS; an experiment has [engine] thr",
+        ),
+        (("--experiment", TINY, "--memory-mb", 200), "an experiment has [engine] mining_memory_mb in luigi.cfg"),
+        (
+            ("--experiment", "./fused.toml"),
+            "'fused' mines and trains nothing, so there is nothing to estimate. It is ma",
+        ),
     ],
 )
 def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
