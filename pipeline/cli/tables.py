@@ -136,7 +136,7 @@ def stats(table: Looked, view: Path | None, as_json: bool) -> None:
 def _quantile(value: float, beyond: float) -> str:
     """A number, or that it lies beyond the list.
 
-    >>> _quantile(12.0, 300), _quantile(301.0, 300)
+    >>> _quantile(12.0, 300.0), _quantile(301.0, 300.0)
     ('12', '>300')
     """
     return f"{value:.4g}" if value <= beyond else f">{beyond:.0f}"
