@@ -52,6 +52,14 @@ class Checkpoints:
         return None
 
 
+def take_over(work: Path, folder: Path) -> None:
+    """Move the files of a training that aoq 0.2.0 began, which lie in its work directory itself."""
+    for left in [*(work / name for name in CHECKPOINTS), *work.glob(f"{BEST}*")]:
+        if left.exists():
+            folder.mkdir(exist_ok=True)
+            os.replace(left, folder / left.name)
+
+
 class BestEpochs:
     """A folder for each epoch that was the best so far, while a checkpoint may name it."""
 

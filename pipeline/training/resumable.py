@@ -28,7 +28,7 @@ from aoq.pipeline.training.adapters import merged_weights
 from aoq.pipeline.training.ahead import made_ahead
 from aoq.pipeline.training.average import Average
 from aoq.pipeline.training.checkpoint import pack, save_model, unpack
-from aoq.pipeline.training.kept_files import BestEpochs, Checkpoints
+from aoq.pipeline.training.kept_files import BestEpochs, Checkpoints, take_over
 from aoq.pipeline.training.metrics import MetricsLog, read_metrics
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from aoq.pipeline.training.precision import in_precision
@@ -261,6 +261,7 @@ class Resumable(ABC):
 
     def _resume(self) -> None:
         """Resume at the last whole checkpoint, or at the start."""
+        take_over(self.run.work, self._kept)
         content = self._checkpoints.load(lambda content: self._lost(type(self.state)(**content["state"])))
         if content is not None:
             self._stand_at(content)

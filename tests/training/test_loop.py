@@ -398,6 +398,19 @@ def check_the_same(cut, whole, resumed, result):
     assert left == {"metrics.jsonl", "model.safetensors", "dev_ranks.parquet", UNITS}
 
 
+def test_a_training_begun_by_an_earlier_version_goes_on(run_training, tmp_path):
+    whole, _ = run_training(tmp_path / "whole")
+    cut = tmp_path / "cut"
+    with pytest.raises(KilledError):
+        run_training(cut, kill_at=17)
+    for path in [*(cut / UNITS).iterdir()]:
+        path.rename(cut / path.name)
+    (cut / UNITS).rmdir()
+    resumed, steps = run_training(cut)
+    assert steps[0] > 5
+    check_the_same(cut, tmp_path / "whole", resumed, whole)
+
+
 @pytest.mark.parametrize("damaged", ["checkpoints", "best weights", "metrics"])
 def test_without_a_whole_checkpoint_a_training_starts_anew(run_training, tmp_path, caplog, damaged):
     whole, _ = run_training(tmp_path / "whole")
