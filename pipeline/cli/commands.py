@@ -135,7 +135,7 @@ def _name_the_other_way(error: click.NoSuchOption) -> None:
     if context is None or not any(option.type is EXPERIMENT for option in context.command.params):
         return
     command, *typed = context.meta[TYPED]
-    experiment = typed[0] if typed[0][0] != "-" else "EXPERIMENT"
+    experiment = "EXPERIMENT" if typed[0].startswith("-") else typed[0]
     given = next(n for n, word in enumerate(typed) if word.startswith("--override"))
     _, is_joined, change = typed[given].partition("=")
     change = change if is_joined else " ".join(typed[given + 1 : given + 2]) or "seed=1"

@@ -246,7 +246,6 @@ def _duration(seconds: float) -> str:
 
 
 def _size(count: int) -> str:
-    for unit, length in (("GB", 1e9), ("MB", 1e6)):
-        if count >= length:
-            return f"{count / length:.{1 if unit == 'GB' else 0}f} {unit}"
-    return f"{count / 1e3:.0f} kB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

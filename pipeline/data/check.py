@@ -46,16 +46,10 @@ class Examined:
         return [flaw for kind in self.kinds for flaw in kind]
 
 
-def check_folder(folder: Path, chosen: Sequence[str] | None = None) -> list[Flaw]:
-    """List the flaws of all splits, or of those chosen, errors first: of each kind in each file the first
-    MOST_OF_A_KIND, and the number of the others.
-    """
-    return examine_folder(folder, chosen).flaws
-
-
 def examine_folder(folder: Path, chosen: Sequence[str] | None = None) -> Examined:
     """Find what all splits hold, or those chosen, and what is wrong with them.
 
+    Of each kind of flaw in each file there are the first MOST_OF_A_KIND, and the number of the others.
     Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
     """
     splits = find_splits(folder) if chosen is None else chosen

@@ -184,9 +184,9 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     return PairData(split, tokens, config.max_regions, _pixels(chain, split))
 
 
-def open_named_pairs(chain: Chain, name: str, verify: Verify = "sampled") -> PairData:
+def open_named_pairs(chain: Chain, name: str) -> PairData:
     """Open any split of the folder, tokenised with the chain's own vocabulary."""
-    return as_pairs(chain, open_checked(chain, name, verify))
+    return as_pairs(chain, open_checked(chain, name))
 
 
 def as_pairs(chain: Chain, split: Split) -> PairData:

@@ -81,6 +81,7 @@ def test_a_misspelt_command_is_guessed(typed, meant):
         (["stats", "f8k_scan", "--json", "--override=seed=1"], "f8k_scan@seed=1"),
         (["report", "f8k_scan@seed=1", "--override", "model.bidirectional=true"], "'f8k_scan@seed=1, model"),
         (["diff", "--override", "seed=1", "f8k_scan", "f8k_vsepp"], "EXPERIMENT@seed=1"),
+        (["stats", "", "--override", "seed=1"], "@seed=1"),
     ],
 )
 def test_an_override_is_named_where_it_goes_after_the_experiment(arguments, meant):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data import check
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.flaws import MOST_OF_A_KIND, Flaw, total
 
 Write = Callable[..., Path]
@@ -20,14 +20,14 @@ def features(seed: int = 0, rows: int = 4) -> np.ndarray:
 
 
 def the_one(folder: Path) -> Flaw:
-    (flaw,) = check_folder(folder)
+    (flaw,) = examine_folder(folder).flaws
     return flaw
 
 
 def test_sound_folder_has_no_flaw(write_split: Write, boxes: np.ndarray) -> None:
     write_split("dev")
     (write_split(ids=list("abcd"), boxes=boxes, mask=np.ones((4, 3), bool)) / "notes.npy").write_text("ignored")
-    assert check_folder(write_split("train", ids=list("abcd"))) == []
+    assert examine_folder(write_split("train", ids=list("abcd"))).flaws == []
 
 
 def test_regions_of_another_size_than_trains(write_split: Write) -> None:
@@ -61,7 +61,7 @@ def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest
 
 def test_every_bad_line_is_named(write_split: Write) -> None:
     caps = b"good\n\nbad \xff\n" + b"".join(b"good %d\n" % n for n in range(8)) + b" \n"
-    flaws = check_folder(write_split(caps=caps, ids=["a", "", "c", "d"]))
+    flaws = examine_folder(write_split(caps=caps, ids=["a", "", "c", "d"])).flaws
     assert [(flaw.file, flaw.line) for flaw in flaws] == [
         ("train_caps.txt", 2),
         ("train_caps.txt", 3),
@@ -74,7 +74,7 @@ def test_every_bad_line_is_named(write_split: Write) -> None:
 def test_equal_images_and_ids(write_split: Write) -> None:
     twice = features()
     twice[3] = twice[1]
-    flaws = check_folder(write_split(ims=twice, ids=["a", "b", "c", "a"]))
+    flaws = examine_folder(write_split(ims=twice, ids=["a", "b", "c", "a"])).flaws
     assert [(flaw.file, flaw.row, flaw.line, flaw.severity) for flaw in flaws] == [
         ("train_ims.npy", 3, None, "warning"),
         ("train_ids.txt", None, 4, "warning"),
@@ -88,7 +88,7 @@ def test_copies_are_said_with_their_harm_unless_they_are_numbered(write_split: W
         "has the features of row 1, and each counts as the other's negative; give both one number in "
         "train_identity.npy, or remove one"
     )
-    assert check_folder(write_split(ims=twice, identity=np.array([0, 1, 2, 1]))) == []
+    assert examine_folder(write_split(ims=twice, identity=np.array([0, 1, 2, 1]))).flaws == []
     assert the_one(write_split(ims=twice, identity=np.array([0, 1, 0, 2]))).row == 3
 
 
@@ -96,7 +96,7 @@ def test_broken_rows_are_no_copies_and_no_leak(write_split: Write) -> None:
     spoiled = features()
     spoiled[1:3] = np.inf
     write_split("dev", ims=spoiled)
-    flaws = check_folder(write_split(ims=spoiled + features(1)))
+    flaws = examine_folder(write_split(ims=spoiled + features(1))).flaws
     assert [(flaw.file, flaw.row, flaw.severity) for flaw in flaws] == [
         (f"{split}_ims.npy", row, "error") for split in ("dev", "train") for row in (1, 2)
     ]
@@ -117,7 +117,7 @@ def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
     other[2] = features()[3]
     write_split("dev", ims=other, ids=["w", "a", "y", "z"])
     write_split("test", ims=other, ids=["1", "2", "3", "4"])
-    flaws = check_folder(write_split(ims=features(), ids=list("abcd")))
+    flaws = examine_folder(write_split(ims=features(), ids=list("abcd"))).flaws
     assert [(flaw.file, flaw.row, flaw.line) for flaw in flaws] == [
         ("dev_ims.npy", 2, None),
         ("dev_ids.txt", None, 2),
@@ -127,7 +127,7 @@ def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
 
 
 def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
-    assert check_folder(write_split(ims=np.repeat(features(), 3, axis=0))) == []
+    assert examine_folder(write_split(ims=np.repeat(features(), 3, axis=0))).flaws == []
 
 
 def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
@@ -159,7 +159,7 @@ def test_missing_thumbs(write_split: Write) -> None:
     (folder / "thumbs").mkdir()
     for name in ("a.jpg", "c.jpg", "unknown.jpg"):
         (folder / "thumbs" / name).touch()
-    flaws = check_folder(folder)
+    flaws = examine_folder(folder).flaws
     assert [flaw.file for flaw in flaws] == ["thumbs/b.jpg", "thumbs/d.jpg"]
     assert {flaw.severity for flaw in flaws} == {"warning"}
 
@@ -169,7 +169,7 @@ def test_thumbs_of_ids_that_are_paths(write_split: Write) -> None:
     (folder / "thumbs" / "photos").mkdir(parents=True)
     for name in ("photos/a.jpg", "b.jpg", "photos/d.jpg"):
         (folder / "thumbs" / name).touch()
-    flaws = check_folder(folder)
+    flaws = examine_folder(folder).flaws
     assert [flaw.file for flaw in flaws] == ["thumbs/photos/c.jpg", "thumbs/d.jpg"]
     assert flaws[0].message == "is missing; it is image 3 of train"
 
@@ -179,7 +179,7 @@ def test_missing_files(write_split: Write) -> None:
     (folder / "train_ims.npy").unlink()
     assert (the_one(folder).file, the_one(folder).severity) == ("train_ims.npy", "error")
     (write_split("dev") / "dev_caps.txt").unlink()
-    assert [flaw.file for flaw in check_folder(folder)] == ["dev_caps.txt", "train_ims.npy"]
+    assert [flaw.file for flaw in examine_folder(folder).flaws] == ["dev_caps.txt", "train_ims.npy"]
 
 
 def test_everything_is_said_at_once(write_split: Write) -> None:
@@ -194,8 +194,8 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
         pairs=np.zeros(12),
     )
     write_split("dev", ims=np.zeros((4, 5), np.float32))
-    assert sorted((flaw.file, flaw.line, flaw.row) for flaw in check_folder(folder) if flaw.row is None)
-    assert [str(flaw).split(": ")[1] for flaw in check_folder(folder)] == [
+    assert sorted((flaw.file, flaw.line, flaw.row) for flaw in examine_folder(folder).flaws if flaw.row is None)
+    assert [str(flaw).split(": ")[1] for flaw in examine_folder(folder).flaws] == [
         "dev_ims.npy",
         "train_caps.txt:13",
         "train_pairs.npy",
@@ -204,7 +204,7 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
         "train_boxes.npy",
         "train_mask.npy",
     ]
-    assert not any(str(folder) in flaw.message for flaw in check_folder(folder))
+    assert not any(str(folder) in flaw.message for flaw in examine_folder(folder).flaws)
 
 
 def test_captions_that_do_not_divide(write_split: Write) -> None:
@@ -220,7 +220,7 @@ def test_captions_that_several_images_share(write_split: Write) -> None:
     flaw = the_one(write_split("dev", caps=[*other, *other[:2]]))
     assert (flaw.file, flaw.severity) == ("dev_caps.txt", "warning")
     assert flaw.message == "4 of 12 captions have the text of another image's; recalls count these as wrong"
-    flaw = check_folder(write_split("train", caps=[*other, *other[:2]]))[-1]
+    flaw = examine_folder(write_split("train", caps=[*other, *other[:2]])).flaws[-1]
     assert flaw.message.endswith("; these are false negatives, which [screen] same_text = true leaves out")
 
 
@@ -228,7 +228,7 @@ def test_images_without_features_are_neither_copies_nor_a_leak(write_split: Writ
     empty = features()
     empty[1:3] = 0
     write_split("dev", ims=empty)
-    flaws = check_folder(write_split(ims=empty + features(1) * (empty != 0)))
+    flaws = examine_folder(write_split(ims=empty + features(1) * (empty != 0))).flaws
     assert [(flaw.file, flaw.row, flaw.message.split(";")[0]) for flaw in flaws] == [
         (f"{split}_ims.npy", row, "holds zeros alone") for split in ("dev", "train") for row in (1, 2)
     ]
@@ -237,7 +237,7 @@ def test_images_without_features_are_neither_copies_nor_a_leak(write_split: Writ
 def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
     broken = features(rows=40)
     broken[:, 0, 0] = np.nan
-    flaws = check_folder(write_split(ims=broken, caps=[*map(str, range(40))]))
+    flaws = examine_folder(write_split(ims=broken, caps=[*map(str, range(40))])).flaws
     errors = [flaw for flaw in flaws if flaw.severity == "error"]
     assert len(errors) == MOST_OF_A_KIND + 1
     assert errors[-1].message == "... and 20 more like this"
@@ -248,7 +248,7 @@ def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
 def test_annotations_that_do_not_fit(write_split: Write) -> None:
     folder = write_split("dev")
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,0\n")
-    assert check_folder(folder) == []
+    assert examine_folder(folder).flaws == []
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,9\n")
     flaw = the_one(folder)
     assert flaw.file == "dev_relevance_eccv.csv"
@@ -285,12 +285,12 @@ def test_a_split_of_one_photograph_is_refused(write_split: Write, split: str) ->
     flaw = the_one(write_split(split, identity=np.full(4, 7)))
     assert (flaw.file, flaw.severity) == (f"{split}_identity.npy", "error")
     assert "all images are one, so no pair has a negative" in flaw.message
-    assert check_folder(write_split(split, identity=np.array([7, 7, 7, 8]))) == []
+    assert examine_folder(write_split(split, identity=np.array([7, 7, 7, 8]))).flaws == []
 
 
 @pytest.mark.parametrize(("norm", "is_small"), [(0.003, True), (0.02, False), (9.0, False), (900.0, False)])
 def test_regions_too_small_to_learn_from(write_split: Write, norm: float, is_small: bool) -> None:
     unit = features() / np.linalg.norm(features(), axis=2, keepdims=True)
-    flaws = check_folder(write_split(ims=unit * np.float32(norm)))
+    flaws = examine_folder(write_split(ims=unit * np.float32(norm))).flaws
     assert [(flaw.file, flaw.severity) for flaw in flaws] == [("train_ims.npy", "warning")] * is_small
     assert all(flaw.message.startswith("has regions of norm 0.003 (median), too small to learn") for flaw in flaws)

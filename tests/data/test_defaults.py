@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.defaults import check_defaults
 
 Write = Callable[..., Path]
@@ -62,5 +62,5 @@ def test_what_cannot_be_read_is_left_to_the_files_check(write_split: Write, tmp_
     assert list(check_defaults(write_split(caps=b"\xff\n"))) == []
     (tmp_path / "train_caps.txt").unlink()
     assert list(check_defaults(tmp_path)) == []
-    assert check_folder(tmp_path) != []
+    assert examine_folder(tmp_path).flaws != []
     assert list(check_defaults(tmp_path / "elsewhere")) == []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.demo_grammar import (
     COLOUR_WORDS,
@@ -65,7 +65,7 @@ def test_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_folder_is_complete_and_sound(demo: Path, train: Split) -> None:
-    assert check_folder(demo) == []
+    assert examine_folder(demo).flaws == []
     assert train.features.shape == (300, 12, 64)
     assert train.features.dtype == np.float16
     assert train.boxes is not None
@@ -78,7 +78,7 @@ def test_other_sizes(tmp_path: Path, regions: int, feature_size: int) -> None:
     write_demo_world(
         tmp_path, images=9, dev_images=2, seed=0, regions=regions, feature_size=feature_size, captions_an_image=3
     )
-    assert check_folder(tmp_path) == []
+    assert examine_folder(tmp_path).flaws == []
     split = open_split(tmp_path, "train")
     assert split.features.shape == (9, regions, feature_size)
     assert split.captions_of.most == 3

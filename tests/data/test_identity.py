@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity, folded_ranks, retrieval_ranks
@@ -41,7 +41,7 @@ def test_a_split_has_its_identities(folder):
     assert split.positives[:6].tolist() == [[0, 0], [2, 0], [7, 0], [0, 1], [2, 1], [7, 1]]
     assert len(split.positives) == 18 + 3 * 6
     assert first_images(split, 3).positives[-2:].tolist() == [[0, 5], [2, 5]]
-    assert check_folder(folder) == []
+    assert examine_folder(folder).flaws == []
     np.save(folder / "train_identity.npy", np.arange(12))
     assert split_fingerprint(folder, "train") != before
 
@@ -51,7 +51,7 @@ def test_identities_that_do_not_fit_are_refused(folder, wrong):
     np.save(folder / "train_identity.npy", wrong)
     with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number an image"):
         open_split(folder, "train")
-    assert [flaw.file for flaw in check_folder(folder)] == ["train_identity.npy"]
+    assert [flaw.file for flaw in examine_folder(folder).flaws] == ["train_identity.npy"]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())

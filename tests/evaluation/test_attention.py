@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aoq.models import build_model
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.phrases import Phrase, find_phrases, read_phrases
@@ -212,11 +212,11 @@ def test_the_folders_check_reads_annotations(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy" / "dev_phrases.jsonl"
     path.write_text("[]\n" * 20)
-    assert check_folder(tmp_path / "copy") == check_folder(folder)
+    assert examine_folder(tmp_path / "copy").flaws == examine_folder(folder).flaws
     path.write_text("[]\n" * 19 + "[3]\n")
-    (problem,) = [p for p in check_folder(tmp_path / "copy") if p.file == path.name]
+    (problem,) = [p for p in examine_folder(tmp_path / "copy").flaws if p.file == path.name]
     assert problem.line == 20
     assert "phrase, start and either boxes or regions" in problem.message
     path.write_text("[]\n")
-    (problem,) = [p for p in check_folder(tmp_path / "copy") if p.file == path.name]
+    (problem,) = [p for p in examine_folder(tmp_path / "copy").flaws if p.file == path.name]
     assert problem.message.startswith("1 lines for 20 captions")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.prepare.extractors import DEFAULT, LIBRARIES, open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
@@ -84,7 +84,7 @@ def test_the_same_weights_have_the_same_fingerprint(kind, extractor):
 
 def test_a_folder_is_prepared(kind, extractor, photos, prepared):
     folder = prepared(photos, extractor=kind[0], tokens=kind[1])
-    assert check_folder(folder) == []
+    assert examine_folder(folder).flaws == []
     split = open_split(folder, "dev")
     assert split.features.shape == (4, extractor.tokens, extractor.dims)
     assert (split.mask is not None) == ("mask" in extractor.columns)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from aoq.pipeline.data.check import check_folder
+from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import find_splits, open_split
 from aoq.pipeline.prepare import extraction
 from aoq.pipeline.prepare.prepare import prepare
@@ -21,7 +21,7 @@ from tests.prepare.conftest import CPU, encoded, picture, write_csv
 def test_a_table_of_paths_becomes_a_dataset_folder(photos, prepared):
     folder = prepared(photos)
     assert find_splits(folder) == ["dev", "train"]
-    assert check_folder(folder) == []
+    assert examine_folder(folder).flaws == []
     dev = open_split(folder, "dev")
     assert dev.ids == ["00.png", "05.png", "10.png", "15.png"]
     assert dev.captions[2:4] == ["a photograph of 5", "seen from afar of 5"]
