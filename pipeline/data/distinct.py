@@ -1,15 +1,22 @@
-"""Texts that no model can tell apart, because their captions become the same token ids."""
+"""Captions that no model can learn from: those with the token ids of another text, and those without shared words."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from aoq.pipeline.data.flaws import Flaw
+from aoq.pipeline.data.tokens import TokenisedCaptions
 
 ALIKE = 0.05
 """Fraction of captions with the token ids of another text from which a warning says so."""
 FEWEST = 0.05
 """Fraction of the texts that must stay different; below it there is nothing to learn."""
+FREQUENT = 0.5
+"""Fraction of captions that a token stands in from which it tells nothing: full stops, `<start>`, `<end>`."""
+ALONE = 0.5
+"""Fraction of captions without a shared word from which a warning says so."""
 REMEDY = (
     "Cut captions that are written without spaces into words, lower `dataset.min_count`, or choose a "
     "`dataset.vocabulary` or `dataset.tokeniser` that has their words."
@@ -33,4 +40,19 @@ def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -
         first = f"the first in line {alike[0]}: {captions[alike[0] - 1]!r}"
         said = f"{len(alike):,} of {len(captions):,} captions have the token ids of another text ({first}). {REMEDY}"
         return Flaw(file, said, "warning")
+    return None
+
+
+def isolation(file: str, captions: Sequence[str], tokens: TokenisedCaptions) -> Flaw | None:
+    """Say how many captions share no word with another: what is learnt of one says nothing of the others."""
+    caption_of = np.repeat(np.arange(len(captions)), np.diff(tokens.offsets))
+    size = int(tokens.words.max(initial=0)) + 1
+    stands_in, token = np.divmod(np.unique(caption_of * size + tokens.words), size)
+    occurs = np.bincount(token)
+    is_shared = (occurs > 1) & (occurs < FREQUENT * len(captions))
+    alone = np.setdiff1d(np.arange(len(captions)), stands_in[is_shared[token]])
+    if len(captions) > 1 and len(alone) > ALONE * len(captions):
+        first = f"the first in line {alone[0] + 1}: {captions[alone[0]]!r}"
+        said = f"{len(alone):,} of {len(captions):,} captions share no word with another ({first})"
+        return Flaw(file, f"{said}. Cut captions that are written without spaces into words.", "warning")
     return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.pipeline.data.distinct import confusion
+from aoq.pipeline.data.distinct import confusion, isolation
 from aoq.pipeline.data.flaws import Flaw
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary
@@ -57,3 +58,19 @@ def test_few_alike_are_no_flaw_and_more_are_a_warning() -> None:
 
 def test_texts_that_differ_in_case_and_spaces_are_one() -> None:
     assert found(["A b.", "a  b ."]) is None
+
+
+@given(st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=3), min_size=2, max_size=9))
+def test_captions_without_a_shared_word_are_counted(worded: list[list[str]]) -> None:
+    captions = [" ".join(words) for words in worded]
+    occurs = Counter(word for words in worded for word in set(words))
+    shared = {word for word, count in occurs.items() if 1 < count < len(captions) / 2}
+    alone = [line for line, words in enumerate(worded, start=1) if not shared & set(words)]
+    flaw = isolation("x_caps.txt", captions, TokenisedCaptions.build(captions, VOCABULARY))
+    if len(alone) <= len(captions) / 2:
+        assert flaw is None
+    else:
+        assert flaw is not None
+        assert flaw.severity == "warning"
+        first = f"(the first in line {alone[0]}: {captions[alone[0] - 1]!r})"
+        assert flaw.message.startswith(f"{len(alone)} of {len(captions)} captions share no word with another {first}.")
