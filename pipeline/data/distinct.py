@@ -44,13 +44,13 @@ def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -
 
 
 def isolation(file: str, captions: Sequence[str], tokens: TokenisedCaptions) -> Flaw | None:
-    """Say how many captions share no word with another: what is learnt of one says nothing of the others."""
+    """Say how many captions have words of their own and share none: learning one says nothing of the others."""
     caption_of = np.repeat(np.arange(len(captions)), np.diff(tokens.offsets))
     size = int(tokens.words.max(initial=0)) + 1
     stands_in, token = np.divmod(np.unique(caption_of * size + tokens.words), size)
     occurs = np.bincount(token)
     is_shared = (occurs > 1) & (occurs < FREQUENT * len(captions))
-    alone = np.setdiff1d(np.arange(len(captions)), stands_in[is_shared[token]])
+    alone = np.setdiff1d(stands_in[occurs[token] == 1], stands_in[is_shared[token]])
     if len(captions) > 1 and len(alone) > ALONE * len(captions):
         first = f"the first in line {alone[0] + 1}: {captions[alone[0]]!r}"
         said = f"{len(alone):,} of {len(captions):,} captions share no word with another ({first})"

@@ -22,7 +22,7 @@ from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.distinct import confusion, isolation
 from aoq.pipeline.data.files import open_features, read_pairs
-from aoq.pipeline.data.flaws import SEVERITIES, summed_up
+from aoq.pipeline.data.flaws import SEVERITIES, Flaw, summed_up
 from aoq.pipeline.data.folder import Split, first_images, split_fingerprint, split_paths
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.tokens import TokenisedCaptions
@@ -89,7 +89,10 @@ def produce_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
-        _check_words(folder / f"{split.name}_caps.txt", split, tokens)
+        written = str(folder / f"{split.name}_caps.txt")
+        _heed(confusion(written, split.captions, tokens.sequences()))
+        if role == "train":
+            _heed(isolation(written, split.captions, tokens))
         tokens.save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
@@ -125,14 +128,12 @@ def _check_files(folder: Path, splits: Sequence[str]) -> None:
         logger.warning("`aoq data check %s` lists all warnings", folder)
 
 
-def _check_words(path: Path, split: Split, tokens: TokenisedCaptions) -> None:
-    """Refuse captions that hardly differ once they are token ids; warn if many don't, or if many share no word."""
-    flaws = (confusion(str(path), split.captions, tokens.sequences()), isolation(str(path), split.captions, tokens))
-    for flaw in flaws:
-        if flaw is not None and flaw.severity == "error":
-            raise ValueError(f"{flaw.file}: {flaw.message}")
-        if flaw is not None:
-            logger.warning("%s: %s", flaw.file, flaw.message)
+def _heed(flaw: Flaw | None) -> None:
+    """Refuse an error, and log a warning."""
+    if flaw is not None and flaw.severity == "error":
+        raise ValueError(f"{flaw.file}: {flaw.message}")
+    if flaw is not None:
+        logger.warning("%s: %s", flaw.file, flaw.message)
 
 
 def check_feature_size(chain: Chain, split: Split, expected: int) -> None:

@@ -65,7 +65,8 @@ def test_captions_without_a_shared_word_are_counted(worded: list[list[str]]) -> 
     captions = [" ".join(words) for words in worded]
     occurs = Counter(word for words in worded for word in set(words))
     shared = {word for word, count in occurs.items() if 1 < count < len(captions) / 2}
-    alone = [line for line, words in enumerate(worded, start=1) if not shared & set(words)]
+    own = {word for word, count in occurs.items() if count == 1}
+    alone = [line for line, words in enumerate(worded, start=1) if own & set(words) and not shared & set(words)]
     flaw = isolation("x_caps.txt", captions, TokenisedCaptions.build(captions, VOCABULARY))
     if len(alone) <= len(captions) / 2:
         assert flaw is None
@@ -74,3 +75,8 @@ def test_captions_without_a_shared_word_are_counted(worded: list[list[str]]) -> 
         assert flaw.severity == "warning"
         first = f"(the first in line {alone[0]}: {captions[alone[0] - 1]!r})"
         assert flaw.message.startswith(f"{len(alone)} of {len(captions)} captions share no word with another {first}.")
+
+
+def test_captions_of_few_words_share_them() -> None:
+    known = ["a"] * 6 + ["b"] * 4
+    assert isolation("x_caps.txt", known, TokenisedCaptions.build(known, VOCABULARY)) is None
