@@ -19,17 +19,19 @@ LOGITS = 'second_round.loss={name="infonce"}, second_round.start_up="auto"'
 
 
 @pytest.mark.parametrize(
-    ("experiment", "changes", "caution"),
+    ("experiment", "changes", "images", "caution"),
     [
-        ("f8k_vsepp", "", "'vsepp' compares one vector with one"),
-        ("f8k_vsepp", LOGITS + ', sampling.hardness="auto"', "loss 'infonce' on the hardest ranks"),
-        ("f8k_vsepp", LOGITS, None),
-        ("f8k_scan", "", None),
-        ("demo", "", None),
+        ("f8k_vsepp", "", 6000, "'vsepp' compares one vector with one"),
+        ("f8k_vsepp", "", 2000, "'vsepp' compares one vector with one"),
+        ("f8k_vsepp", LOGITS + ', sampling.hardness="auto"', 6000, "loss 'infonce' on the hardest ranks"),
+        ("f8k_vsepp", LOGITS, 6000, None),
+        ("f8k_scan", "", 4000, None),
+        ("f8k_scan", "", 3999, "3,999 images are few"),
+        ("demo", "", 800, None),
     ],
 )
-def test_what_was_measured_to_gain_nothing_is_said_before_one_trains(experiment, changes, caution):
-    said = list(cautions(load_experiment(experiment, changes)))
+def test_what_was_measured_to_gain_nothing_is_said_before_one_trains(experiment, changes, images, caution):
+    said = list(cautions(load_experiment(experiment, changes), images))
     assert len(said) == (caution is not None)
     assert all(line.startswith(caution) for line in said)
 
