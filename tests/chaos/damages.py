@@ -23,7 +23,7 @@ from tests.chaos.reference import (
 )
 from tests.chaos.rules import nothing_left, refused_well
 
-STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
+STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "screen", "second_round", "evaluation")
 
 
 def flip(content: bytearray, rng: random.Random) -> None:
@@ -73,7 +73,7 @@ def damage(file: Path, rng: random.Random) -> str:
 
 def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> str | None:
     """Damage a published file, take away what was made after it, and make that again."""
-    name = rng.choice(["tiny", "evaluation", "refreshed", "noisy"])
+    name = rng.choice(list(CHAINS))
     place = reference.copy_chain(name, folder / "place")
     wanted, stages = reference.chain(name), [s for s in STAGES if (place / "artifacts" / s).is_dir()]
     stage = rng.choice(stages[:-1])

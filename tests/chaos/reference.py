@@ -22,12 +22,27 @@ HERE = Path(__file__).parent
 TINY, NOISY = HERE.parent / "tiny.toml", HERE.parent / "noisy.toml"
 CHECKPOINT = HERE.parent / "golden" / "ckpt_scan_bigru_zip.pth.tar"
 LEGACY = HERE.parent / "golden" / "ckpt_bfan.pth.tar"
-REFRESHED = """
+ADDED = {
+    "refreshed": """
 [refresh]
 rounds = 1
 h_captions = 20
 h_images = 8
-"""
+""",
+    "screened": """
+[screen]
+same_text = true
+caption_similarity = 0.9
+suspected = "drop"
+""",
+}
+"""What an experiment adds to the tiny one."""
+SHORT = "h_captions = 10\nh_images = 4\n"
+OF_TABLES = {
+    "reranked": '[rerank]\nshortlist = "./tiny.toml"\nteacher = "./tiny.toml@seed=1"\n' + SHORT,
+    "fused": '[fusion]\nmembers = ["./tiny.toml", "./tiny.toml@seed=1"]\nmethod = "rank"\n' + SHORT,
+}
+"""Experiments that make a short table of the tiny one's."""
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
@@ -107,7 +122,8 @@ CHAINS = {
     "tiny": ("SecondRound", "tiny.toml"),
     "noisy": ("SecondRound", "noisy.toml"),
     "evaluation": ("Evaluation", "tiny.toml"),
-    "refreshed": ("SecondRound", "refreshed.toml"),
+    **{name: ("SecondRound", f"{name}.toml") for name in ADDED},
+    **{name: ("HardNegatives", f"{name}.toml") for name in OF_TABLES},
 }
 
 
@@ -181,7 +197,10 @@ def write_experiments(place: Path) -> None:
     tiny = TINY.read_text()
     (place / "tiny.toml").write_text(tiny)
     shutil.copy(NOISY, place)
-    (place / "refreshed.toml").write_text(tiny + REFRESHED)
+    for name, added in ADDED.items():
+        (place / f"{name}.toml").write_text(tiny + added)
+    for name, text in OF_TABLES.items():
+        (place / f"{name}.toml").write_text(text)
 
 
 def content(path: Path) -> dict[str, str]:

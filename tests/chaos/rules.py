@@ -10,6 +10,8 @@ from tests.chaos.forks import Ended
 
 LINES = 12
 """Lines that a refusal has at most: `aoq data check` lists problems, Luigi names the tasks that failed."""
+LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
+"""How a line of the log begins: where one of two branches fails, Luigi goes on with the other."""
 INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!")
 
 
@@ -26,9 +28,10 @@ def refused_well(ended: Ended) -> str | None:
         return f"{sorted(map(ascii, hidden))} reach the terminal\n{ended.said!a}"
     if ended.code != 0 and not ended.errors.strip():
         return f"exit code {ended.code} without a word"
-    refusal = ended.errors[ended.errors.find("error:") :].strip()
-    if ended.code != 0 and len(refusal.splitlines()) > LINES:
-        return f"{len(refusal.splitlines())} lines of refusal\n{ended.said}"
+    after = ended.errors[ended.errors.find("error:") :].strip().splitlines()
+    refusal = [line for line in after if not LOGGED.match(line)]
+    if ended.code != 0 and len(refusal) > LINES:
+        return f"{len(refusal)} lines of refusal\n{ended.said}"
     return None
 
 
