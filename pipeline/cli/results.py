@@ -233,5 +233,7 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     for option, folder in (("data_root", planned.cells[0].chain.data_root), ("artifact_root", planned.artifact.root)):
         if folder != configured_path(option):
             command += [f"--{option.replace('_', '-')}", str(folder)]
-    said = f"{count - len(missing)} of {count} trainings are there, so without intervals; "
-    return f"{said}{f'missing: {named}; ' if missing else ''}the rest: {shlex.join(command)}"
+    if not missing:
+        return f"all {count} trainings are there, but not the study; for intervals: {shlex.join(command)}"
+    there = f"{count - len(missing)} of {count} trainings are there, so without intervals"
+    return f"{there}; missing: {named}; the rest: {shlex.join(command)}"

@@ -174,6 +174,14 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
     assert "0 of 4 trainings are there" in result.stdout
 
 
+def test_trainings_that_another_study_made_are_all_there(whole, tmp_path):
+    path = tmp_path / "one.toml"
+    path.write_text(TEXT.replace("seeds = [0, 1]", "seeds = [0]"))
+    result = shown("--study", path, "--artifact-root", whole.artifact.root)
+    assert f"all 2 trainings are there, but not the study; for intervals: aoq study {path}" in result.stdout
+    assert "missing" not in result.stdout
+
+
 def test_names_are_shown_as_they_are_written(whole, tmp_path):
     """Tables in the terminal and in Markdown take them for no markup."""
     path = tmp_path / "trial.toml"
