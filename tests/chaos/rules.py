@@ -10,8 +10,8 @@ from tests.chaos.forks import Ended
 
 LINES = 12
 """Lines that a refusal has at most: `aoq data check` lists problems, Luigi names the tasks that failed."""
-LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
-"""How a line of the log begins: where one of two branches fails, Luigi goes on with the other."""
+LOGGED = re.compile(r"\d\d:\d\d:\d\d (?!error:)")
+"""A line of the log that is no error: where one of two branches fails, Luigi goes on with the other."""
 INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!")
 
 
