@@ -57,8 +57,8 @@ def mine(
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files,
     folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for one
     tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
-    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, and nodes of a cluster read it
-    by range. Ids that are given are kept beside the lists; exports name rows by them.
+    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a cluster
+    too. Ids that are given are kept beside the lists; exports name rows by them.
 
     An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
 
@@ -101,7 +101,7 @@ def _has_lists(build: Path) -> bool:
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     from aoq.pipeline.mining.mine import mine as mine_table
-    from aoq.pipeline.search.runners import choose_search_runner, search_for
+    from aoq.pipeline.search.runners import choose_search_runner
     from aoq.pipeline.search.threads import plan_threads
     from aoq.pipeline.tables.ids import write_ids
 
@@ -142,7 +142,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     with show_progress("mining") as report:
         mine_table(
             problem,
-            search=search_for(engine, options["search"]),
+            search=options["search"],
             provenance=provenance,
             work=build / "shards",
             output=build / "table",

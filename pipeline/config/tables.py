@@ -10,7 +10,7 @@ from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Array, Section
 
 EXACT = ("auto", "onepass", "faiss-flat", "streamed")
-"""Built-in exact searches, known by name: the registry of searches would load torch."""
+"""Built-in exact searches, known by name: the registry would load torch. "streamed" is an old name of onepass."""
 INDEXED, FACTORY = ("ivf", "hnsw"), "faiss:"
 """Approximate ones, likewise."""
 

@@ -32,7 +32,7 @@ from aoq.pipeline.produce.encoding import Encoding, write_encoded
 from aoq.pipeline.produce.photographs import encoding_of
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_search_runner, search_for
+from aoq.pipeline.search.runners import choose_search_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
@@ -96,7 +96,7 @@ def produce_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         if chain.experiment.teacher_encoder is not None:
             teacher["model"] = chain.experiment.teacher_encoder
         provenance = _provenance(chain, build, teacher)
-        how = {"search": search_for(engine, mining.search), "recall_floor": mining.recall_floor}
+        how = {"search": mining.search, "recall_floor": mining.recall_floor}
         _mine(chain, vectors, Depths.of(mining), build, engine, provenance=provenance, **how)
 
 

@@ -13,7 +13,6 @@ from aoq.pipeline.search.device.choice import find_device, on_device
 from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
 from aoq.pipeline.search.onepass import ONE_PASS
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.streamed.backend import STREAMED
 from aoq.pipeline.search.units import RECALL_FLOOR, Backend, never
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,6 @@ BACKENDS: dict[str, Backend] = {
         is_small=lambda problem: one_pass(problem).is_small(problem),
     ),
     "faiss-flat": FAISS_FLAT,
-    "streamed": STREAMED,
     **{name: indexed_backend(name, RECALL_FLOOR, None) for name in (*RECIPES, f"{FACTORY}FACTORY")},
 }
 
@@ -68,6 +66,9 @@ def choose_backend(
 
     An approximate one looks for `wanted` of the true lists, and keeps its indexes below the folder `kept`.
     """
+    if search == "streamed":
+        logger.warning('search = "streamed" is an old name of "onepass", which finds the same lists; write "onepass"')
+        search = "onepass"
     if search == "auto":
         backend, why = fastest(device)
         logger.info("searching with %s: %s", backend.name, why)

@@ -1,4 +1,4 @@
-"""Vectors at an address, such as s3://bucket/images.npy: copied once into a cache folder, or read by range."""
+"""Vectors at an address, such as s3://bucket/images.npy: copied once into a cache folder."""
 
 from __future__ import annotations
 
@@ -54,12 +54,6 @@ def fetch_given(given: str, cache: Path) -> str:
     """Replace `ADDRESS::NAME` by the copy's `FILE::NAME`; anything that is not an address stays."""
     address, mark, part = given.partition("::")
     return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else given
-
-
-def open_ranges(address: str) -> pa.NativeFile:
-    """Open the file at `address` for `read_at(bytes, offset)`, which fetches these bytes alone."""
-    system, place, _ = _find(address)
-    return system.open_input_file(place)
 
 
 def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:

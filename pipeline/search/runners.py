@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,7 +16,6 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.choosing import backend_of
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.rows import RowStep, left_of, outputs_of
 from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Steps, Unit
 
@@ -43,9 +42,8 @@ class Found(Generic[Lists]):
 
 def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
     """Do one unit after the other, each with all threads."""
-    left = [left_of(step, store) for step in steps]
-    total, done = sum(map(len, left)), 0
-    for units in left:
+    total, done = sum(map(len, steps)), 0
+    for units in steps:
         for unit in units:
             unit.do(job, store)
             done += 1
@@ -92,11 +90,9 @@ def run_search(
     """Search all directions of a problem; units that are done in the store are kept.
 
     The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
-    (`aoq.pipeline.search.backends`); runners other than this process search on CPUs. Approximate lists are refused if
-    fewer than `recall_floor` of the true ones are in them, though they were searched more widely where that can be.
+    (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are in
+    them, though they were searched more widely where that can be.
     """
-    if run is not run_in_process:
-        problem = replace(problem, device="cpu")  # a node need not have this process's GPU
     backend = backend_of(problem, search, wanted=recall_floor) if isinstance(search, str) else search
     while True:
         steps = backend.plan(problem)
@@ -116,7 +112,7 @@ def run_search(
             f"mining.recall_floor is {recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or "
             "search exactly."
         )
-    outputs = [name for step in steps for name in outputs_of(step, store)]
+    outputs = [name for step in steps for unit in step for name in unit.outputs]
     lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
     return Found(backend.name, lists, guarantees)
 
@@ -146,23 +142,7 @@ def choose_runner(engine: Engine, ship: Callable[[Job, Folder], ClusterJob[Job]]
 
 
 def choose_search_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner[Problem]:
-    """Choose the runner of a search; `fetched` names the addresses of cached files.
-
-    Where units may be of any rows, nodes of a cluster read them by range; else every node gets a copy.
-    """
-    from aoq.pipeline.search.cluster.ranged_job import ship_by_range
+    """Choose the runner of a search; `fetched` names the addresses of cached files, which each node fetches."""
     from aoq.pipeline.search.cluster.search_job import ship_problem
 
-    whole = choose_runner(engine, partial(ship_problem, fetched=fetched or {}))
-    by_range = choose_runner(engine, partial(ship_by_range, fetched=fetched or {}))
-
-    def run(steps: Steps[Problem], problem: Problem, store: Store, progress: Progress) -> None:
-        is_cut = all(isinstance(step, RowStep) for step in steps)
-        (by_range if is_cut else whole)(steps, problem, store, progress)
-
-    return run
-
-
-def search_for(engine: Engine, search: str) -> str:
-    """Choose the search for an engine: on a cluster the one that streams, which nodes of all kinds do together."""
-    return "streamed" if engine.backend == "ray" and search in ("auto", "onepass") else search
+    return choose_runner(engine, partial(ship_problem, fetched=fetched or {}))

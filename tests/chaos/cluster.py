@@ -19,7 +19,6 @@ from tests.chaos.rules import refused_well
 
 IMAGES, SIZE = 3000, 8
 COMMAND = ("aoq", "mine", "i.npy", "c.npy", "out", "--per-image", 1, "--normalise", "--h-captions", 9, "--h-images", 5)
-COMMAND += ("--search", "streamed")  # what a cluster makes of `auto`; the name stands in the table
 ON_RAY = (*COMMAND, "--backend", "ray", "--memory-mb", 100)
 
 

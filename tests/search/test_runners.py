@@ -12,7 +12,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.search.cluster.connection import Room, connected, usable_nodes
 from aoq.pipeline.search.cluster.search_job import ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_search_runner, run_in_order, run_in_process, search_for
+from aoq.pipeline.search.runners import choose_search_runner, run_in_order, run_in_process
 from aoq.pipeline.search.store import Folder, Memory
 from aoq.pipeline.search.units import Unit
 
@@ -35,20 +35,6 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'backend = ray needs ray .*pip install "aoq\[ray\]"'):
         choose_search_runner(Engine(backend="ray"))
-
-
-@pytest.mark.parametrize(
-    ("backend", "search", "chosen"),
-    [
-        ("ray", "auto", "streamed"),
-        ("ray", "onepass", "streamed"),
-        ("ray", "faiss:Flat", "faiss:Flat"),
-        ("inprocess", "auto", "auto"),
-        ("inprocess", "onepass", "onepass"),
-    ],
-)
-def test_on_a_cluster_exact_searches_stream(backend, search, chosen):
-    assert search_for(Engine(backend=backend), search) == chosen
 
 
 class Nodes:

@@ -85,7 +85,7 @@ def test_tiles_are_taken_once_they_are_loaded_or_asked_for_a_gpu(problem, monkey
     monkeypatch.setattr(choosing, "LOADED", "nothing")
     assert backend_of(problem, "auto") is SMALL
     assert backend_of(problem, "onepass") is SMALL
-    assert backend_of(problem, "streamed") is BACKENDS["streamed"]
+    assert backend_of(problem, "streamed") is BACKENDS["onepass"]
     object.__setattr__(problem, "device", "cuda")
     assert backend_of(problem, "onepass") is BACKENDS["onepass"]
 

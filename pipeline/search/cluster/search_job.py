@@ -42,6 +42,7 @@ class SearchJob(Job[Problem]):
     h_captions: int
     h_images: int
     one_set: bool
+    device: str
 
     @override
     def open(self) -> Problem:
@@ -52,7 +53,7 @@ class SearchJob(Job[Problem]):
             raise ValueError(f"{path} was damaged after it was written; run again.")
         positives = open_array(path)
         depths = self.h_captions, self.h_images
-        return Problem(images, captions, positives, *depths, self.memory, self.one_set)
+        return Problem(images, captions, positives, *depths, self.memory, self.one_set, self.device)
 
     @override
     def lacking(self) -> list[str]:
@@ -81,6 +82,7 @@ def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str]
         h_captions=problem.h_captions,
         h_images=problem.h_images,
         one_set=problem.one_set,
+        device=problem.device,
     )
 
 
