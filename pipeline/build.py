@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,9 @@ INPUTS = ".inputs.json"
 """File in a work directory with the content of the inputs read so far."""
 UNITS = "shards"
 """Folder in a work directory with what a resumed run goes on from; deleted when the artefact is published."""
-PACKAGES = ("aoq", "torch", "numpy", "pyarrow", "faiss-cpu", "faiss-gpu", "scikit-learn", "luigi")
+OF_VECTORS = ("torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
+OF_IMAGES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
+PACKAGES = ("aoq", "luigi", *OF_VECTORS, *OF_IMAGES)
 
 
 @dataclass
@@ -108,13 +111,20 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def code_versions() -> dict[str, str]:
-    """Versions of the packages that compute, and the content of our own source files."""
-    root, content = Path(__file__).parents[1], sha256()
+@cache
+def code_versions() -> Mapping[str, str]:
+    """Versions of Python, of the packages that compute, and of our own code: checkouts may differ."""
+    code = code_sha256(Path(__file__).parents[1])
+    return {"python": platform.python_version(), **_versions(), "aoq's code": code[:12]}
+
+
+def code_sha256(root: Path) -> str:
+    """Hash the names and contents of all modules that can shape a result."""
+    content = sha256()
     for folder in ("models", "pipeline"):
         for path in sorted((root / folder).rglob("*.py")):
-            content.update(path.read_bytes())
-    return {"python": platform.python_version(), **_versions(), "source": content.hexdigest()}
+            content.update(f"{path.relative_to(root)}\0{file_sha256(path)}\n".encode())
+    return content.hexdigest()
 
 
 def _git_commit() -> str | None:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from aoq.pipeline.inputs import Verify
-from aoq.pipeline.launcher import Launched
 
 if TYPE_CHECKING:
     import torch
 
 THREADS_PER_CORE = 64
 """An upper limit that nobody gains by exceeding; with about ten thousand, OpenMP ends the process."""
+
+
+def torchrun_rank() -> int | None:
+    """Return this process's rank if torchrun started it."""
+    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,6 @@ class Engine:
     """Backend that mines, extracts and encodes, and starts the processes of a training: this process, or Ray."""
     processes: int = 1
     """Processes that train a model together, each with its own GPU or `threads` threads: on this machine, or on Ray."""
-    launched: Launched | None = None
-    """Set if torchrun started the processes; `processes` then counts all of them."""
     ray_address: str = ""
     """Address of the cluster: HOST:PORT, "auto" for the one this machine belongs to, "" to start one here."""
 
@@ -56,16 +58,10 @@ class Engine:
         if self.mining_memory_mb < 100:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 
-    @property
-    def gangs(self) -> bool:
-        """Whether Ray places the processes of a training."""
-        return self.backend == "ray" and self.processes > 1 and self.launched is None
-
-    def torch_device(self, place: int | None = None) -> torch.device:
-        """Return the device and set the process's threads; `place` chooses one of this machine's GPUs."""
+    def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
+        """Return the device and set the process's threads; `place` is its own among those sharing this machine."""
         import torch  # takes seconds, which a small job of mining need not spend
 
-        sharing = 1 if place is None else self.launched.places if self.launched else self.processes
         torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         wanted = automatic if self.device == "auto" else self.device

@@ -1,6 +1,7 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
-from aoq.pipeline.settings import log_to_console, read_shipped_settings
+from aoq.pipeline.console import log_to_console
+from aoq.pipeline.settings import read_shipped_settings
 from aoq.tasks.comparisons import Ablation as Ablation
 from aoq.tasks.comparisons import Report as Report
 from aoq.tasks.stages import Control as Control

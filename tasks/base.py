@@ -15,7 +15,7 @@ import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.overrides import split_member
-from aoq.pipeline.launcher import Asked, Launched
+from aoq.pipeline.engine import torchrun_rank
 from aoq.pipeline.planning.chain import Chain, run_name
 from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
 from aoq.pipeline.planning.planner import plan
@@ -58,11 +58,6 @@ class MakingTask(luigi.Task):
         """Folder below `runs/` with the link to the artefact."""
 
     @property
-    def asked(self) -> Asked | None:
-        """The stage, if other processes may take part in making it."""
-        return None
-
-    @property
     def subject(self) -> str:
         """Owner of the stage, as the log names it."""
         return self.alias
@@ -92,7 +87,11 @@ class MakingTask(luigi.Task):
         return there
 
     def run(self) -> None:
-        if not self.artifact.exists():  # another task may have made it meanwhile
+        if torchrun_rank():
+            from aoq.pipeline.produce.training import follow_stage
+
+            follow_stage(self.stage, self.source, self.artifact, configured_engine())
+        elif not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.link()
 
@@ -103,17 +102,19 @@ class MakingTask(luigi.Task):
     def _make(self) -> None:
         from aoq.pipeline.produce import PRODUCERS
 
-        launched = Launched.here()
-        given = launched.settings(self.asked) if launched else {}
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](self.source, build, configured_engine(**given))
+                    PRODUCERS[self.stage](self.source, build, configured_engine())
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
+            if torchrun_rank() is not None:
+                from aoq.pipeline.produce.ranks import say_failed
+
+                say_failed(self.artifact)
             raise
         metrics = self.artifact.manifest().get("metrics")
         split = self.artifact.ingredients.get("split", "dev")  # an evaluation's own; of a training the best epoch's
@@ -132,10 +133,6 @@ class ArtifactTask(MakingTask):
     @cached_property
     def chain(self) -> Chain:
         return _plan_once(self.experiment, override=self.override, **self.roots)
-
-    @property
-    def asked(self) -> Asked:
-        return Asked(self.stage, self.experiment, self.override, *map(str, self.roots.values()))
 
     @property
     def alias(self) -> str:

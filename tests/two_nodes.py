@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aoq.pipeline.search.cluster import connection
+from aoq.pipeline.search import on_ray
 
 STORE_BYTES = 80_000_000
 
@@ -25,7 +25,7 @@ def two_nodes(module: str, memory: int, more: int = 1) -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    os.environ.update(connection.DEFAULTS)
+    os.environ.update(on_ray.DEFAULTS)
     ray.cloudpickle.register_pickle_by_value(sys.modules[module])
     checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
     node = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "memory": memory}

@@ -27,7 +27,8 @@ def main() -> None:
 
     Where a command takes TABLE, give an experiment or a table's folder.
     """
-    from aoq.pipeline.settings import log_to_console, read_shipped_settings  # Luigi's, which help does not need
+    from aoq.pipeline.console import log_to_console
+    from aoq.pipeline.settings import read_shipped_settings  # Luigi's, which help does not need
 
     read_shipped_settings()
     log_to_console()

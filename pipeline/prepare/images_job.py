@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int
 from torch import nn
-from typing_extensions import override
 
 from aoq.pipeline.prepare.sources.listing import Images
-from aoq.pipeline.search.cluster.job import PACKAGES, Job, Opened
+from aoq.pipeline.search.on_ray import Job, Opened
+from aoq.pipeline.search.store import Folder
 
 SAMPLE = 16
 """Images that every node reads before the run starts."""
 ROOM = 1_000_000_000
 """Approximate bytes of a process beside the weights: libraries, a batch in transit, and a block's results."""
-LIBRARIES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
 
 
 @dataclass(frozen=True)
@@ -51,34 +50,27 @@ def _sha256(images: Images, row: int) -> str:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagesJob(Job[Opened]):
-    """Input of units besides the images that they name."""
+def images_job(
+    store: Folder, module: nn.Module, device: str, sample: Sample, open_there: Callable[[], Opened]
+) -> Job[Opened]:
+    """Make a job of units that take room for the module, on nodes that read the sample as it is here.
 
-    packages: ClassVar[tuple[str, ...]] = (*PACKAGES, *LIBRARIES)
-    sample: Sample = field(compare=False)
-    directory: Path = field(default_factory=Path.cwd)
-    """Start of relative paths."""
-
-    @abstractmethod
-    def open_there(self) -> Opened:
-        """Do the work of `open` in the directory; raise ValueError if anything differs from here."""
-
-    @override
-    def open(self) -> Opened:
-        with suppress(OSError):  # a node without the directory has a different sample
-            os.chdir(self.directory)
-        return self.open_there()
-
-    @override
-    def lacking(self) -> list[str]:
-        try:
-            self.open()
-        except (OSError, ValueError, ImportError) as error:
-            return [f"cannot open what it is to work with ({error})"]
-        return self.sample.differing_here()
+    `open_there` is called in this directory, where relative paths start; it raises ValueError if anything differs.
+    """
+    opened = partial(_open_in, Path.cwd(), open_there)
+    room = ROOM + sum(part.nbytes for part in module.state_dict().values())
+    return Job(store, room, device, opened, partial(_lacking, opened, sample))
 
 
-def bytes_of_room(module: nn.Module) -> int:
-    """Approximate bytes of a process that holds the module."""
-    return ROOM + sum(part.nbytes for part in module.state_dict().values())
+def _open_in(directory: Path, open_there: Callable[[], Opened]) -> Opened:
+    with suppress(OSError):  # a node without the directory has a different sample
+        os.chdir(directory)
+    return open_there()
+
+
+def _lacking(opened: Callable[[], object], sample: Sample) -> list[str]:
+    try:
+        opened()
+    except (OSError, ValueError, ImportError) as error:
+        return [f"cannot open what it is to work with ({error})"]
+    return sample.differing_here()

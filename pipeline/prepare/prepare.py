@@ -32,7 +32,7 @@ from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images,
 from aoq.pipeline.prepare.writing import Counts
 from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
-from aoq.pipeline.search.cluster.connection import load_ray
+from aoq.pipeline.search.on_ray import load_ray
 from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.store import Folder
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,12 +16,13 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build, code_versions
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.engine import Engine
+from aoq.pipeline.engine import Engine, torchrun_rank
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, ensemble, retrieval_ranks, summarise
 from aoq.pipeline.inputs import collected, planned_file
@@ -38,13 +40,13 @@ from aoq.pipeline.produce.data import (
 )
 from aoq.pipeline.produce.drawing import open_table
 from aoq.pipeline.produce.outcome import say_outcome
+from aoq.pipeline.produce.ranks import follow, joined, run_ranks
 from aoq.pipeline.produce.student_draws import make_guide, make_orders, make_sampler
-from aoq.pipeline.produce.together import together
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
 from aoq.pipeline.training.loop import Trainer
-from aoq.pipeline.training.processes import Processes
+from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.resumable import Resumable
 from aoq.pipeline.training.run import Run
 
@@ -121,25 +123,36 @@ def _training(chain: Chain, stage: str) -> tuple[Training, bool]:
 
 
 def _train(chain: Chain, stage: str, build: Build, engine: Engine) -> None:
-    """Train one model, or two that are co-taught, with as many processes as the engine has."""
-    if engine.gangs:
-        from aoq.pipeline.produce.gang import run_ganged
-
-        (notes, inputs), nodes = run_ganged(engine, build.directory, train_in_gang, stage, chain, build.directory)
+    """Train one model, or two that are co-taught, with torchrun's processes or as many as the engine has."""
+    if torchrun_rank() is not None:
+        with joined(engine, chain[stage].key) as processes:
+            build.notes |= _train_part(chain, stage, build, engine, processes)
+    elif engine.processes == 1:
+        build.notes |= _train_part(chain, stage, build, engine, ALONE)
+    else:
+        (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, stage, chain, build.directory))
         build.recall_inputs()
         build.inputs.content |= inputs
-        build.notes |= {**notes, "nodes": nodes}
-        return
-    with together(engine, follow_stage, stage, chain) as processes:
-        build.notes |= _train_part(chain, stage, build, engine, processes)
+        build.notes |= {**notes, **nodes}
 
 
-def train_in_gang(
-    processes: Processes, engine: Engine, stage: str, chain: Chain, directory: Path
+def follow_stage(stage: str, source: Any, artifact: Artifact, engine: Engine) -> None:
+    """Do what torchrun's other processes do while the first one makes a stage: train with it, or wait."""
+    follow(engine, artifact, partial(train_rank, stage, source, None))
+
+
+def train_rank(
+    stage: str, chain: Chain, directory: Path | None, processes: Processes, engine: Engine
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Train in the work directory that the gang's driver has locked, or follow; the leader returns notes and inputs."""
-    if not processes.leads:
-        follow_stage(processes, engine, stage, chain)
+    """Train in the work directory that another process has locked, or follow; the leader returns notes and inputs.
+
+    All but the leader record their inputs in a temporary folder.
+    """
+    if not processes.leads or directory is None:
+        with TemporaryDirectory() as folder:
+            build = Build(Path(folder))
+            with collected(build.inputs):
+                _train_part(chain, stage, build, replace(engine, tensorboard=False), processes)
         return {}, {}
     build = Build(directory)
     build.recall_inputs()
@@ -147,14 +160,6 @@ def train_in_gang(
         notes = _train_part(chain, stage, build, engine, processes)
     build.inputs.check_again()
     return notes, build.inputs.content
-
-
-def follow_stage(processes: Processes, engine: Engine, stage: str, chain: Chain) -> None:
-    """Train with the leader, recording inputs in a temporary folder."""
-    with TemporaryDirectory() as folder:
-        build = Build(Path(folder))
-        with collected(build.inputs):
-            _train_part(chain, stage, build, replace(engine, tensorboard=False), processes)
 
 
 def _train_part(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from aoq.pipeline.digests import digest, file_sha256, known_sha256
 from aoq.pipeline.scratch import scratch_beside, writing_in
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
-"""Schemes that pyarrow reads without further packages."""
+"""Schemes that pyarrow reads without further packages; fsspec reads others, such as https, where it is installed."""
 
 
 def is_address(given: str) -> bool:
@@ -22,16 +23,16 @@ def is_address(given: str) -> bool:
 def fetch(address: str, cache: Path) -> Path:
     """Copy the file at `address` into `cache`, named after its content, and return the copy; renewed when it changes.
 
-    pyarrow's file systems read it: s3://, gs://, abfs://, hdfs:// and file://, with the credentials each looks for; and
-    fsspec's the rest, such as https://, where they are installed.
+    Credentials are those that pyarrow's and fsspec's file systems look for.
     """
     system, place, info = _find(address)
     with writing_in(cache):
         cache.mkdir(parents=True, exist_ok=True)
     seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
     with scratch_beside(seen, wait=True) as folder:
-        if (found := _whole_copy(seen)) is not None:
-            return found
+        with suppress(OSError, ValueError):  # no file, or not a file's name
+            if known_sha256(copy := seen.with_name(seen.read_text())) == copy.stem:
+                return copy
         fetched = folder / "fetched"
         fs.copy_files(place, str(fetched), system, fs.LocalFileSystem())
         copy = cache / f"{file_sha256(fetched)}{PurePosixPath(place).suffix}"
@@ -39,15 +40,6 @@ def fetch(address: str, cache: Path) -> Path:
         (folder / "seen").write_text(copy.name)
         os.replace(folder / "seen", seen)
     return copy
-
-
-def _whole_copy(seen: Path) -> Path | None:
-    """Return the copy that was made of what was seen, if both are unchanged since."""
-    try:
-        copy = seen.with_name(seen.read_text())
-        return copy if known_sha256(copy) == copy.stem else None
-    except (OSError, ValueError):  # no file, or not a file's name
-        return None
 
 
 def fetch_given(given: str, cache: Path) -> str:
@@ -58,22 +50,18 @@ def fetch_given(given: str, cache: Path) -> str:
 
 def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
     try:
-        system, place = _system_of(address)
+        if address.partition("://")[0] in OF_ARROW:
+            system, place = fs.FileSystem.from_uri(address)
+        else:
+            import fsspec  # takes a while, and few need it
+
+            found, place = fsspec.url_to_fs(address)
+            system = fs.PyFileSystem(fs.FSSpecHandler(found))
     except (pa.ArrowInvalid, ValueError, ImportError) as error:
         raise ValueError(
             f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, file:/// "
             "and what fsspec finds installed."
         ) from None
-    info = system.get_file_info(place)
-    if info.type != fs.FileType.File:
+    if (info := system.get_file_info(place)).type != fs.FileType.File:
         raise FileNotFoundError(f"there is no file at {address}; is the address right, and may you read it?")
     return system, place, info
-
-
-def _system_of(address: str) -> tuple[fs.FileSystem, str]:
-    if address.partition("://")[0] in OF_ARROW:
-        return fs.FileSystem.from_uri(address)
-    import fsspec  # takes a while, and few need it
-
-    system, place = fsspec.url_to_fs(address)
-    return fs.PyFileSystem(fs.FSSpecHandler(system)), place

@@ -20,7 +20,7 @@ from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Steps, Unit
 
 if TYPE_CHECKING:
-    from aoq.pipeline.search.cluster.job import Job as ClusterJob
+    from aoq.pipeline.search.on_ray import Job as ClusterJob
 
 logger = logging.getLogger(__name__)
 
@@ -134,15 +134,14 @@ def choose_runner(engine: Engine, ship: Callable[[Job, Folder], ClusterJob[Job]]
     """Choose the runner of the units; `ship` turns their input into a job for the nodes of a cluster."""
     if engine.backend == "inprocess":
         return run_in_process
-    from aoq.pipeline.search.cluster.connection import load_ray
-    from aoq.pipeline.search.cluster.units import run_on_ray
+    from aoq.pipeline.search.on_ray import load_ray, run_on_ray
 
     load_ray()  # fails here, before anything is read, where Ray is missing
-    return partial(run_on_ray, ship=ship, address=engine.ray_address, cpus=engine.threads or 1)
+    return partial(run_on_ray, ship=ship, engine=engine)
 
 
 def choose_search_runner(engine: Engine, fetched: Mapping[Path, str] | None = None) -> Runner[Problem]:
     """Choose the runner of a search; `fetched` names the addresses of cached files, which each node fetches."""
-    from aoq.pipeline.search.cluster.search_job import ship_problem
+    from aoq.pipeline.search.on_ray import ship_problem
 
     return choose_runner(engine, partial(ship_problem, fetched=fetched or {}))

@@ -24,7 +24,7 @@ from aoq.pipeline.prepare import blocks, extraction
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Files
-from aoq.pipeline.search.cluster import job as jobs
+from aoq.pipeline.search import on_ray
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.two_nodes import two_nodes, wait_for
 
@@ -119,16 +119,17 @@ def test_a_killed_run_goes_on_there_or_in_one_process(on, photos):
 def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, monkeypatch, tmp_path):
     second = cluster.second.node_id
 
-    def differs_there(job, token):
+    def differs_there(versions, seen, lacking):
         import ray
 
-        from aoq.pipeline.search.cluster.job import problems_here  # a worker's own: here it is this function
+        from aoq.pipeline.search.on_ray import problems_here  # a worker's own: here it is this function
 
         if ray.get_runtime_context().get_node_id() == second:
-            job = replace(job, sample=replace(job.sample, images=Files(["/nowhere.png"] * 16)))
-        return problems_here(job, token)
+            opened, sample = lacking.args
+            lacking = partial(lacking.func, opened, replace(sample, images=Files(["/nowhere.png"] * 16)))
+        return problems_here(versions, seen, lacking)
 
-    monkeypatch.setattr(jobs, "problems_here", differs_there)
+    monkeypatch.setattr(on_ray, "problems_here", differs_there)
     said = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) does not read /nowhere\.png as it is here\."
     with pytest.raises(ValueError, match=said):
         on(photos, "there")

@@ -7,7 +7,7 @@ import pytest
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import BACKENDS
-from aoq.pipeline.search.cluster.search_job import ship_problem
+from aoq.pipeline.search.on_ray import ship_problem
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.store import Folder
 

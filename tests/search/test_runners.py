@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.cluster.connection import Room, connected, usable_nodes
-from aoq.pipeline.search.cluster.search_job import ship_problem
+from aoq.pipeline.search.on_ray import connected, room_for, ship_problem
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.runners import choose_search_runner, run_in_order, run_in_process
 from aoq.pipeline.search.store import Folder, Memory
@@ -48,22 +47,24 @@ class Nodes:
         ]
 
 
-def test_a_node_that_has_what_a_unit_takes_is_usable():
-    for room in (Room(4, 8_000_000_000), Room(1, 0, gpus=1)):
-        assert usable_nodes(Nodes(), room) == {"a" * 40: "a (aaaaaaaa)"}
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("cpu", {}), ("auto", {"GPU": 1}), ("cuda", {"GPU": 1}), ("cuda:1", {"GPU": 1})]
+)
+def test_a_process_takes_a_gpu_where_there_is_one(device, gpus):
+    assert room_for(Nodes(), device, 4) == {"CPU": 4, **gpus}
 
 
 @pytest.mark.parametrize(
-    ("room", "said"),
+    ("given", "said"),
     [
-        (Room(5, 0), "5 threads and 0 MB"),
-        (Room(1, 9_000_000_000), "1 threads and 9000 MB"),
-        (Room(1, 0, 2), "1 threads, a GPU and 0 MB"),
+        (("cpu", 5), "0 of 1 processes of 5 CPUs, 0 GPUs and 0 MB"),
+        (("cpu", 1, 9_000_000_000), "0 of 1 processes of 1 CPUs, 0 GPUs and 9000 MB"),
+        (("auto", 1, 0, 2), "1 of 2 processes of 1 CPUs, 1 GPUs and 0 MB"),
     ],
 )
-def test_what_no_node_has_room_for_is_said(room, said):
-    with pytest.raises(ValueError, match=rf"a unit of {said}; there are 1 nodes with 4 CPUs, 1 GPUs and 8000 MB\."):
-        usable_nodes(Nodes(), room)
+def test_what_the_cluster_has_no_room_for_is_said(given, said):
+    with pytest.raises(ValueError, match=rf"room for {said} each; its 1 nodes have 4 CPUs, 1 GPUs and 8000 MB\."):
+        room_for(Nodes(), *given)
 
 
 def test_vectors_that_are_no_file_are_refused(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import aoq
-from aoq.pipeline.search.cluster.job import code_sha256, versions_here
+from aoq.pipeline.build import code_sha256, code_versions
 
 HERE = Path(aoq.__file__).parent
 
@@ -22,7 +22,7 @@ def copy(tmp_path):
 
 def test_a_copy_has_the_code_of_the_original(copy):
     assert code_sha256(copy) == code_sha256(HERE)
-    assert dict(versions_here())["aoq's code"] == code_sha256(HERE)[:12]
+    assert code_versions()["aoq's code"] == code_sha256(HERE)[:12]
 
 
 @pytest.mark.parametrize("file", ["pipeline/search/products/int16.py", "models/vsepp.py"])

@@ -17,8 +17,9 @@ import torch
 
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.produce import PRODUCERS, gang, training
-from aoq.pipeline.produce.gang import run_ganged
+from aoq.pipeline.produce import PRODUCERS, ranks, training
+from aoq.pipeline.produce.ranks import run_ranks
+from aoq.pipeline.search import on_ray
 from aoq.pipeline.training.kept_files import CHECKPOINTS
 from tests.two_nodes import two_nodes, wait_for
 
@@ -68,9 +69,9 @@ def test_the_weights_are_those_of_two_processes_of_one_machine(cluster, ganged, 
     assert sum(f"epoch {epoch}: dev rsum" in caplog.text for epoch in range(1, 7)) == 6
 
 
-def once_kept(act, checkpoint, processes, engine, *given):
+def once_kept(act, checkpoint, stage, chain, directory, processes, engine):
     """Train; the second process acts once there is a checkpoint."""
-    from aoq.pipeline.produce.training import train_in_gang  # a worker's own: here it is this function
+    from aoq.pipeline.produce.training import train_rank  # a worker's own: here it is this function
 
     class Acting(type(processes)):
         def add_up(self, numbers):
@@ -78,7 +79,7 @@ def once_kept(act, checkpoint, processes, engine, *given):
                 act()
             return super().add_up(numbers)
 
-    return train_in_gang(Acting(**vars(processes)), engine, *given)
+    return train_rank(stage, chain, directory, Acting(**vars(processes)), engine)
 
 
 def kill_itself():
@@ -91,7 +92,7 @@ def wait_for_ever():
 
 def test_the_loss_of_a_process_ends_all_and_the_next_run_goes_on(ganged, chain, local, monkeypatch, caplog):
     checkpoint = chain["second_round"].work / UNITS / CHECKPOINTS[0]
-    monkeypatch.setattr(training, "train_in_gang", partial(once_kept, kill_itself, checkpoint))
+    monkeypatch.setattr(training, "train_rank", partial(once_kept, kill_itself, checkpoint))
     began = time.monotonic()
     said = r"^process 1 of this training, on \S+ \(\w{8}\), was killed, or lost with its node\. Run again: the training"
     with pytest.raises(ChildProcessError, match=said):
@@ -110,7 +111,7 @@ def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, 
         wait_for(checkpoint.exists)
         cluster.remove_node(cluster.second, allow_graceful=False)
 
-    monkeypatch.setattr(training, "train_in_gang", partial(once_kept, wait_for_ever, checkpoint))
+    monkeypatch.setattr(training, "train_rank", partial(once_kept, wait_for_ever, checkpoint))
     losing = threading.Thread(target=lose_it, daemon=True)
     losing.start()
     try:
@@ -128,25 +129,30 @@ def add_up(processes, engine):
     return float(processes.add_up(torch.ones(1)))
 
 
-def test_too_little_room_is_refused(cluster, ganged, tmp_path, monkeypatch):
+def busy():
+    time.sleep(3600)
+
+
+def test_too_little_room_is_refused(ganged, tmp_path, monkeypatch):
     import ray
 
-    said = r"^3 processes are to train, each with 1 CPUs, and the cluster has room for 2 of them: 2 nodes with 1 CPUs"
+    said = (
+        r"^the cluster has room for 2 of 3 processes of 1 CPUs, 0 GPUs and 0 MB each; its 2 nodes have 1 CPUs, 0 GPUs"
+    )
     with pytest.raises(ValueError, match=said):
-        run_ganged(replace(ganged, processes=3), tmp_path, add_up)
-    with pytest.raises(ValueError, match=r"each with 1 CPUs and a GPU, and .* room for 0 .* or set device = cpu"):
-        run_ganged(replace(ganged, device="cuda"), tmp_path, add_up)
-    monkeypatch.setattr(gang, "PLACING", 1)
-    other = ray.remote(num_cpus=1)(gang.Member).remote()
-    ray.get(other.logged.remote())
-    with pytest.raises(TimeoutError, match=r"room for 2 processes of 1 CPUs, but other work took it for 1 seconds"):
-        run_ganged(ganged, tmp_path, add_up)
-    ray.kill(other)
+        run_ranks(replace(ganged, processes=3), tmp_path, add_up)
+    with pytest.raises(ValueError, match=r"room for 0 of 2 processes of 1 CPUs, 1 GPUs and .* or set device = cpu"):
+        run_ranks(replace(ganged, device="cuda"), tmp_path, add_up)
+    monkeypatch.setattr(ranks, "PLACING", 1)
+    other = ray.remote(num_cpus=1)(busy).remote()
+    with pytest.raises(TimeoutError, match=r"other work took the room of 2 processes for 1 s; run again"):
+        run_ranks(ganged, tmp_path, add_up)
+    ray.cancel(other, force=True)
     monkeypatch.undo()
-    assert run_ganged(ganged, tmp_path, add_up)[0] == 2
+    assert run_ranks(ganged, tmp_path, add_up)[0] == 2
 
 
-def failing(processes, engine, rank, what):
+def failing(rank, what, processes, engine):
     if processes.rank == rank:
         raise what
     return add_up(processes, engine)
@@ -158,14 +164,14 @@ def unlike(processes, engine):
 
 def test_other_code_other_data_and_failures_are_told(ganged, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"^process 1 of this training has another content of train_ims\.npy than"):
-        run_ganged(ganged, tmp_path, unlike)
+        run_ranks(ganged, tmp_path, unlike)
     with pytest.raises(ChildProcessError, match=r"^process 1 of .*, failed: it is missing here\. Run again"):
-        run_ganged(ganged, tmp_path, failing, 1, ValueError("it is missing here."))
+        run_ranks(ganged, tmp_path, partial(failing, 1, ValueError("it is missing here.")))
     with pytest.raises(ChildProcessError, match=r"(?s)^process 1 of .*, failed: .*in failing\n.*KeyError: 'a'"):
-        run_ganged(ganged, tmp_path, failing, 1, KeyError("a"))
+        run_ranks(ganged, tmp_path, partial(failing, 1, KeyError("a")))
     with pytest.raises(OSError, match=r"^the disk is full$"):
-        run_ganged(ganged, tmp_path, failing, 0, OSError("the disk is full"))
-    monkeypatch.setattr(gang, "versions_here", lambda: (("aoq", "0.1"),))
+        run_ranks(ganged, tmp_path, partial(failing, 0, OSError("the disk is full")))
+    monkeypatch.setattr(on_ray, "code_versions", lambda: {"aoq": "0.1"})
     with pytest.raises(ValueError, match=r"^2 of 2 nodes cannot work on this: node .* has aoq .*, not 0\.1; it has"):
-        run_ganged(ganged, tmp_path, add_up)
+        run_ranks(ganged, tmp_path, add_up)
     assert not list(tmp_path.iterdir())

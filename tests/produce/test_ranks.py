@@ -8,17 +8,19 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import HashStore
 
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.produce.together import together
+from aoq.pipeline.produce import PRODUCERS, ranks
+from aoq.pipeline.produce.ranks import run_ranks
 from aoq.pipeline.training.co_teaching.loop import FILES
 from aoq.pipeline.training.kept_files import CHECKPOINTS
 from tests.produce.conftest import ENGINE
@@ -61,8 +63,7 @@ def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     def kill():
         while not checkpoint.exists():
             time.sleep(0.01)
-        (other,) = multiprocessing.active_children()
-        os.kill(other.pid, signal.SIGKILL)
+        os.kill(max(other.pid for other in multiprocessing.active_children()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -77,21 +78,37 @@ def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     assert said["processes"] == 1
 
 
-def refuse(processes, engine, what):
-    raise ValueError(f"{what} is missing here.")
+def failing(rank, what, processes, engine):
+    if processes.rank == rank:
+        raise what
+    return float(processes.add_up(torch.ones(1)))
 
 
-def test_what_fails_in_one_is_said():
-    said = r"process 1 of this training failed: f30k is missing here\. Run again"
-    with pytest.raises(ChildProcessError, match=said), together(TWO, refuse, "f30k") as processes:
-        processes.add_up(torch.zeros(1))
+def unlike(processes, engine):
+    processes.check_alike({"content of train_ims.npy": str(processes.rank)})
+
+
+def test_what_fails_in_one_is_said(tmp_path):
+    with pytest.raises(
+        ChildProcessError, match=r"^process 1 of this training failed: f30k is missing here\. Run again"
+    ):
+        run_ranks(TWO, tmp_path, partial(failing, 1, ValueError("f30k is missing here.")))
+    with pytest.raises(OSError, match="the disk is full"):
+        run_ranks(TWO, tmp_path, partial(failing, 0, OSError(28, "the disk is full")))
     assert not multiprocessing.active_children()
 
 
-def test_the_leaders_own_error_is_its_own():
-    with pytest.raises(ValueError, match="the disk is full"), together(TWO, refuse, "f30k"):
-        raise ValueError("the disk is full")
-    assert not multiprocessing.active_children()
+def test_who_follows_ends_where_the_first_process_fails(make, monkeypatch):
+    store, artifact = HashStore(), make("one")["dataset"]
+    monkeypatch.setattr(ranks, "_store", lambda: store)
+    ranks.say_failed(artifact)
+    with pytest.raises(ChildProcessError, match=r"^the first process of this run did not make .*, and says why\.$"):
+        ranks.follow(ENGINE, artifact, unlike)
+
+
+def test_other_data_is_said(tmp_path):
+    with pytest.raises((ValueError, ChildProcessError), match=r"process 1 of this training has another content of tra"):
+        run_ranks(TWO, tmp_path, unlike)
 
 
 NCR = """
@@ -119,7 +136,7 @@ def test_two_networks_are_co_taught_by_two_processes_as_by_one(make):
 
 
 def test_threads_are_shared():
-    Engine("cpu", processes=2).torch_device(0)
+    Engine("cpu").torch_device(0, 2)
     assert torch.get_num_threads() == max(1, len(os.sched_getaffinity(0)) // 2)
     with pytest.raises(ValueError, match="processes is 0; give at least 1"):
         Engine(processes=0)

@@ -1,0 +1,185 @@
+"""Processes that train one model: started by torchrun, by its API on this machine, or as tasks of a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from logging.handlers import QueueHandler, QueueListener
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore, rendezvous  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.console import log_to_console
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.search.on_ray import check_nodes, connected, node_name, room_for
+from aoq.pipeline.training.processes import Processes
+
+Part = Callable[[Processes, Engine], Any]
+"""What each process does; several are started with a function that can be pickled."""
+TIMEOUT = timedelta(minutes=15)
+"""Longest wait for another process: the leader's own work, such as writing a checkpoint, takes less."""
+PLACING, LINGER, ENDING = 300.0, 60.0, 2.0
+"""Seconds to wait for room on a cluster, for the end after another process was lost, and for failures of the others."""
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+RESUMED = "Run again: the training goes on from its last checkpoint."
+
+
+def _store() -> Store:
+    """Return the store at which the processes meet; torchrun's keeps what was said before it started them again."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(attempt, next(rendezvous("env://", timeout=TIMEOUT))[0])
+
+
+@contextmanager
+def joined(engine: Engine, name: str = "training") -> Iterator[Processes]:
+    """Join the others that torchrun's variables speak of; each has a device of its own."""
+    rank, count, place, places = map(int, map(os.environ.__getitem__, VARIABLES))
+    device, store = engine.torch_device(place, places), _store()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store.set(f"{name} begins", "")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=PrefixStore(name, store), rank=rank, world_size=count, timeout=TIMEOUT)
+    try:
+        yield Processes(rank, count, device)
+    except Exception as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        time.sleep(LINGER)  # who started the processes ends this one as soon as the failed one's reason is known
+        raise ChildProcessError(f"another process of this training ended. {RESUMED}") from error
+    finally:
+        dist.destroy_process_group()
+
+
+def follow(engine: Engine, artifact: Artifact, part: Part) -> None:
+    """Wait until torchrun's first process made the artefact; if that takes a training, do this process's part of it."""
+    store, is_trained = _store(), False
+    while not artifact.exists():
+        if store.check([f"{artifact.key} failed"]):
+            raise ChildProcessError(f"the first process of this run did not make {artifact.path}, and says why.")
+        if not is_trained and store.check([f"{artifact.key} begins"]):
+            with joined(engine, artifact.key) as processes:
+                part(processes, engine)
+            is_trained = True
+        time.sleep(1)
+
+
+def say_failed(artifact: Artifact) -> None:
+    """Tell those who `follow` that the first process did not make the artefact."""
+    _store().set(f"{artifact.key} failed", "")
+
+
+def run_ranks(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:
+    """Do the part in each of `engine.processes` processes, of this machine or of a cluster, which shares the folder.
+
+    Return what the leader's returns, and the `nodes` of a cluster. The leader's own error is raised as it is; another
+    process's, or its loss, as a ChildProcessError.
+    """
+    return _on_ray(engine, folder, part) if engine.backend == "ray" else (_here(engine, part), {})
+
+
+def _here(engine: Engine, part: Part) -> Any:
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # who fails is said below
+    with TemporaryDirectory() as logs:
+        config = LaunchConfig(1, 1, engine.processes, DefaultLogsSpecs(logs), "training", max_restarts=0)
+        config.rdzv_backend, config.rdzv_endpoint, config.local_addr = "c10d", "localhost:0", "localhost"
+        try:
+            return elastic_launch(config, _rank)(engine, part, Path(logs), {}, None)[0]
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            failures = {int(file.stem): pickle.loads(file.read_bytes()) for file in Path(logs).glob("*.error")}
+            how = f"was killed (signal {-failure.exitcode})." if failure.exitcode < 0 else "ended."
+            raise _reason(failures or {rank: how}) from None
+
+
+def _rank(engine: Engine, part: Part, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:
+    """Run a process that was started here or by Ray; what it raises, a bug as its traceback, is left in `errors`."""
+    os.environ.update(environ)
+    log_to_console()
+    if log is not None and os.environ["RANK"] == "0":
+        logging.getLogger("aoq").addHandler(QueueHandler(log))
+    try:
+        with joined(engine) as processes:
+            return part(processes, engine)
+    except Exception as error:
+        told = error if isinstance(error, (ValueError, OSError, ImportError)) else RuntimeError(traceback.format_exc())
+        if errors is not None:
+            (errors / f"{os.environ['RANK']}.error").write_bytes(pickle.dumps(told))
+        raise told from None
+
+
+def _on_ray(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:
+    from ray.util import placement_group, placement_group_table, remove_placement_group
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+    with connected(engine.ray_address) as ray:
+        engine, count = replace(engine, threads=engine.threads or 1), engine.processes
+        takes = room_for(ray, engine.device, engine.threads, count=count)
+        check_nodes(ray, takes, folder)
+        host = ray.util.get_node_ip_address()
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        meeting = {"MASTER_ADDR": host, "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        log = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        heard, group = QueueListener(log, *logging.getLogger().handlers), placement_group([takes] * count)
+        heard.start()
+        try:
+            if not group.wait(PLACING):
+                raise TimeoutError(f"other work took the room of {count} processes for {PLACING:.0f} s; run again.")
+            names = {node["NodeID"]: node_name(node) for node in ray.nodes()}
+            on = placement_group_table(group)["bundles_to_node_id"]
+            nodes = [names[on[rank]] for rank in range(count)]
+            limits = {"num_cpus": engine.threads, "num_gpus": takes.get("GPU", 0), "max_retries": 0, "max_calls": 1}
+            task, works = ray.remote(**limits)(_rank), []
+            for rank in range(count):  # of a node's GPUs, each sees its own alone
+                environ = meeting | dict(zip(VARIABLES, map(str, (rank, count, 0, 1)), strict=True))
+                place = PlacementGroupSchedulingStrategy(group, rank)
+                works.append(task.options(scheduling_strategy=place).remote(engine, part, None, environ, log))
+            return _of_leader(ray, works, nodes), {"nodes": nodes}
+        finally:
+            heard.stop()
+            remove_placement_group(group)
+            log.shutdown()
+
+
+def _of_leader(ray: Any, works: Sequence[Any], nodes: Sequence[str]) -> Any:
+    """Return what the leader's task returns, once all are done, or raise the reason of the first failures."""
+    left, failures = list(works), dict[int, Exception | str]()
+    while left and not failures:
+        ray.wait(left)
+        ended, left = ray.wait(left, num_returns=len(left), timeout=ENDING)
+        for work in ended:
+            try:
+                ray.get(work)
+            except ray.exceptions.RayTaskError as error:
+                failures[works.index(work)] = error.cause
+            except ray.exceptions.RayError:
+                failures[works.index(work)] = "was killed, or lost with its node."
+    if failures:
+        raise _reason(failures, nodes)
+    return ray.get(works[0])
+
+
+def _reason(failures: Mapping[int, Exception | str], nodes: Sequence[str] = ()) -> Exception:
+    rank, why = min(failures.items())
+    if rank == 0 and isinstance(why, Exception):
+        return why
+    on = f", on {nodes[rank]}," if nodes else ""
+    said = why if isinstance(why, str) else f"failed: {why}"
+    return ChildProcessError(f"process {rank} of this training{on} {said} {RESUMED}")
