@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from aoq.models.base import Captions
-from aoq.models.recurrence import GRU
 
 
 class TextEncoder(nn.Module):
@@ -24,7 +23,7 @@ class TextEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.embedding = nn.Embedding(vocabulary_size, word_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.recurrence = GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
+        self.recurrence = nn.GRU(word_size, embedding_size, batch_first=True, bidirectional=bidirectional)
 
     def last(self, captions: Captions) -> Float[Tensor, "captions size"]:
         """Return the state at the last word (in the backward direction, at the first)."""
@@ -41,14 +40,9 @@ class TextEncoder(nn.Module):
         padded = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, places.data, states)
         return padded.view(*mask.shape, -1), mask
 
-    def _read(self, captions: Captions, places: PackedSequence) -> tuple[Tensor | PackedSequence, Tensor]:
-        """Run the GRU; a word that comes more than once has one vector, unless dropout sees to it."""
+    def _read(self, captions: Captions, places: PackedSequence) -> tuple[PackedSequence, Tensor]:
         tokens = captions.words[:, : len(places.batch_sizes)].flatten()[places.data]
-        if tokens.device.type != "cpu" or (self.training and self.dropout.p > 0):
-            words = self.dropout(self.embedding(tokens))
-            return self.recurrence(PackedSequence(words, *places[1:]))
-        distinct, which = tokens.unique(return_inverse=True)
-        return self.recurrence.of_distinct(self.embedding(distinct), PackedSequence(which, *places[1:]))
+        return self.recurrence(PackedSequence(self.dropout(self.embedding(tokens)), *places[1:]))
 
 
 def _packed_places(captions: Captions) -> PackedSequence:

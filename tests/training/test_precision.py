@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from aoq.models import MODELS, build_model, naaf
 from aoq.pipeline.arithmetic import products_in
-from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.losses import LossSection, OnlineLoss
+from aoq.pipeline.config.training import Training
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.embedding_blocks import encode_block, sides_of
+from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.store import Memory
+from aoq.pipeline.training.loop import Trainer
 from aoq.pipeline.training.precision import in_precision
+from aoq.pipeline.training.run import Run
 from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
 
 CPU = torch.device("cpu")
@@ -62,6 +71,32 @@ def test_offline_negatives_are_compared_in_bfloat16_too(step_of):
     torch.testing.assert_close(rounded, whole, rtol=2e-2, atol=0)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if not MODELS[name].attends])
+def test_vectors_are_compared_in_float32(pairs, name):
+    model = build_model(name, feature_size=6, vocabulary_size=24, embedding_size=32, word_size=5).eval()
+    rounding = in_precision(model, "bfloat16", CPU)
+    images, captions = (
+        rounding.encode_images(pairs.images(np.arange(8))),
+        rounding.encode_captions(pairs.captions(np.arange(8))),
+    )
+    assert not torch.equal(images.vectors, model.encode_images(pairs.images(np.arange(8))).vectors)
+    with torch.autocast("cpu", torch.bfloat16):
+        scores, of_pairs = rounding.similarity(images, captions), rounding.pair_similarity(images, captions)
+    assert torch.equal(scores, images.vectors @ captions.vectors.T)
+    assert torch.equal(of_pairs, (images.vectors * captions.vectors).sum(1))
+
+
+def test_a_step_rounds_the_weights_of_its_own_time(pairs):
+    """Within a caller's autocast torch would keep the rounded weights of the step before."""
+    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
+    rounding, images = in_precision(model, "bfloat16", CPU), pairs.images(np.arange(4))
+    with torch.autocast("cpu", torch.bfloat16):
+        before = rounding.encode_images(images).vectors
+        with torch.no_grad():
+            model.project.weight.neg_()
+        assert not torch.equal(rounding.encode_images(images).vectors, before)
+
+
 def test_a_device_that_lacks_it_is_named(monkeypatch):
     model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
     with pytest.raises(ValueError, match=r'precision = "tf32" is of NVIDIA GPUs since Ampere, and .* runs on cpu; '):
@@ -76,26 +111,94 @@ def test_a_device_that_lacks_it_is_named(monkeypatch):
     assert in_precision(model, "tf32", cuda) is model
 
 
-def test_evaluation_and_embedding_leave_tf32_out(pairs, monkeypatch):
-    """cuDNN's default is TF32."""
-    seen = []
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+def arithmetic():
+    """All that a caller may have set, but for torch's older settings where the newer contradict them."""
+    backends = torch.backends
+    places = [backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+    places += [backends.mkldnn, backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn]
+    older = []
+    for read in (torch.get_float32_matmul_precision, lambda: backends.cudnn.allow_tf32):
+        try:
+            older.append(read())
+        except RuntimeError:
+            older.append(None)
+    autocasts = [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
+    return *older, torch.get_default_dtype(), autocasts, [place.fp32_precision for place in places]
 
-    class Watched(MODELS["vsepp"]):
-        def encode_images(self, images):
-            seen.append(torch.backends.cudnn.allow_tf32)
-            return super().encode_images(images)
 
-    model = Watched(feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
-    similarity_matrix(model, pairs, CPU)
-    encode_block("images", 0, 2, sides_of(model, pairs, CPU), Memory())
-    assert seen == [False, False]
-    assert torch.backends.cudnn.allow_tf32
+STATES = {
+    "as they are": lambda: None,
+    "medium": partial(torch.set_float32_matmul_precision, "medium"),
+    "high": partial(torch.set_float32_matmul_precision, "high"),
+    "float64": partial(torch.set_default_dtype, torch.float64),
+    "autocast": partial(torch.set_autocast_enabled, "cpu", True),
+    "all in bfloat16": partial(setattr, torch.backends, "fp32_precision", "bf16"),
+    "TF32 on GPUs": partial(setattr, torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    "bfloat16 on CPUs": partial(setattr, torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+}
+
+
+@pytest.fixture(params=STATES)
+def set_state(request):
+    def change():
+        STATES[request.param]()
+        return arithmetic()
+
+    with products_in("float32"):  # which puts them back
+        yield change
+
+
+FLOAT32 = ["ieee"] * 9
+
+
+@pytest.mark.parametrize("name", ["vsepp", "scan"])
+def test_what_the_caller_has_set_reaches_no_step(pairs, sampler, tmp_path, set_state, name):
+    """The same bits, and each encoder at work in float32: not every CPU has units for what is set here."""
+
+    def train(folder, change):
+        folder.mkdir()
+        torch.manual_seed(0)
+        model, seen = build_model(name, feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5), []
+        model.project.register_forward_hook(lambda *_: seen.append(arithmetic()))
+        schedule = Training(loss=OnlineLoss(name="online"), epochs=1, batch_size=10, learning_rate=1e-2)
+        where = {"description": {"name": name}, "pairs": pairs, "seed": 5, "run": Run(folder, CPU)}
+        trainer, scores = Trainer(models=[model], schedule=schedule, sampler=sampler, **where), []
+        state = change()
+
+        def validate(models):
+            assert arithmetic() == state
+            scores.append(similarity_matrix(models[0], pairs, CPU))
+            return retrieval_ranks(scores[0], pairs.split.image_of)
+
+        found = trainer.train(validate)["final_weights_sha256"]
+        block = None
+        if name == "vsepp":
+            (table,) = encode_block("captions", 0, 20, sides_of(model, pairs, CPU), Memory())
+            block = table["vector"].to_pylist()
+        assert arithmetic() == state
+        return found, scores[0].tobytes(), block, seen
+
+    expected = train(tmp_path / "plain", arithmetic)
+    assert train(tmp_path / "changed", set_state) == expected
+    assert all(one[0] == "highest" and not one[1] for one in expected[3])
+    assert all(one[2:] == (torch.float32, [False, False], FLOAT32) for one in expected[3])
+
+
+def test_the_environments_tf32_is_left_out():
+    lines = [
+        "import torch",
+        "from aoq.pipeline.arithmetic import products_in",
+        "read = torch.get_float32_matmul_precision",
+    ]
+    lines += ["before = read()", "with products_in('float32'): inside = read()", "print(before, inside, read())"]
+    given = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+    ended = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=given)
+    assert ended.stdout.split() == ["high", "highest", "high"], ended.stderr
 
 
 def test_tf32_is_left_again():
-    before = torch.get_float32_matmul_precision()
-    for precision, during in (("float32", before), ("bfloat16", before), ("tf32", "high")):
+    for precision, during in (("float32", "highest"), ("bfloat16", "highest"), ("tf32", "high")):
+        before = arithmetic()
         with products_in(precision):
-            assert torch.get_float32_matmul_precision() == during
-        assert torch.get_float32_matmul_precision() == before
+            assert arithmetic()[:2] == (during, precision == "tf32")
+        assert arithmetic() == before

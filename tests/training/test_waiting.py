@@ -30,7 +30,6 @@ READ = {torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy}
 ALLOWED = {
     "models/base.py": "lengths of captions, which are on the CPU",
     "models/text.py": "lengths of captions, which are on the CPU",
-    "models/recurrence.py": "lengths of captions, which are on the CPU; elsewhere the GRU is torch's",
     "models/captioner.py": "lengths of captions; and once, which words count",
     "models/fragments.py": "twice a matrix: its captions are cut by their lengths, and padding is left out",
     "models/maxsim.py": "as models/fragments.py, for each direction",
