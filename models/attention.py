@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aoq.models.blocks import Block
-from aoq.models.fused import clipped_unit
-from aoq.models.normalise import l1_normalise
+from aoq.models.normalise import clipped_unit, l1_normalise
 
 Direction = Literal["t2i", "i2t"]
 Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]

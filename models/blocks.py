@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aoq.models.fused import squared_norm
 from aoq.models.normalise import safe_norm
 
 
@@ -74,6 +73,9 @@ class Block:
     def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
         """Compute |.|^2 of weighted sums: of regions (axis 3) for each word, or of words (axis 1) for each region."""
         if axis == 1:
-            return squared_norm(weights, self.word_gram, "cvw")
-        gram, pattern = (self.regions.gram, "cisr") if self.is_aligned else (self.regions.gram[0], "isr")
-        return squared_norm(weights, gram, pattern)
+            through = torch.einsum("cvir,cvw->cwir", weights, self.word_gram)
+        elif self.is_aligned:
+            through = torch.einsum("cwis,cisr->cwir", weights, self.regions.gram)
+        else:
+            through = torch.einsum("cwis,isr->cwir", weights, self.regions.gram[0])
+        return (weights * through).sum(axis)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.base import Captions
-from aoq.models.fused import linear_cross_entropy
 from aoq.models.regions import Fragments, Mask, run_over
 
 
@@ -44,7 +43,7 @@ class Captioner(nn.Module):
         """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images."""
         labels, counted = caption_labels(captions, self.max_length)
         states = self.decode(regions, mask, labels[:, :-1])
-        loss = linear_cross_entropy(states[counted], self.predict.weight, self.predict.bias, labels[:, 1:][counted])
+        loss = F.cross_entropy(self.predict(states[counted]), labels[:, 1:][counted], reduction="sum")
         return loss / len(labels)
 
     def decode(

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from aoq.models.attention import QUERY, Direction, aggregate, attended_cosine, attention
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
-from aoq.models.fused import gated
 
 Mode = Literal["text", "image", "full"]
 DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
@@ -109,4 +108,5 @@ class Memory(nn.Module):
 
     def forward(self, queries: Float[Tensor, "*#pairs D"], projected: Float[Tensor, "*#pairs D2"]) -> Tensor:
         gate, update = projected.chunk(2, dim=-1)
-        return gated(queries, gate, update)
+        new = update.tanh()
+        return new + gate.sigmoid() * (queries - new)  # not `lerp`, which takes no two dtypes under autocast

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 EPSILON = 1e-8
 
@@ -28,3 +29,16 @@ def safe_norm(x: Float[Tensor, "*axes"], dim: int = -1) -> Float[Tensor, "*kept"
     """|x| along `dim` (kept as 1), but 1 for a zero vector, where the square root has no gradient."""
     square = (x * x).sum(dim, keepdim=True)
     return square.masked_fill(square == 0, 1).sqrt()
+
+
+def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Tensor, "*axes"]:
+    """y / |y| along `dim`, where y = LeakyReLU(x); a zero vector stays zero. A slope of 1 clips nothing.
+
+    >>> import torch
+    >>> clipped_unit(torch.tensor([3.0, -4.0]), 0, 1.0)
+    tensor([ 0.6000, -0.8000])
+    """
+    clipped = x if slope == 1 else F.leaky_relu(x, slope)
+    square = (clipped * clipped).sum(dim, keepdim=True)
+    # In float64: some processors' float32 root is a bit off, and what stands alone would not be 1 (BFAN needs it).
+    return clipped / square.masked_fill(square == 0, 1).double().sqrt().to(x.dtype)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from aoq.models.attention import Direction, attention, inverse_root, masked_softmax
 from aoq.models.base import Captions, Code, Images
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
-from aoq.models.fused import clipped_unit, projected_difference
 from aoq.models.moments import Moments
-from aoq.models.normalise import EPSILON, l1_normalise, l2_normalise, safe_norm
+from aoq.models.normalise import EPSILON, clipped_unit, l1_normalise, l2_normalise, safe_norm
 from aoq.models.regions import Fragments, Mask, group_by_group, masked_mean
 
 TEMPERATURE = 9.0
@@ -80,13 +80,23 @@ class _SGRAF(FragmentModel):
         weights = self.attend(block)["t2i"]
         norm_inverse = inverse_root(block.squared_norm(weights, 3))
         weights = weights * norm_inverse.unsqueeze(3)  # what is attended to has norm 1 now
-        layer, regions = self.local_similarity, block.regions.vectors
+        regions = block.regions.vectors
         if block.is_aligned:
-            weights, regions, words = weights.squeeze(2), regions.squeeze(1), block.words
-            return projected_difference(weights, regions, words, layer.weight, layer.bias).unsqueeze(0)
-        weights, words = weights.permute(2, 0, 1, 3), block.words.flatten(0, 1).unsqueeze(0)
-        local = projected_difference(weights.flatten(1, 2), regions.squeeze(0), words, layer.weight, layer.bias)
-        return local.unflatten(1, weights.shape[1:3])
+            return self._differences(weights.squeeze(2), regions.squeeze(1), block.words).unsqueeze(0)
+        weights, words = weights.permute(2, 0, 1, 3), block.words.flatten(0, 1)
+        return self._differences(weights.flatten(1, 2), regions.squeeze(0), words).unflatten(1, weights.shape[1:3])
+
+    def _differences(
+        self, weights: Float[Tensor, "N Q R"], regions: Float[Tensor, "N R D"], words: Float[Tensor, "*#N Q D"]
+    ) -> Float[Tensor, "N Q S"]:
+        """Compute W (x - y)^2 + b for each word y and the weighted sum x of its regions, which is not stored."""
+
+        def differences() -> Tensor:
+            return self.local_similarity((weights @ regions - words).square())
+
+        if not torch.is_grad_enabled():
+            return differences()
+        return checkpoint(differences, use_reentrant=False, preserve_rng_state=False)
 
     def whole(self, block: Block) -> Float[Tensor, "I C S"]:
         """Compute the global similarity vector, before normalisation."""

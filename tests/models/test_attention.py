@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import FragmentAttention
+from aoq.models.normalise import clipped_unit
 
 SIZES = {"feature_size": 3, "vocabulary_size": 9, "embedding_size": 3, "word_size": 2}
 
@@ -46,3 +47,20 @@ def test_words_of_naaf_attend_to_regions_above_the_threshold(loops):
             products = found.keys[pair] @ found.queries[pair, query]
             logits = torch.where((products > 0.3) & found.key_mask[pair], 20 * products, -torch.inf)
             assert_close(found.weights[pair, query], logits.softmax(0).nan_to_num(0), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("slope", [0.1, 1.0])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_clipped_unit_is_its_formula(generator, slope, dim):
+    x = torch.randn(3, 4, 2, generator=generator)
+    clipped = torch.where(x < 0, slope * x, x)
+    assert_close(clipped_unit(x, dim, slope), clipped / clipped.norm(dim=dim, keepdim=True))
+    alone = torch.randn(1, 1000, generator=generator)
+    assert clipped_unit(alone, 0, 1.0).abs().eq(1).all()
+
+
+def test_a_clipped_zero_vector_is_zero_and_passes_the_gradient_on():
+    x = torch.zeros(2, 3, requires_grad=True)
+    clipped_unit(x, 1, 1.0).sum().backward()
+    assert not clipped_unit(x, 1, 1.0).any()
+    assert torch.equal(x.grad, torch.ones(2, 3))
