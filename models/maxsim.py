@@ -10,11 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aoq.models.attention import CONTEXT, Direction, aggregate
-from aoq.models.base import Code, real_fragments
-from aoq.models.best_match import best_match
 from aoq.models.blocks import Block
-from aoq.models.fragments import FragmentModel, equal_length_runs
-from aoq.models.regions import count, zero_masked
+from aoq.models.fragments import FragmentModel
 
 
 class MaxSim(FragmentModel):
@@ -54,34 +51,6 @@ class MaxSim(FragmentModel):
             best = _of_real_context(block, direction).max(CONTEXT[direction]).values
             scores.append(aggregate(best, block, direction=direction, aggregation=self.aggregation))
         return sum(scores[1:], scores[0]) / len(scores)
-
-    def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        """Compute `compare` without keeping products for the gradient."""
-        score = {"t2i": self._words_to_regions, "i2t": self._regions_to_words}
-        scores = [score[direction](images, captions) for direction in self.directions]
-        return sum(scores[1:], scores[0]) / len(scores)
-
-    def _words_to_regions(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        is_word = real_fragments(captions)
-        best = best_match(captions.vectors[is_word], images.vectors, images.mask)
-        caption_of = is_word.nonzero()[:, 0]
-        total = best.new_zeros(len(captions), len(images)).index_add(0, caption_of, best)
-        return total / is_word.sum(1, keepdim=True) if self.aggregation == "Mean" else total
-
-    def _regions_to_words(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        is_word = real_fragments(captions)
-        regions = zero_masked(images.vectors, images.mask)
-        runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
-        words = captions.vectors[is_word].split([count * length for count, length in runs])
-        best = [
-            best_match(regions.flatten(0, 1), part.unflatten(0, run), None)
-            for run, part in zip(runs, words, strict=True)
-        ]
-        values = torch.cat(best, dim=1).view(*regions.shape[:2], -1)
-        total = zero_masked(values, images.mask).sum(1)
-        if self.aggregation == "Mean":
-            total = total / (regions.shape[1] if images.mask is None else count(images.mask).unsqueeze(1))
-        return total.T
 
 
 def _of_real_context(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from aoq.models import best_match as parts
 from aoq.models import fragments
 from aoq.models.base import Code
-from aoq.models.best_match import best_match
 from aoq.models.maxsim import MaxSim
 
 CLOSE = {"atol": 1e-9, "rtol": 1e-9}
@@ -68,11 +66,8 @@ def gradients(similarity, images, captions):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("cut", [(2**14, 2**22), (1, 1), (9, 30)], ids=str)
-def test_gradients_are_those_of_the_definition(loops, monkeypatch, direction, aggregation, cut):
-    """The matrix in parts of any size, and pairs, have the definition's gradients."""
-    monkeypatch.setattr(parts, "CONTEXT_FRAGMENTS", cut[0])
-    monkeypatch.setattr(parts, "PRODUCTS", cut[1])
+def test_gradients_are_those_of_the_definition(loops, direction, aggregation):
+    """The matrix in blocks of any size, and pairs, have the definition's gradients."""
     images, captions = loops.code(3, 3, 4), loops.code(4, 5, 4)
     pair = defined(direction, aggregation)
     expected = gradients(lambda i, c: loops.each_pair(i, c, pair), images, captions)
@@ -116,10 +111,12 @@ def test_attention_is_all_on_the_best_match(loops, direction):
             assert found.weights[pair, q].tolist() == [float(k == best) for k in range(len(keys))]
 
 
-def test_what_is_kept_for_the_gradient_does_not_grow_with_the_products():
-    """All words by all regions would be 64 times what is kept: places, one a word and image."""
-    queries, contexts = torch.rand(32, 4, requires_grad=True), torch.rand(16, 64, 4, requires_grad=True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
-        best_match(queries, contexts, None)
-    assert sorted(one.numel() for one in kept) == [32 * 4, 32 * 16, 16 * 64 * 4]
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_what_is_kept_for_the_gradient_does_not_grow_with_the_products(loops, direction):
+    """A word and image, or a region and caption, keep the place of the best match, not their products."""
+    images, captions = loops.code(13, 6, 40), loops.code(14, 8, 20)
+    images, captions = (Code(code.vectors.requires_grad_()) for code in (images, captions))
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.setdefault(id(one), one), lambda one: one):
+        model_with(direction).similarity(images, captions)
+    assert max(one.numel() for one in kept.values()) < 6 * 40 * 8 * 20 / 4
