@@ -26,9 +26,10 @@ from numpy.lib.format import open_memmap
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
+from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.training.ahead import made_ahead
-from aoq.pipeline.training.precision import in_precision, products_in
+from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.step import Batch, make_objective, take_step
 
 MODELS = ("vsepp", "scan")

@@ -6,9 +6,9 @@
 
 The rivals (`similarity_rivals.py`) form every attended vector. First, values and gradients of all are compared on a
 small world. A measurement starts from codes (unit vectors) and ends with the gradients of both codes and of the
-model's parameters, for a fixed random weighting of the matrix; or (`--loss online`) for the online triplet loss, where
-ours keeps no graph and scores again the pairs that have a gradient, as a training does on a CPU. Captions have 6 to 30
-tokens, 14 on average, as Flickr30K's have with <start> and <end>: a log-normal, rounded and clipped.
+model's parameters, for a fixed random weighting of the matrix; or (`--loss online`) for the online triplet loss.
+Captions have 6 to 30 tokens, 14 on average, as Flickr30K's have with <start> and <end>: a log-normal, rounded and
+clipped.
 
 Ours and its rivals have a process each and take turns, so that a machine that slows down slows all. Seconds are
 medians, ratios are medians of the ratios of each turn. Memory is the peak of the first turn beyond what was resident
@@ -41,10 +41,8 @@ from aoq.models import build_model
 from aoq.models.base import Code, MatchingModel
 from aoq.models.naaf import NAAF
 from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES
-from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.losses.triplet import online_triplet
-from aoq.pipeline.training.rescored import AsBefore, pays, rescored
 from benchmarks.similarity_rivals import RIVALS, agreement, caption_lengths, gradients, make_codes, similarity
 
 console = Console()
@@ -225,7 +223,10 @@ def serve(connection: Connection, work: Work) -> None:
 def take_turn(work: Work, model: MatchingModel, images: Code, captions: Code, weights: Tensor) -> Turn:
     before, times = start_memory(work.device), [now(work)]
     with torch.autocast(work.device, torch.bfloat16, enabled=work.dtype == "bfloat16"):
-        result = (scored if work.training else evaluate)(work, model, images, captions)
+        if work.training:
+            result = similarity(work.side, model, images, captions)
+        else:
+            evaluate(work, model, images, captions)
     times.append(now(work))
     if work.training:
         total = (result * weights).sum()
@@ -235,14 +236,6 @@ def take_turn(work: Work, model: MatchingModel, images: Code, captions: Code, we
         gradients(model, images, captions, total, allow_unused=True)
     times.append(now(work))
     return Turn(times[1] - times[0], times[2] - times[0], most_memory(work.device) - before)
-
-
-def scored(work: Work, model: MatchingModel, images: Code, captions: Code) -> Tensor:
-    """The matrix; ours as a training has it."""
-    entries = LOSSES["online"].entries if work.loss == "online" else None
-    if work.side == "ours" and pays(model, images, len(images), lambda: entries):
-        return rescored(model, images, captions, AsBefore(model))
-    return similarity(work.side, model, images, captions)
 
 
 @torch.inference_mode()

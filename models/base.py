@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.attention import Direction
+from aoq.models.packing import ranks, sent
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.models.towers.tower import SideName, Tower
 
@@ -24,23 +25,28 @@ class Images:
     For models whose tower reads photographs, `features` are their 8-bit pixels, as the tower is to see them.
 
     In training mode BatchNorm takes each of `groups` equal parts of the batch by itself, as if they were encoded in
-    turn. A selection of images is one group.
+    turn. A selection of images is one group. `mask_here` is the mask on the CPU, once the images are elsewhere.
     """
 
     features: Float[Tensor, "images regions features"] | UInt8[Tensor, "images height width 3"]
     mask: Bool[Tensor, "images regions"] | None = None
     boxes: Float[Tensor, "images regions coordinates"] | None = None
     groups: int = 1
+    mask_here: Bool[Tensor, "images regions"] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def real_here(self) -> Bool[Tensor, "images regions"] | None:
+        """The mask on the CPU."""
+        return self.mask.cpu() if self.mask_here is None and self.mask is not None else self.mask_here
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
         return replace(self._each(lambda part: part[rows]), groups=1)
 
     def to(self, device: torch.device) -> Images:
-        """Move to a device; a copy from pinned memory to a GPU is not waited for."""
-        return self._each(lambda part: part.to(device, non_blocking=device.type == "cuda"))
+        """Move to a device, which is not waited for."""
+        return replace(self._each(lambda part: sent(part, device)), mask_here=self.real_here())
 
     def pin_memory(self) -> Images:
         return self._each(torch.Tensor.pin_memory)
@@ -65,12 +71,11 @@ class Captions:
 
     def real(self) -> tuple[Int[Tensor, "captions words"], Bool[Tensor, "captions words"]]:
         """The ids up to the longest caption, whatever stands beyond a length, and the mask of real ones."""
-        words = self.words[:, : int(self.lengths.max())]
-        places = torch.arange(words.shape[1], device=words.device)
-        return words, places < self.lengths.to(words.device).unsqueeze(1)
+        longest = int(self.lengths.max())
+        return self.words[:, :longest], sent(ranks(longest, self.lengths), self.words.device)
 
     def to(self, device: torch.device) -> Captions:
-        return Captions(self.words.to(device, non_blocking=device.type == "cuda"), self.lengths)
+        return Captions(sent(self.words, device), self.lengths)
 
     def pin_memory(self) -> Captions:
         return Captions(self.words.pin_memory(), self.lengths)
@@ -83,6 +88,7 @@ class Code:
     `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
     `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one vector an item besides.
     `context` (N, ...) is whatever the auxiliary loss needs, and `context_mask` is True at its real fragments.
+    `lengths` is how many fragments of each item, or of its context, are real, on the CPU; they come first then.
     """
 
     vectors: Float[Tensor, "items ..."]
@@ -90,16 +96,21 @@ class Code:
     pooled: Float[Tensor, "items P"] | None = None
     context: Float[Tensor, "items ..."] | None = None
     context_mask: Bool[Tensor, "items parts"] | None = None
+    lengths: Int[Tensor, " items"] | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Tensor) -> Code:
-        if isinstance(rows, Tensor) and rows.dtype != torch.bool:  # its gradient is added up faster than an index's
-            chosen = rows.to(self.vectors.device)
-            parts = {name: part.index_select(0, chosen) for name, part in vars(self).items() if part is not None}
-            return Code(**parts)
-        return Code(**{name: part[rows] for name, part in vars(self).items() if part is not None})
+        """Choose items; by a tensor that is on the CPU, no device is waited for."""
+        parts = {name: part for name, part in vars(self).items() if part is not None}
+        if isinstance(rows, slice):
+            return Code(**{name: part[rows] for name, part in parts.items()})
+        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+        lengths, chosen = parts.pop("lengths", None), sent(rows, self.vectors.device)
+        # Not `part[chosen]`, whose gradient is added up more slowly.
+        code = Code(**{name: part.index_select(0, chosen) for name, part in parts.items()})
+        return code if lengths is None else replace(code, lengths=lengths[rows.cpu()])
 
 
 def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
@@ -109,13 +120,28 @@ def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
 
 def concatenate(codes: Sequence[Code]) -> Code:
     """Join codes into one; shorter fragment axes are padded with masked zeros. The context is dropped."""
-    if codes[0].vectors.ndim == 2:
-        return Code(torch.cat([code.vectors for code in codes]))
+    lengths = [code.lengths for code in codes if code.lengths is not None]
+    pooled = [code.pooled for code in codes if code.pooled is not None]
+    others = {
+        "pooled": torch.cat(pooled) if pooled else None,
+        "lengths": torch.cat(lengths) if len(lengths) == len(codes) else None,
+    }
+    if len({code.vectors.shape[1:] for code in codes}) == 1 and all(code.mask is None for code in codes):
+        return Code(torch.cat([code.vectors for code in codes]), **others)
     longest = max(code.vectors.shape[1] for code in codes)
     vectors = [F.pad(code.vectors, (0, 0, 0, longest - code.vectors.shape[1])) for code in codes]
     masks = [F.pad(real_fragments(code), (0, longest - code.vectors.shape[1]), value=False) for code in codes]
-    pooled = [code.pooled for code in codes if code.pooled is not None]
-    return Code(torch.cat(vectors), torch.cat(masks), torch.cat(pooled) if pooled else None)
+    return Code(torch.cat(vectors), torch.cat(masks), **others)
+
+
+def real_first(code: Code) -> Code:
+    """Return the code with its real fragments first, and their `lengths`: waits for the device where it lacks these."""
+    if code.lengths is not None:
+        return code
+    mask = real_fragments(code)
+    order = (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+    vectors = code.vectors.gather(1, order.unsqueeze(2).expand_as(code.vectors))
+    return replace(code, vectors=vectors, mask=mask.gather(1, order), lengths=mask.sum(1).cpu())
 
 
 @dataclass(frozen=True)
@@ -146,8 +172,6 @@ class MatchingModel(nn.Module, ABC):
     """True if `Images.boxes` must be there."""
     takes_masks: bool = True
     """False if every image must have all its regions."""
-    scores_alone: bool = True
-    """False if, while it is trained, what the matrix says of a pair depends on other pairs, too."""
     attends: bool = False
     """True if fragments attend to fragments, as `fragment_attention` returns."""
 

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.base import Captions
-from aoq.models.regions import Fragments, Mask, run_over
+from aoq.models.packing import places_of, ranks, run_over, sent
+from aoq.models.regions import Fragments
+
+Counts = Int[Tensor, " items"] | None
 
 
 class Captioner(nn.Module):
@@ -39,23 +42,28 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.project.weight)
         nn.init.xavier_normal_(self.predict.weight)
 
-    def forward(self, regions: Fragments, mask: Mask, captions: Captions) -> Float[Tensor, ""]:
-        """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images."""
+    def forward(self, regions: Fragments, counts: Counts, captions: Captions) -> Float[Tensor, ""]:
+        """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images.
+
+        `counts` are the real regions of each image, on the CPU; they come first.
+        """
         labels, counted = caption_labels(captions, self.max_length)
-        states = self.decode(regions, mask, labels[:, :-1])
-        loss = F.cross_entropy(self.predict(states[counted]), labels[:, 1:][counted], reduction="sum")
+        states = self.decode(regions, counts, labels[:, :-1]).flatten(0, 1)
+        places = sent(places_of(counted), states.device)
+        loss = F.cross_entropy(self.predict(states[places]), labels[:, 1:].flatten()[places], reduction="sum")
         return loss / len(labels)
 
     def decode(
-        self, regions: Fragments, mask: Mask, words: Int[Tensor, "items steps"]
+        self, regions: Fragments, counts: Counts, words: Int[Tensor, "items steps"]
     ) -> Float[Tensor, "items steps state"]:
         """Compute the decoder's state after each given word.
 
         e_j = w_2 tanh(W_1 [h_j ; s]), context = softmax(e) h, s <- GRU([word ; context], s). W_1 and the
         GRU's input weights are split, so that regions and words are multiplied once, not at every step.
         """
-        memory, last = run_over(self.recurrence, self.dropout(self.project(regions)), mask)
+        memory, last = run_over(self.recurrence, self.dropout(self.project(regions)), counts)
         state = last.transpose(0, 1).flatten(1)
+        mask = None if counts is None else sent(ranks(memory.shape[1], counts), memory.device)
         size, word_size = state.shape[1], self.embedding.embedding_dim
         keys = F.linear(memory, self.attend.weight[:, :size], self.attend.bias)
         word_gates = F.linear(
@@ -85,17 +93,17 @@ def caption_labels(
     """Return the words to feed and predict, and a mask of predictions that count: each word, one padding after <end>.
 
     A caption longer than `max_length` is cut, and its last word becomes <end>. Steps are only as many as the longest
-    caption needs.
+    caption needs. The mask is on the CPU.
 
     >>> words = torch.tensor([[1, 7, 8, 2], [1, 2, 0, 0]])
     >>> caption_labels(Captions(words, torch.tensor([4, 2])), 60)
     (tensor([[1, 7, 8, 2, 0], [1, 2, 0, 0, 0]]), tensor([[ True,  True,  True,  True], [ True,  True, False, False]]))
     """
-    words, lengths = captions.words, captions.lengths.to(captions.words.device)
-    steps = max(1, min(int(captions.lengths.max()), max_length - 1))
+    words, lengths = captions.words, captions.lengths
+    steps = max(1, min(int(lengths.max()), max_length - 1))
     labels = F.pad(words, (0, max(0, steps + 1 - words.shape[1])))[:, : steps + 1]
-    position = torch.arange(steps + 1, device=words.device)
-    labels = labels.masked_fill(position >= lengths.unsqueeze(1), 0)
-    cut = (lengths >= max_length).unsqueeze(1) & (position == max_length - 1)
-    end = words.gather(1, lengths.unsqueeze(1) - 1)
-    return torch.where(cut, end, labels), position[:-1] < lengths.unsqueeze(1)
+    real = ranks(steps + 1, lengths)
+    cut = (lengths >= max_length).unsqueeze(1) & (torch.arange(steps + 1) == max_length - 1)
+    end = words.gather(1, sent(lengths.unsqueeze(1) - 1, words.device))
+    labels = labels.masked_fill(sent(~real, words.device), 0)
+    return torch.where(sent(cut, words.device), end, labels), real[:, :-1]

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn.utils import parametrizations
 
 from aoq.models.attention import Direction
-from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel, real_fragments
+from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel, real_first, real_fragments
 from aoq.models.blocks import Block, Regions
 from aoq.models.normalise import l2_normalise
+from aoq.models.packing import sent
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
@@ -86,7 +87,7 @@ class FragmentModel(MatchingModel):
 
     def encode_captions(self, captions: Captions) -> Code:
         words, mask = self.text.states(captions)
-        return Code(l2_normalise(words) if self.normalise_captions else words, mask)
+        return Code(l2_normalise(words) if self.normalise_captions else words, mask, lengths=captions.lengths)
 
     @abstractmethod
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
@@ -98,14 +99,16 @@ class FragmentModel(MatchingModel):
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
         """Score every image against every caption; without gradients in tiles, so that memory stays small."""
-        order = real_fragments(captions).sum(1).argsort(stable=True)
+        captions = real_first(captions)
+        assert captions.lengths is not None
+        order = captions.lengths.argsort(stable=True)
         captions = captions[order]
         rows, columns = [images], [captions]
         if not torch.is_grad_enabled():
             rows = [images[start : start + TILE_IMAGES] for start in range(0, len(images), TILE_IMAGES)]
             columns = [captions[start : start + TILE_CAPTIONS] for start in range(0, len(captions), TILE_CAPTIONS)]
         tiles = [torch.cat([self.tile(row, column) for column in columns]) for row in rows]
-        return torch.cat(tiles, dim=1).T[:, order.argsort()]
+        return torch.cat(tiles, dim=1).T[:, sent(order.argsort(), images.vectors.device)]
 
     def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
         """Captions, which are sorted by length, against images."""
@@ -134,12 +137,13 @@ class FragmentModel(MatchingModel):
 
     def _blocks(self, images: Code, captions: Code) -> Iterator[Block]:
         """Yield blocks of captions of one length; all words and regions are multiplied in one product."""
-        is_word = real_fragments(captions)
-        words, regions = captions.vectors[is_word], _side(images, axis=0)
-        runs = equal_length_runs(is_word.sum(1).tolist(), self.block_words)
-        sizes = [count * length for count, length in runs]
+        assert captions.lengths is not None
+        runs, regions = equal_length_runs(captions.lengths.tolist(), self.block_words), _side(images, axis=0)
+        sizes, counts = [count * length for count, length in runs], [count for count, _ in runs]
+        some = zip(captions.vectors.split(counts), runs, strict=True)
+        words = torch.cat([vectors[:, :length].flatten(0, 1) for vectors, (_, length) in some])
         products = (words @ regions.vectors.flatten(0, 2).T).view(-1, *regions.vectors.shape[1:3]).split(sizes)
-        pooled = [None] * len(runs) if captions.pooled is None else captions.pooled.split([n for n, _ in runs])
+        pooled = [None] * len(runs) if captions.pooled is None else captions.pooled.split(counts)
         for shape, part, product, global_vectors in zip(runs, words.split(sizes), products, pooled, strict=True):
             part, product = part.unflatten(0, shape), product.unflatten(0, shape)
             yield Block(part, None, global_vectors, regions, product, is_aligned=False)

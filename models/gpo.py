@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from aoq.models.packing import ranks, run_over, sent
 from aoq.models.regions import Fragments, Mask, count, zero_masked
 
 TEMPERATURE = 0.1
@@ -35,29 +35,24 @@ class GPO(nn.Module):
 
     def forward(self, fragments: Fragments, mask: Mask) -> Float[Tensor, "items size"]:
         """Pool each item to one vector, whatever values are masked. Without fragments the vector is zero."""
+        longest = fragments.shape[1]
         if mask is None:
-            weights = self.weights(torch.tensor(fragments.shape[1:2])).expand(len(fragments), -1)
+            weights = self.weights(torch.tensor([longest])).expand(len(fragments), -1)
             values = fragments.sort(dim=1, descending=True).values
         else:
-            weights = self.weights(count(mask))
+            # For every number that could occur: which of them do is known on the device alone.
+            weights = self.weights(torch.arange(1, longest + 1))[count(mask) - 1]
             values = fragments.masked_fill(~mask.unsqueeze(2), -torch.inf).sort(dim=1, descending=True).values
-            values = zero_masked(values[:, : weights.shape[1]], ranks(weights.shape[1], mask.sum(1)))
+            values = zero_masked(values, ranks(longest, mask.sum(1)))
         return torch.bmm(weights.unsqueeze(1), values).squeeze(1)
 
-    def weights(self, lengths: Int[Tensor, " items"]) -> Float[Tensor, "items fragments"]:
-        """Compute theta for each number of fragments, 0 beyond it; once for each number that occurs."""
-        sizes, of_item = lengths.unique(return_inverse=True)
-        longest = int(sizes[-1])
-        codes = position_codes(longest, self.position_size).to(self.score.weight).expand(len(sizes), -1, -1)
-        packed = pack_padded_sequence(codes, sizes.cpu(), batch_first=True, enforce_sorted=False)
-        states = pad_packed_sequence(self.recurrence(packed)[0], batch_first=True)[0]
+    def weights(self, sizes: Int[Tensor, " sizes"]) -> Float[Tensor, "sizes fragments"]:
+        """Compute theta for each of these numbers of fragments, which are on the CPU; 0 beyond it."""
+        longest = int(sizes.max())
+        codes = sent(position_codes(longest, self.position_size).to(self.score.weight.dtype), self.score.weight.device)
+        states, _ = run_over(self.recurrence, codes.expand(len(sizes), -1, -1), sizes)
         scores = self.score(states.unflatten(2, (2, -1)).mean(2)).squeeze(2) / TEMPERATURE
-        return scores.masked_fill(~ranks(longest, sizes.to(scores.device)), -torch.inf).softmax(1)[of_item]
-
-
-def ranks(longest: int, lengths: Int[Tensor, " items"]) -> Bool[Tensor, "items fragments"]:
-    """Mark the first `lengths` of `longest` places."""
-    return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
+        return scores.masked_fill(sent(~ranks(longest, sizes), scores.device), -torch.inf).softmax(1)
 
 
 def position_codes(positions: int, size: int) -> Float[Tensor, "positions size"]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aoq.models.base import Images
+from aoq.models.packing import ranks
 
 Fragments = Float[Tensor, "items fragments size"]
 Mask = Bool[Tensor, "items fragments"] | None
@@ -58,20 +58,17 @@ def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
     return mask.sum(1).clamp_min(1)
 
 
-def run_over(recurrence: nn.GRU, regions: Fragments, mask: Mask) -> tuple[Tensor, Tensor]:
-    """Run a GRU over regions, real ones first; return its states and the last one (directions, images, state)."""
-    if mask is None:
-        return recurrence(regions)
-    packed, last = recurrence(pack_padded_sequence(regions, count(mask).cpu(), batch_first=True, enforce_sorted=False))
-    return pad_packed_sequence(packed, batch_first=True, total_length=regions.shape[1])[0], last
+def compact(images: Images) -> tuple[Images, Int[Tensor, " images"] | None]:
+    """Move real regions first, in their order; zero masked ones; cut off columns that no image needs.
 
-
-def compact(images: Images) -> Images:
-    """Move real regions first, in their order; zero masked ones; cut off columns that no image needs."""
-    if images.mask is None:
-        return images
-    order = (~images.mask).to(torch.uint8).argsort(dim=1, stable=True)
-    order = order[:, : max(1, int(images.mask.sum(1).max()))]
+    Returns also their number, at least 1 and on the CPU; None without a mask.
+    """
+    real = images.real_here()
+    if images.mask is None or real is None:
+        return images, None
+    lengths = count(real)
+    order = (~images.mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = images.mask.gather(1, order)
     features = images.features.gather(1, order.unsqueeze(-1).expand(-1, -1, images.features.shape[2]))
-    return Images(zero_masked(features, mask), mask, groups=images.groups)
+    here = ranks(order.shape[1], real.sum(1))
+    return Images(zero_masked(features, mask), mask, groups=images.groups, mask_here=here), lengths

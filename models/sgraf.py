@@ -6,6 +6,7 @@ Their ensemble, SGRAF, averages the similarities of the two, trained apart.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,7 +61,8 @@ class _SGRAF(FragmentModel):
                 f"this {type(self).__name__} was built for {self.regions} regions an image, and these have {count}: "
                 "BatchNorm over region slots fixes the number. Set `max_regions`, or build it for the data's number."
             )
-        if images.mask is not None and not images.mask.all():
+        real = images.real_here()
+        if real is not None and not real.all():
             raise ValueError(
                 f"{type(self).__name__} normalises each region slot over the batch, so no region may be masked; "
                 "remove {split}_mask.npy, or keep only the regions that all images have with `max_regions`."
@@ -70,7 +72,7 @@ class _SGRAF(FragmentModel):
 
     def encode_captions(self, captions: Captions) -> Code:
         code = super().encode_captions(captions)
-        return Code(code.vectors, code.mask, self.pool_caption(code.vectors, code.mask))
+        return replace(code, pooled=self.pool_caption(code.vectors, code.mask))
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         return {"t2i": attention(block, direction="t2i", temperature=TEMPERATURE)}
@@ -135,8 +137,6 @@ class SAF(_SGRAF):
     statistics are those of one caption with all images, and so they are here in the matrix. Aligned pair lists are
     gated by the running statistics: a pair's score depends on no other pair of the list.
     """
-
-    scores_alone = False
 
     def __init__(self, *, similarity_size: int = 256, **options: Any) -> None:
         super().__init__(similarity_size=similarity_size, **options)

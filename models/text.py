@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from aoq.models.base import Captions
+from aoq.models.packing import Packing
 
 
 class TextEncoder(nn.Module):
@@ -27,27 +27,19 @@ class TextEncoder(nn.Module):
 
     def last(self, captions: Captions) -> Float[Tensor, "captions size"]:
         """Return the state at the last word (in the backward direction, at the first)."""
-        _, states = self._read(captions, _packed_places(captions))
+        _, _, states = self._read(captions)
         return states.mean(0) if self.recurrence.bidirectional else states[0]
 
     def states(self, captions: Captions) -> tuple[Float[Tensor, "captions words size"], Bool[Tensor, "captions words"]]:
         """Return the state at every word, zero at padding, and the mask of real words."""
-        places = _packed_places(captions)
-        states = self._read(captions, places)[0].data
+        packing, states, _ = self._read(captions)
         if self.recurrence.bidirectional:
             states = torch.add(*states.chunk(2, dim=1)) / 2
-        mask = (torch.arange(len(places.batch_sizes)) < captions.lengths.cpu().unsqueeze(1)).to(states.device)
-        padded = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, places.data, states)
-        return padded.view(*mask.shape, -1), mask
+        words, mask = captions.real()
+        return packing.padded(states, words.shape[1]), mask
 
-    def _read(self, captions: Captions, places: PackedSequence) -> tuple[PackedSequence, Tensor]:
-        tokens = captions.words[:, : len(places.batch_sizes)].flatten()[places.data]
-        return self.recurrence(PackedSequence(self.dropout(self.embedding(tokens)), *places[1:]))
-
-
-def _packed_places(captions: Captions) -> PackedSequence:
-    """Place of each packed word in the padded captions. Packing places is cheap, packing vectors is not."""
-    lengths = captions.lengths.cpu()
-    longest = int(lengths.max())
-    grid = torch.arange(len(lengths) * longest, device=captions.words.device).view(-1, longest)
-    return pack_padded_sequence(grid, lengths, batch_first=True, enforce_sorted=False)
+    def _read(self, captions: Captions) -> tuple[Packing, Tensor, Tensor]:
+        longest = int(captions.lengths.max())
+        packing = Packing.of(captions.lengths, longest, captions.words.device)
+        tokens = captions.words[:, :longest].flatten()[packing.places]
+        return packing, *packing.run(self.recurrence, self.dropout(self.embedding(tokens)))

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
-from aoq.models.gpo import GPO, SizeAugmentation, ranks
+from aoq.models.gpo import GPO, SizeAugmentation
 from aoq.models.normalise import l2_normalise
+from aoq.models.packing import places_of, ranks, sent
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
@@ -76,11 +77,11 @@ class VSEInfinity(EmbeddingModel):
 
     def encode_images(self, images: Images) -> Code:
         images = images if self.image is None else self.image.regions(images)
-        mask = images.mask
+        real = images.real_here()
         if self.training:
-            every = torch.ones(images.features.shape[:2], dtype=torch.bool, device=images.features.device)
-            mask = self.augment(every if mask is None else mask)
-        regions = group_by_group(self._regions, images.groups, images.features, mask)
+            real = self.augment(torch.ones(images.features.shape[:2], dtype=torch.bool) if real is None else real)
+        regions = group_by_group(self._regions, images.groups, images.features, real)
+        mask = None if real is None else sent(real, regions.device)
         return Code(l2_normalise(self.pool_regions(regions, mask)))
 
     def encode_captions(self, captions: Captions) -> Code:
@@ -92,27 +93,30 @@ class VSEInfinity(EmbeddingModel):
     def towers(self) -> dict[SideName, Tower]:
         return named_towers(self.image, self.text)
 
-    def _regions(self, features: Float[Tensor, "images regions features"], mask: Mask) -> Fragments:
-        """Compute W v + MLP(v) of the real regions, and zero elsewhere."""
-        rows = features.flatten(0, 1) if mask is None else features[mask]
+    def _regions(self, features: Float[Tensor, "images regions features"], real: Mask) -> Fragments:
+        """Compute W v + MLP(v) of the real regions, which a mask on the CPU marks, and zero elsewhere."""
+        rows, places = features.flatten(0, 1), None
+        if real is not None:
+            places = sent(places_of(real), features.device)
+            rows = rows[places]
         rows = self.project(rows) + self.transform(rows)
-        if mask is None:
-            return rows.view(*features.shape[:2], -1)
-        return rows.new_zeros(*mask.shape, rows.shape[1]).index_put((mask,), rows)
+        if places is not None:
+            rows = rows.new_zeros(features.shape[:2].numel(), rows.shape[1]).index_copy(0, places, rows)
+        return rows.view(*features.shape[:2], -1)
 
     def _augmented(self, captions: Captions) -> Captions:
         """Leave words out of the captions, or replace them. Draws are on the CPU, as lengths are."""
-        words = captions.words
-        real = ranks(words.shape[1], captions.lengths.cpu())
+        words, device = captions.words, captions.words.device
+        real = ranks(words.shape[1], captions.lengths)
         kept = self.augment(real)
         if isinstance(self.text, TextTower) and self.text.has_ends:  # the first and last ids are the tokeniser's own
-            kept |= real & ~ranks(words.shape[1], captions.lengths.cpu() - 1)
+            kept |= real & ~ranks(words.shape[1], captions.lengths - 1)
             kept[:, 0] = True
         if self.mask_word is not None:
             chosen, draws = real & ~kept, torch.rand(real.shape)
             others = torch.randint(self.mask_word, real.shape).masked_fill(draws < MASKED, self.mask_word)
             replaced = chosen & (draws < REPLACED)
-            words = torch.where(replaced.to(words.device), others.to(words), words)
+            words = torch.where(sent(replaced, device), sent(others.to(words.dtype), device), words)
             kept |= replaced
         order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
-        return Captions(words.gather(1, order.to(words.device)), kept.sum(1))
+        return Captions(words.gather(1, sent(order, device)), kept.sum(1))

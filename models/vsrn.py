@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.captioner import Captioner
 from aoq.models.normalise import l2_normalise
-from aoq.models.regions import Fragments, Mask, Projection, compact, count, group_by_group, run_over, zero_masked
+from aoq.models.packing import places_of, run_over, sent
+from aoq.models.regions import Fragments, Mask, Projection, compact, count, group_by_group, zero_masked
 from aoq.models.text import TextEncoder
 
 
@@ -34,12 +35,13 @@ class RegionReasoning(nn.Module):
         nn.init.zeros_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
 
-    def forward(self, regions: Fragments, mask: Mask) -> Fragments:
+    def forward(self, regions: Fragments, mask: Mask, places: Int[Tensor, " N"] | None) -> Fragments:
+        """`places` are those of the real regions among all."""
         real = regions.shape[1] if mask is None else count(mask)[:, None, None]
         affinity = self._affinity(regions) / real
         if mask is not None:
             affinity = affinity.masked_fill(~mask.unsqueeze(1), 0)
-        return regions + self._normalised(self._step(affinity, regions), mask)
+        return regions + self._normalised(self._step(affinity, regions), places)
 
     def _affinity(self, regions: Fragments) -> Float[Tensor, "items fragments fragments"]:
         """Compute theta(v) phi(v)^T with one product over all regions instead of two.
@@ -61,12 +63,14 @@ class RegionReasoning(nn.Module):
         related = F.linear(torch.bmm(affinity, regions), output.weight @ value.weight, output.bias)
         return related + affinity.sum(2, keepdim=True) * (output.weight @ value.bias)
 
-    def _normalised(self, step: Fragments, mask: Mask) -> Fragments:
+    def _normalised(self, step: Fragments, places: Int[Tensor, " N"] | None) -> Fragments:
         """Apply BatchNorm to the real regions, and set zero elsewhere."""
-        rows = step.flatten(0, 1) if mask is None else step[mask]
+        every = step.flatten(0, 1)
+        rows = every if places is None else every[places]
         # Laid out channel by channel, where torch's statistics are several times more exact.
         rows = self.norm(rows.T.contiguous().unsqueeze(0))[0].T.contiguous()
-        return rows.view(step.shape) if mask is None else torch.zeros_like(step).index_put((mask,), rows)
+        rows = rows if places is None else torch.zeros_like(every).index_copy(0, places, rows)
+        return rows.view(step.shape)
 
 
 class VSRN(EmbeddingModel):
@@ -117,15 +121,15 @@ class VSRN(EmbeddingModel):
             )
 
     def encode_images(self, images: Images) -> Code:
-        images = compact(images)
-        regions = group_by_group(self._regions, images.groups, images.features, images.mask)
-        _, last = run_over(self.recurrence, regions, images.mask)
+        images, lengths = compact(images)
+        regions = group_by_group(self._regions, images.groups, images.features, images.mask, images.mask_here)
+        _, last = run_over(self.recurrence, regions, lengths)
         vectors = group_by_group(self.norm, images.groups, last[0])
         vectors = l2_normalise(vectors) if self.normalise_images else vectors
         vectors = vectors.abs() if self.absolute else vectors
         if self.captioner is None:
             return Code(vectors)
-        return Code(vectors, context=regions, context_mask=images.mask)
+        return Code(vectors, context=regions, context_mask=images.mask, lengths=lengths)
 
     def encode_captions(self, captions: Captions) -> Code:
         vectors = l2_normalise(self.text.last(captions))
@@ -135,13 +139,14 @@ class VSRN(EmbeddingModel):
         """Compute `caption_weight` times the loss of describing each image by its own caption."""
         if self.captioner is None or images.context is None:
             return None
-        return self.caption_weight * self.captioner(images.context, images.context_mask, captions)
+        return self.caption_weight * self.captioner(images.context, images.lengths, captions)
 
-    def _regions(self, features: Float[Tensor, "items fragments features"], mask: Mask) -> Fragments:
+    def _regions(self, features: Float[Tensor, "items fragments features"], mask: Mask, real: Mask) -> Fragments:
         """Reason over one group's regions; their norm is 1 along `normalise_axis`, and masked ones are zero."""
         regions, axis = zero_masked(self.project(features), mask), 1 if self.normalise_axis == "regions" else 2
+        places = None if real is None else sent(places_of(real), features.device)
         if self.variant == "coco":
             regions = l2_normalise(regions, axis)
         for layer in self.reasoning:
-            regions = layer(regions, mask)
+            regions = layer(regions, mask, places)
         return l2_normalise(regions, axis)

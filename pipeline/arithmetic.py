@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import torch
-
-if TYPE_CHECKING:
-    from aoq.pipeline.config.training import Precision
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object], Any]
 """How it is read and written, and the value to have."""
 
 
 @contextmanager
-def products_in(precision: Precision) -> Iterator[None]:
+def products_in(precision: Literal["float32", "tf32", "bfloat16"]) -> Iterator[None]:
     """Compute float32 products in float32, or in TF32 if that is the precision, and make tensors float32 by default.
 
     The caller's autocast, default dtype and precision of products have no effect inside; they are put back afterwards.

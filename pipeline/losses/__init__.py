@@ -36,24 +36,19 @@ class LossKind:
 
     function: Callable[..., LossValue]
     offline: Literal["none", "anchors", "quintuplet", "triples"]
-    entries: int | None = None
-    """At most how many entries of the matrix have a gradient for each anchor, at full hardness; None: any number."""
 
-
-HARDEST = 3
-"""The positive, and the hardest negative in both directions."""
 
 LOSSES: dict[str, LossKind] = {
     "sum": LossKind(sum_triplet, "none"),
-    "online": LossKind(online_triplet, "none", HARDEST),
-    "offtri": LossKind(off_tri, "anchors", HARDEST),
-    "adapofftri": LossKind(adap_off_tri, "anchors", HARDEST),
-    "offquin": LossKind(off_quin, "quintuplet", HARDEST),
-    "adapoffquin": LossKind(adap_off_quin, "quintuplet", HARDEST),
-    "onlyoffline": LossKind(only_offline, "quintuplet", HARDEST),
-    "onlinequin": LossKind(online_quin, "anchors", HARDEST + 2),
-    "adapposquin": LossKind(adap_pos_quin, "quintuplet", HARDEST),
-    "squaredoffquin": LossKind(squared_off_quin, "quintuplet", HARDEST),
+    "online": LossKind(online_triplet, "none"),
+    "offtri": LossKind(off_tri, "anchors"),
+    "adapofftri": LossKind(adap_off_tri, "anchors"),
+    "offquin": LossKind(off_quin, "quintuplet"),
+    "adapoffquin": LossKind(adap_off_quin, "quintuplet"),
+    "onlyoffline": LossKind(only_offline, "quintuplet"),
+    "onlinequin": LossKind(online_quin, "anchors"),
+    "adapposquin": LossKind(adap_pos_quin, "quintuplet"),
+    "squaredoffquin": LossKind(squared_off_quin, "quintuplet"),
     "infonce": LossKind(info_nce, "anchors"),
     "adapinfonce": LossKind(adap_info_nce, "anchors"),
     "sigmoid": LossKind(sigmoid_loss, "anchors"),
@@ -65,8 +60,7 @@ def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKi
     kind = LOSSES[name]
     if companions is None:
         return kind
-    of_triples = None if kind.entries is None else kind.entries + 4  # their offline similarities stand in the matrix
-    return LossKind(with_companions(kind.function), "triples", of_triples)
+    return LossKind(with_companions(kind.function), "triples")
 
 
 def plateau(

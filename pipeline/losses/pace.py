@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from aoq.models.packing import sent
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.losses.triplet import online_triplet
@@ -127,4 +128,4 @@ def bearable_level(loss: Loss, pairs: Similarities, *, margin: float) -> Float64
 
 def at(values: Float64[Tensor, " values"], places: Int[Tensor, " places"]) -> Float64[Tensor, " places"]:
     """Index without waiting for the places: `values[places]`."""
-    return values.to(places.device, non_blocking=True).index_select(0, places)
+    return sent(values, places.device).index_select(0, places)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from aoq.models.packing import sent
 from aoq.pipeline.batches.order import KeptOrder
 from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
@@ -41,7 +42,7 @@ class Drawn:
     """Pairs that the guide does not accept as negatives."""
 
     def to(self, device: torch.device) -> Drawn:
-        guided = None if self.guided is None else self.guided.to(device, non_blocking=device.type == "cuda")
+        guided = None if self.guided is None else sent(self.guided, device)
         return replace(self, batch=self.batch.to(device), guided=guided)
 
     def pin_memory(self) -> Drawn:

@@ -2,7 +2,7 @@
 
 Losses see the whole batch either way. In chunks nothing is kept of a forward pass but codes and scores: where gradients
 go back, each chunk is computed again with the random numbers it had (GradCache, Gao et al. 2021, arXiv 2101.06983), its
-encoding and its scores (`aoq.pipeline.training.rescored`) alike. Unlike accumulated gradients of small batches, every
+encoding and its scores alike. Unlike accumulated gradients of small batches, every
 pair has the negatives of the whole batch.
 """
 
@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.rescored import AsBefore, Entries, any_number, pays, rescored
 from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
 from aoq.pipeline.training.shared_statistics import has_batch_norm, shared_statistics
 
@@ -70,7 +69,7 @@ class InParts(Scores):
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.processes
-        self._replays, self._as_before = cut.chunk is not None, AsBefore(model)
+        self._replays = cut.chunk is not None
         own, groups = len(images) // images.groups, images.groups
         step = cut.chunk or own
         self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
@@ -83,10 +82,10 @@ class InParts(Scores):
             )
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
-    def matrix(self, entries: Entries = any_number) -> Float[Tensor, "batch batch"]:
-        again = self._replays or pays(self._model, self._images[0][0], self._size, entries)
+    def matrix(self) -> Float[Tensor, "batch batch"]:
+        score = self._model.similarity
         with shared_statistics(self._model, self._processes):
-            rows = [self._scored(images, again and torch.is_grad_enabled()) for images in self._images[0]]
+            rows = [self._run(score, _bare(images), self._all_captions) for images in self._images[0]]
         return self._processes.gather_alike(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
@@ -130,18 +129,13 @@ class InParts(Scores):
         code = encode(items)
         return [[code[one] for one in group] for group in rows]
 
-    def _scored(self, images: Code, again: bool) -> Float[Tensor, "images batch"]:
-        if again:
-            return rescored(self._model, images, self._all_captions, self._as_before)
-        return self._model.similarity(_bare(images), self._all_captions)
-
     def _run(self, function: Callable[..., Any], *given: Any) -> Any:
         """Compute now, and in chunks again in the backward pass."""
         if not (self._replays and torch.is_grad_enabled()):
             return function(*given)
         tensor = next(part for one in given for part in vars(one).values() if isinstance(part, Tensor))
         # By the tensor it knows the device, whose random state it keeps.
-        return checkpoint(lambda _, *rest: self._as_before(function, *rest), tensor, *given, use_reentrant=False)
+        return checkpoint(lambda _, *rest: function(*rest), tensor, *given, use_reentrant=False)
 
 
 def _bare(code: Code) -> Code:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor, nn
 
 from aoq.models.base import Captions, Code, Images, MatchingModel
+from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.data.batches import PairData
@@ -43,11 +44,6 @@ class Objective:
     """Adapts the hardness of online negatives to the model."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs of this batch that a guide does not accept as negatives."""
-    entries: Callable[[], int | None] = lambda: None
-    """The most entries of the matrix per anchor that have a gradient, if known beforehand; None: any number. Asked on
-    CPUs only, since a GPU might have to be waited for."""
-    observes: bool = True
-    """True if the model may learn from the batch how matched pairs are scored: not from pairs flagged as noisy."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,8 @@ class Batch:
     """Probability that the offline negatives match their anchors, for soft margins."""
 
     def to(self, device: torch.device) -> Batch:
-        def moved(part: Tensor) -> Tensor:
-            return part.to(device, non_blocking=device.type == "cuda")
-
-        return replace(self, images=self.images.to(device), captions=self.captions.to(device), **self._each(moved))
+        moved = self._each(lambda part: sent(part, device))
+        return replace(self, images=self.images.to(device), captions=self.captions.to(device), **moved)
 
     def pin_memory(self) -> Batch:
         pinned = self._each(Tensor.pin_memory)
@@ -89,10 +83,7 @@ def make_objective(
     def with_numbers(pairs: Similarities) -> LossValue:
         return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
 
-    def entries() -> int | None:
-        return kind.entries if pace is None or pace.is_at_hardest else None
-
-    objective = Objective(with_numbers, loss.mask_positives, kind.offline, entries=entries)
+    objective = Objective(with_numbers, loss.mask_positives, kind.offline)
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
@@ -132,18 +123,19 @@ def _photographs(pairs: PairData, images: Int32[np.ndarray, " batch"]) -> Int64[
 
 def forward(
     model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = WHOLE
-) -> tuple[LossValue, Float[Tensor, ""] | None]:
+) -> tuple[LossValue, Float[Tensor, ""] | None, Callable[[], None]]:
     """Compute the batch's loss and what is added to it: the model's auxiliary loss on the anchors, and the
-    objective's.
+    objective's. The function returned besides shows the model the batch; a backward pass that computes again what the
+    forward pass did must come before.
 
     The figure `positive_gap` is the positives' mean distance above the batch's mean similarity: 0 for a
     collapsed model.
     """
     scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
-    matrix = scores.matrix(objective.entries)
+    matrix = scores.matrix()
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
-        is_positive = is_positive | objective.guided.to(is_positive.device)
+        is_positive = is_positive | objective.guided
     offline = _offline_similarities(scores, batch) if batch.images.groups > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
@@ -153,9 +145,7 @@ def forward(
         further = scores.besides(objective.besides)
         figures |= further.figures
         auxiliary = further.total if auxiliary is None else auxiliary + further.total
-    if objective.observes:
-        scores.observe(matrix.detach())  # last: a step's scores are all of one model
-    return LossValue(value.total, figures), auxiliary
+    return LossValue(value.total, figures), auxiliary, partial(scores.observe, matrix.detach())
 
 
 class PairDraws:
@@ -178,7 +168,7 @@ def constrain(
     total = images.vectors.new_zeros(())
     figures = dict.fromkeys(constraints.names, total)
     for direction, attention in enumerate(model.fragment_attention(images, captions)):
-        uniform = torch.from_numpy(draws[direction][:, rows]).to(total.device)
+        uniform = sent(torch.from_numpy(draws[direction][:, rows]), total.device)
         similarities = content_similarities(attention, uniform)
         for name in constraints.names:
             term, numbers = TERMS[name], getattr(constraints, name)
@@ -210,9 +200,10 @@ def take_step(
     """Take a step: forward, backward, clip, update; return the batch's figures without waiting for the device."""
     model.train()
     of_batch = cut.for_batch(len(batch.image_rows))
-    value, auxiliary = forward(model, batch, objective, of_batch)
+    value, auxiliary, observe = forward(model, batch, objective, of_batch)
     total = value.total if auxiliary is None else value.total + auxiliary
     norm = descend(total, optimizer, gradient_clip, cut.gather(of_batch))
+    observe()
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
         figures["auxiliary_loss"] = auxiliary

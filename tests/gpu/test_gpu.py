@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,32 @@ LUIGI = Path(sys.executable).parent / "luigi"
 TINY = Path(__file__).parent.parent / "tiny.toml"
 
 
+@contextmanager
+def unwaited(device, how="error"):
+    """Refuse to wait for the device; torch raises where it would."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode(how)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.fixture(autouse=True)
+def thresholds_may_wait(monkeypatch, device):
+    """The one exception: NAAF computes its thresholds on the CPU, after the backward pass."""
+    observe = naaf.NAAF.observe
+
+    def waiting(*given):
+        with unwaited(device, "default"):
+            observe(*given)
+
+    monkeypatch.setattr(naaf.NAAF, "observe", waiting)
+
+
 def step(given, name, loss, device, dtype=torch.float64, precision="float32", pace=None):
     """The figures and the gradients of one step on a device, as numbers."""
     split, draw = given
@@ -37,7 +64,8 @@ def step(given, name, loss, device, dtype=torch.float64, precision="float32", pa
     batch = replace(batch, images=replace(batch.images, features=batch.images.features.to(dtype))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     objective = make_objective(LOSSES[loss], pace)
-    figures = take_step(in_precision(model, precision, device), optimizer, batch, objective, 1e9)
+    with unwaited(device):
+        figures = take_step(in_precision(model, precision, device), optimizer, batch, objective, 1e9)
     gradients = {name: one.grad.cpu() for name, one in model.named_parameters() if one.grad is not None}
     return {name: float(figure) for name, figure in figures.items()}, gradients
 

@@ -9,7 +9,7 @@ from aoq.models import VSRN, VSEpp, build_model
 from aoq.models.base import Captions, Code, Images
 from aoq.models.captioner import Captioner, caption_labels
 from aoq.models.official import from_official, our_weights
-from aoq.models.regions import run_over
+from aoq.models.packing import run_over
 from aoq.models.text import TextEncoder
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from aoq.models.packing import places_of
 from aoq.models.regions import zero_masked
 from aoq.models.vsrn import RegionReasoning
 
@@ -45,7 +46,7 @@ def test_region_reasoning_is_its_definition(layer, mask, training):
     images = zero_masked(torch.rand(IMAGES, REGIONS, SIZE, generator=torch.Generator().manual_seed(1)).double(), mask)
     everywhere = torch.ones(IMAGES, REGIONS, dtype=torch.bool) if mask is None else mask
     expected = reasoned(layer, images, everywhere)
-    result = layer(images, mask)
+    result = layer(images, mask, None if mask is None else places_of(mask))
     assert_close(result, expected)
     assert not (result == images)[everywhere].any()
     weights = torch.rand(result.shape, generator=torch.Generator().manual_seed(2)).double()

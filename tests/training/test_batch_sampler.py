@@ -271,7 +271,7 @@ def test_offline_similarities_are_those_of_our_own_step(table, pairs):
     listening = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
     images, texts = BatchSampler(table, image_of=IMAGE_OF, batch_size=10).batch(0, 0).T
     with torch.no_grad():
-        value, _ = forward(model, read_batch(pairs, drawn), listening)
+        value, _, _ = forward(model, read_batch(pairs, drawn), listening)
         i, t = model.encode_images(pairs.images(images)).vectors, model.encode_captions(pairs.captions(texts)).vectors
     offline = offline_similarities(i, t, torch.from_numpy(images))
     for name, expected in vars(seen[0].offline).items():

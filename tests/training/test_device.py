@@ -10,18 +10,27 @@ import pytest
 import torch
 
 from aoq.models import MODELS, naaf
+from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.losses import LOSSES as LOSS_KINDS
+from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
-from aoq.pipeline.training.step import PairDraws, constrain, make_objective, read_batch, take_step
-from tests.training.simulated import DEVICE, Simulated, There
-from tests.training.steps import BOTH, LOSSES, drawn, fresh
+from aoq.pipeline.training.loop import learnt_numbers
+from aoq.pipeline.training.parts import Cut
+from aoq.pipeline.training.step import PairDraws, constrain, draw_batch, make_objective, read_batch, take_step
+from tests.training.simulated import DEVICE, Simulated, There, unwaited
+from tests.training.steps import BOTH, LOSSES, ROWS, drawn, fresh
+from tests.training.steps import NAMES as WITHOUT_BATCH_NORM
 
 CPU = torch.device("cpu")
 NAMES = [*MODELS, "described"]
-CASES = [(name, loss) for name in NAMES for loss in LOSSES if loss in ("online", "table") or name in ("vsepp", "scan")]
+CASES = [
+    (name, loss, None) for name in NAMES for loss in LOSSES if loss in ("online", "table") or name in ("vsepp", "scan")
+]
+CASES += [(name, "table", 4) for name in WITHOUT_BATCH_NORM]
 
 
-def step(pairs, draw, name, loss, device):
+def step(pairs, draw, name, loss, device, chunk=None):
     """The figures, gradients, buffers and weights after one step."""
     model, learnt = fresh(name).to(device), LearntTemperature().double().to(device) if loss == "learnt" else None
     batch = read_batch(pairs, draw)
@@ -32,23 +41,75 @@ def step(pairs, draw, name, loss, device):
         objective = replace(objective, besides=partial(constrain, constraints=BOTH, draws=draws))
     parameters = [*model.parameters(), *([] if learnt is None else learnt.parameters())]
     torch.manual_seed(1)
-    figures = take_step(model, torch.optim.Adam(parameters, lr=1e-3), batch, objective, 2.0)
+    with unwaited():
+        figures = take_step(model, torch.optim.Adam(parameters, lr=1e-3), batch, objective, 2.0, Cut(chunk))
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     return {"figures": figures, "gradients": gradients, "weights": {**model.state_dict()}}
 
 
-@pytest.mark.parametrize(("name", "loss"), CASES)
-def test_a_step_stays_on_its_device(pairs, sampler, monkeypatch, name, loss):
+@pytest.fixture(autouse=True)
+def thresholds_may_wait(monkeypatch):
+    """The one exception: NAAF computes its thresholds on the CPU, after the backward pass."""
+    observe = naaf.NAAF.observe
+
+    def waiting(*given):
+        with Simulated.set_waits(True):
+            observe(*given)
+
+    monkeypatch.setattr(naaf.NAAF, "observe", waiting)
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+
+
+@pytest.mark.parametrize(("name", "loss", "chunk"), CASES)
+def test_a_step_stays_on_its_device_and_waits_for_nothing(pairs, sampler, name, loss, chunk):
     draw = drawn(pairs, sampler, loss)
-    expected = step(pairs, draw, name, loss, CPU)
+    expected = step(pairs, draw, name, loss, CPU, chunk)
     with Simulated():
-        found = step(pairs, draw, name, loss, DEVICE)
+        found = step(pairs, draw, name, loss, DEVICE, chunk)
     for part, values in expected.items():
         assert values.keys() == found[part].keys()
         for one, value in values.items():
             assert isinstance(found[part][one], There), one
             torch.testing.assert_close(found[part][one].values, value, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LOSS_KINDS)
+def test_no_loss_waits(pairs, sampler, name):
+    loss = LossSection.kind(name)(name=name)
+    with Simulated():
+        model, learnt = fresh("vsepp").to(DEVICE), learnt_numbers(loss)
+        objective = make_objective(
+            loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt and learnt.to(DEVICE)
+        )
+        drawing = draw_batch(pairs, sampler, objective, ROWS, np.random.default_rng(0), 0)
+        batch = read_batch(pairs, drawing)
+        batch = replace(batch, images=replace(batch.images, features=batch.images.features.double())).to(DEVICE)
+        with unwaited():
+            take_step(model, torch.optim.Adam(model.parameters()), batch, objective, 2.0)
+            collapsed_cost(objective.loss, 10, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda there: there.sum().item(),
+        lambda there: there.cpu(),
+        lambda there: there[there > 0],
+        lambda there: there.nonzero(),
+        lambda there: there.unique(),
+        lambda there: there.tolist(),
+        lambda there: torch.ones(3).to(DEVICE),
+        lambda there: there.copy_(torch.ones(3)),
+    ],
+)
+def test_what_waits_is_refused(wait):
+    with Simulated():
+        there = torch.ones(3).to(DEVICE)
+        wait(there)
+        with unwaited(), pytest.raises(RuntimeError, match="waits for simulated:0"):
+            wait(there)
+        with unwaited():
+            torch.ones(3).pin_memory().to(DEVICE, non_blocking=True)
 
 
 def test_two_devices_do_not_meet():

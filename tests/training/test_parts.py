@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,13 +10,9 @@ import pytest
 import torch
 
 from aoq.models import MODELS, naaf
-from aoq.models.base import Code, EmbeddingModel
+from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config.losses import OnlineLoss
-from aoq.pipeline.losses import LOSSES as LOSS_KINDS
-from aoq.pipeline.losses import loss_kind
-from aoq.pipeline.losses.pace import TOP, Pace
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
-from aoq.pipeline.training import rescored
+from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import Processes
@@ -33,76 +28,13 @@ FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsep
 """Types are checked while these run, again and again; other processes take all steps."""
 
 
-@pytest.mark.parametrize("by_pair", [True, False])
 @pytest.mark.parametrize(("name", "loss"), FEW)
-def test_chunks_are_the_whole(pairs, sampler, name, loss, by_pair, monkeypatch):
-    """Entries with a gradient are scored again one by one, or all at once."""
+def test_chunks_are_the_whole(pairs, sampler, name, loss, monkeypatch):
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    monkeypatch.setattr(rescored, "FEW", 1.0 if by_pair else -1.0)
-    monkeypatch.setattr(rescored, "MOST", 1)
     draw = drawn(pairs, sampler, loss)
     whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
     assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
     same(whole, chunked)
-
-
-@pytest.mark.parametrize("cut", [WHOLE, Cut(chunk=4)])
-@pytest.mark.parametrize("loss", ["online", "table", "companions"])
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].attends])
-def test_few_entries_scored_again_are_the_whole(pairs, sampler, name, loss, cut, monkeypatch):
-    """A matrix without a graph and a list of its few entries, against all of it with its gradients."""
-    if cut.chunk is not None and name not in NAMES:
-        pytest.skip("has BatchNorm")
-    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    draw, scored = drawn(pairs, sampler, loss), []
-    monkeypatch.setattr(rescored, "FEW", -1.0)
-    whole = step(pairs, draw, name, loss)
-    monkeypatch.setattr(rescored, "FEW", 1.0)
-    score = MODELS[name].similarity
-
-    def similarity(self, *codes):
-        scored.append(torch.is_grad_enabled())
-        return score(self, *codes)
-
-    monkeypatch.setattr(MODELS[name], "similarity", similarity)
-    same(whole, step(pairs, draw, name, loss, cut))
-    assert scored
-    assert any(scored) == (name == "saf")
-
-
-@pytest.mark.parametrize(
-    ("loss", "batch", "pays"), [("online", 12, True), ("online", 11, False), ("learnt", 512, False)]
-)
-def test_all_is_kept_where_many_entries_have_a_gradient(loss, batch, pays):
-    model, code = fresh("scan"), Code(torch.ones(1, 1, 8))
-    entries = make_objective(LOSSES[loss]).entries
-    assert rescored.pays(model, code, batch, entries) == pays
-    assert not rescored.pays(fresh("vsepp"), code, batch, entries)
-    with torch.no_grad():
-        assert not rescored.pays(model, code, batch, entries)
-
-
-def test_online_negatives_that_are_means_have_gradients_everywhere():
-    pace = Pace(0.2, level=float(TOP))
-    objective = make_objective(LOSSES["online"], pace)
-    assert objective.entries() == 3
-    pace.level = TOP - 1.0
-    assert objective.entries() is None
-
-
-@pytest.mark.parametrize("name", [name for name, kind in LOSS_KINDS.items() if kind.entries is not None])
-@pytest.mark.parametrize("companions", [None, "anchors"])
-def test_no_loss_gives_more_entries_a_gradient_than_it_says(name, companions):
-    if companions is not None and LOSS_KINDS[name].offline != "quintuplet":
-        pytest.skip("draws no companions")
-    torch.manual_seed(0)
-    size, kind = 24, loss_kind(name, companions)
-    matrix = torch.rand(size, size, requires_grad=True)
-    offline = OfflineSimilarities(*torch.rand(4, size))
-    numbers = dict.fromkeys(inspect.signature(LOSS_KINDS[name].function).parameters, 0.5)
-    numbers.pop("pairs")
-    kind.function(Similarities(matrix, torch.eye(size).bool(), offline), **numbers).total.backward()
-    assert 0 < matrix.grad.count_nonzero() <= kind.entries * size
 
 
 def test_there_are_all_kinds():
@@ -112,12 +44,8 @@ def test_there_are_all_kinds():
 
 
 @pytest.mark.parametrize("of_scores", [0.0, 0.5])
-def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_scores, monkeypatch):
-    """The gradient along a direction, against a difference of losses with the same dropout.
-
-    Scores that are drawn can only be drawn again all together.
-    """
-    monkeypatch.setattr(rescored, "FEW", 1.0)
+def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_scores):
+    """The gradient along a direction, against a difference of losses with the same dropout."""
     model = fresh("described")
     if of_scores:
         score = type(model).similarity
@@ -130,7 +58,7 @@ def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_s
 
     def loss():
         torch.manual_seed(5)
-        value, auxiliary = forward(model, batch, objective, Cut(chunk=4))
+        value, auxiliary, _ = forward(model, batch, objective, Cut(chunk=4))
         return value.total / len(ROWS) + auxiliary
 
     loss().backward()

@@ -38,7 +38,7 @@ def step_of(pairs, sampler, monkeypatch):
         objective = make_objective(LossSection.kind(loss)(name=loss))
         captions = np.arange(0, 48, 5, dtype=np.int32)
         batch = read_batch(pairs, draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0))
-        value, auxiliary = forward(in_precision(model, precision, CPU).train(), batch, objective)
+        value, auxiliary, _ = forward(in_precision(model, precision, CPU).train(), batch, objective)
         total = value.total if auxiliary is None else value.total + auxiliary
         total.backward()
         return total.detach(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}

@@ -95,9 +95,9 @@ class Network:
         loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
         self.model.train()
         pace = None if self.pace is None else self.pace.at_level  # which wrong pairs do not change
-        objective = Objective(loss, self.section.mask_positives, pace=pace, observes=False)
+        objective = Objective(loss, self.section.mask_positives, pace=pace)
         of_batch = self.cut.for_batch(len(batch.image_rows))
-        value, _ = forward(self.model, batch, objective, of_batch)
+        value, _, _ = forward(self.model, batch, objective, of_batch)
         descend(value.total, self.optimizer, self.section.gradient_clip, self.cut.gather(of_batch))
         return value.total.detach()
 
