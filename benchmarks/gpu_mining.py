@@ -27,12 +27,13 @@ import click
 import numpy as np
 import torch
 
-from aoq.pipeline.search.brute_force import has_faiss, load_faiss
-from aoq.pipeline.search.device.arithmetic import products_of, rounded
-from aoq.pipeline.search.device.choice import choose_precision, on_device
-from aoq.pipeline.search.device.room import Tile, free_bytes, plan_room
+from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.search.backends import run_search
+from aoq.pipeline.search.exact import ONE_PASS
+from aoq.pipeline.search.faiss_flat import has_faiss, load_faiss
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import run_search
+from aoq.pipeline.search.products import Block
+from aoq.pipeline.search.scan import Scan
 from aoq.pipeline.search.store import Memory
 from benchmarks.mining_world import EACH, SIZES, make_world
 
@@ -44,7 +45,7 @@ Way = Callable[[Problem, torch.device], Seconds]
 
 def ours(problem: Problem, device: torch.device) -> Seconds:
     """Seconds of the steps and of the whole, with what is checked before."""
-    backend, times = on_device(device), [time.perf_counter()]
+    backend, times = ONE_PASS, [time.perf_counter()]
     ends = list(np.cumsum([len(step) for step in backend.plan(problem)]))
     progress = lambda done, _: times.append(time.perf_counter()) if done in ends else None  # noqa: E731
     for lists in run_search(problem, backend, Memory(), progress=progress).lists.values():
@@ -61,7 +62,7 @@ def searches(problem: Problem, one: Any, other: Any) -> list[tuple[Any, Any, int
 
 def by_torch(problem: Problem, device: torch.device) -> Seconds:
     sides = (torch.from_numpy(np.array(side)).to(device) for side in (problem.images, problem.captions))
-    with products_of("tf32"):
+    with products_in("tf32"):
         for anchors, others, k in searches(problem, *sides):
             for block in anchors.split(max(1, TOGETHER // len(others))):
                 (block @ others.T).topk(k)[1].cpu()
@@ -109,17 +110,15 @@ def timed(way: Way, problem: Problem, device: torch.device) -> Seconds:
     return {"seconds": time.perf_counter() - began, **found}
 
 
-def product_seconds(problem: Problem, device: torch.device) -> float:
-    """Time of all tiles' products, from one tile multiplied ten times."""
-    precision = choose_precision(problem, device)
-    room = plan_room(problem, precision, free_bytes(device, problem))
-    tile = room.tile if room is not None else Tile(256, 256)
-    one, other = (
-        rounded(torch.from_numpy(np.array(side[:size])).to(device), precision)
-        for side, size in zip((problem.images, problem.captions), tile, strict=True)
-    )
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    with products_of(precision):
+def product_seconds(problem: Problem) -> tuple[str, float]:
+    """The arithmetic of a search, and the time of all tiles' products, from one tile multiplied ten times."""
+    side = problem["i2t"]
+    scan = Scan.of(side)
+    one = Block.of(side.anchors[: scan.room.rows], side.anchor_norms[: scan.room.rows], scan.how, scan.device).near
+    columns = slice(0, scan.room.columns)
+    other = Block.of(side.candidates[columns], side.candidate_norms[columns], scan.how, scan.device).near
+    wait = torch.cuda.synchronize if scan.device.type == "cuda" else lambda: None
+    with products_in("tf32" if scan.how.name == "tf32" else "float32"):
         one @ other.T
         wait()
         began = time.perf_counter()
@@ -127,7 +126,7 @@ def product_seconds(problem: Problem, device: torch.device) -> float:
             one @ other.T
         wait()
     each = (time.perf_counter() - began) / 10
-    return each * len(problem.images) * len(problem.captions) / (len(one) * len(other))
+    return scan.how.name, each * len(problem.images) * len(problem.captions) / (len(one) * len(other))
 
 
 def page_of(place: Path, name: str, depths: tuple[int, int], device: torch.device, repeat: int) -> list[str]:
@@ -143,14 +142,13 @@ def page_of(place: Path, name: str, depths: tuple[int, int], device: torch.devic
     medians = {
         way: {key: float(np.median([turn[key] for turn in turns])) for key in turns[0]} for way, turns in found.items()
     }
-    bare, mine = product_seconds(make(), device), medians["ours"]
+    (precision, bare), mine = product_seconds(make()), medians["ours"]
     operations = 2.0 * len(images) * len(captions) * images.shape[1]
     asked = f"{name}, h = {depths[0]}/{depths[1]}"
     ratio = {way: one["seconds"] / mine["seconds"] for way, one in medians.items()}
     lines = [f"| {asked} | {way} | {one['seconds']:.2f} | {ratio[way]:.2f} |" for way, one in medians.items()]
     steps = ", ".join(f"{step} {mine[step]:.2f} s" for step in ("limits", "scan", "merge"))
     rate, share = operations / mine["scan"] / 1e12, bare / mine["scan"]
-    precision = choose_precision(make(), device)
     note = (
         f"{name}: {steps}; {precision}, {rate:.1f} TFLOP/s over the scan, of which the bare product takes {share:.0%}."
     )

@@ -31,14 +31,14 @@ import torch
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.problem import BLOCK, Problem
-from aoq.pipeline.search.threads import use_threads
 from aoq.pipeline.tables.files import read_manifest, read_unverified
+from aoq.pipeline.threads import use_threads
 from benchmarks.memory import Peak
 
 THEMES, TOPIC_ROWS, SPECTRUM = 500, 40, -0.4
 THEME, TOPIC, OWN, NOISE = 0.6, 0.6, 0.6, 0.45
 CHECKED = 300
-STEPS = ("indexes", "breadths", "lists", "recall", "wider searches, table")
+STEPS = ("indexes and breadths", "lists", "recall", "wider searches, table")
 
 
 @click.command()

@@ -94,7 +94,7 @@ def main(
             images, dimensions = SIZES[size] if size in SIZES else map(int, size.split("x"))
             place = Path(folder or temporary) / f"{images}x{dimensions}"
             make_world(place, images, dimensions)
-            ways = [f"ours {search}", *names, *(f"product {one}" for one in able(dimensions))]
+            ways = [f"ours {search}", *names, *(f"product {one}" for one in able())]
             for depth in depths:
                 title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
                 found = run_all(place, title, ways, [int(part) for part in depth.split("/")], repeat, threads, limit)
@@ -116,18 +116,20 @@ def setting(threads: int) -> str:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    units = ", ".join(able(256))
+    units = ", ".join(able())
     where = f"{processor} ({units}), {threads} threads, {date.today():%d %B %Y}, Python {sys.version.split()[0]}"
     line = f"{where}, {', '.join(versions)}."
     console.print(line, highlight=False)
     return line
 
 
-def able(dimensions: int) -> list[str]:
+def able() -> list[str]:
     """Arithmetics that this processor has units for."""
-    from aoq.pipeline.search.products.choice import able_precisions
+    import torch
 
-    return list(able_precisions(dimensions))
+    from aoq.pipeline.search.device import arithmetics
+
+    return [how.name for how in arithmetics(torch.device("cpu")) if how.name != "float64"]
 
 
 def run_all(
@@ -237,17 +239,16 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
 
 
 def prepare_ours(search: str, dimensions: int) -> Work:
+
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.search.backends import choose_backend
     from aoq.pipeline.search.problem import Problem
-    from aoq.pipeline.search.products.choice import near_product
-    from aoq.pipeline.search.products.measuring import measure
     from aoq.pipeline.tables.table import read_table
 
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
         image_of = np.repeat(np.arange(len(images), dtype=np.int32), EACH)
         problem = Problem(images, captions, image_of, h_captions, h_images)
-        backend = choose_backend(search)
+        backend = choose_backend(search, problem)
         steps = backend.plan(problem)
         counts = [len(step) for step in steps]
         names = ["limits", "scan", "merge"] if len(counts) == 3 else ["search"]
@@ -277,8 +278,6 @@ def prepare_ours(search: str, dimensions: int) -> Work:
     for side in sides:
         side.setflags(write=False)  # like the mapped vectors: kernels are compiled anew for writable ones
     work(*sides, 3, 3)  # loads the kernels, as rivals have loaded theirs
-    problem = Problem(*sides, np.repeat(np.arange(len(warm), dtype=np.int32), EACH), 3, 3)
-    measure(problem, lambda direction: 0.1, [near_product(problem, name) for name in able(dimensions)])
     return work
 
 

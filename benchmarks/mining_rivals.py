@@ -16,7 +16,7 @@ from benchmarks.mining_world import BLOCK, EACH
 
 LOOP_ROWS = 50
 SEARCHED_TOGETHER = 4096
-PRECISIONS = "float32", "bfloat16", "int16", "int8"
+PRECISIONS = "float32", "bfloat16", "float64"
 BARE = [f"product {name}" for name in PRECISIONS]
 
 Work = Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]
@@ -42,27 +42,24 @@ def prepare_command() -> Work:
 def prepare_product(precision: str) -> Work:
     """Prepare the product of one arithmetic; vectors are rounded on the way, and nothing is looked at."""
     import torch
+    from threadpoolctl import threadpool_limits
 
-    from aoq.pipeline.search.problem import Problem, blocks
-    from aoq.pipeline.search.products.choice import near_product
+    from aoq.pipeline.search.device import arithmetics, multiply, to_device
+    from aoq.pipeline.search.problem import blocks
 
+    cpu = torch.device("cpu")
+    how = next(each for each in arithmetics(cpu) if each.name == precision)
+
+    @threadpool_limits.wrap(limits=1, user_api="blas")
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        product = near_product(Problem(images[:1], captions[:1], np.zeros(1, np.int64) - 1, 1, 1), precision)
-        others = [product.prepare(captions[slice(*rows)]) for rows in blocks(len(captions), BLOCK)]
-        for rows in blocks(len(images), BLOCK):
-            block = product.prepare(images[slice(*rows)])
-            for other in others:
-                if isinstance(block, torch.Tensor):
-                    block @ other.T
-                elif precision == "int8":
-                    torch._int_mm(block.integers, other.integers.T)
-                else:
-                    product(block, other)
+        result = torch.empty(BLOCK // 4, BLOCK, dtype=how.dtype)
+        for start, stop in blocks(len(captions), BLOCK):
+            others = how.prepare(to_device(captions[start:stop], cpu))
+            for first, last in blocks(len(images), BLOCK // 4):
+                block = how.prepare(to_device(images[first:last], cpu))
+                multiply(block, others, result.view(-1)[: len(block) * len(others)].view(len(block), len(others)))
         return {}
 
-    warm = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
-    warm.setflags(write=False)
-    work(warm, warm, 3, 3)  # compiles what rounds
     return work
 
 

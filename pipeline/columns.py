@@ -169,5 +169,6 @@ def _fitting_kind(found: pa.DataType, needed: pa.DataType) -> pa.DataType | None
         return pa.list_(needed.value_type, found.list_size) if is_like else None
     is_whole = pa.types.is_integer(found) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
     are_floats = pa.types.is_floating(found) and pa.types.is_floating(needed) and found.bit_width <= needed.bit_width
-    is_text = pa.types.is_string(needed) and (pa.types.is_large_string(found) or pa.types.is_dictionary(found))
+    texts = pa.types.is_large_string, pa.types.is_string_view, pa.types.is_dictionary
+    is_text = pa.types.is_string(needed) and any(is_kind(found) for is_kind in texts)
     return needed if is_whole or are_floats or is_text or found == needed else None

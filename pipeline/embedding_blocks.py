@@ -22,9 +22,8 @@ from aoq.pipeline.embedding import BATCH, parts_of, reserved_file
 from aoq.pipeline.reading import open_array, read_json
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.runners import Runner, run_in_order, run_in_process
 from aoq.pipeline.search.store import Memory, Store
-from aoq.pipeline.search.units import Unit, unit_name
+from aoq.pipeline.search.units import Runner, Unit, run_in_order, run_in_process, unit_name
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ def test_a_copy_has_the_code_of_the_original(copy):
     assert code_versions()["aoq's code"] == code_sha256(HERE)[:12]
 
 
-@pytest.mark.parametrize("file", ["pipeline/search/products/int16.py", "models/vsepp.py"])
+@pytest.mark.parametrize("file", ["pipeline/search/scan.py", "models/vsepp.py"])
 def test_a_changed_file_is_noticed(copy, file):
     with (copy / file).open("a") as changed:
         changed.write("\n")
@@ -33,5 +33,5 @@ def test_a_changed_file_is_noticed(copy, file):
 
 
 def test_a_renamed_file_is_noticed(copy):
-    (copy / "pipeline/search/tiles.py").rename(copy / "pipeline/search/tile.py")
+    (copy / "pipeline/search/limits.py").rename(copy / "pipeline/search/limit.py")
     assert code_sha256(copy) != code_sha256(HERE)

@@ -16,8 +16,8 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
-from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import run_in_process
 
 CPU = torch.device("cpu")
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 ROWS = [
     [
+        "aoq.pipeline.arithmetic",
         "aoq.pipeline.artifact",
         "aoq.pipeline.build",
         "aoq.pipeline.columns",
@@ -29,12 +30,15 @@ ROWS = [
         "aoq.pipeline.orphans",
         "aoq.pipeline.progress",
         "aoq.pipeline.reading",
+        "aoq.pipeline.remote",
         "aoq.pipeline.scratch",
         "aoq.pipeline.terminal",
+        "aoq.pipeline.threads",
     ],
     ["aoq.models"],
     ["aoq.pipeline.losses"],
     ["aoq.pipeline.search"],
+    ["aoq.pipeline.on_ray"],
     ["aoq.pipeline.config"],
     ["aoq.pipeline.data", "aoq.pipeline.official"],
     ["aoq.pipeline.prepare"],

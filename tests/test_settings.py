@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from luigi.configuration import LuigiConfigParser
 
-from aoq.pipeline import settings
+from aoq.pipeline import console, settings
 from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.config.study import STUDIES, load_study
-from aoq.pipeline.console import _OneLine
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.settings import configured_engine, configured_path, read_shipped_settings, runs_root
 from aoq.pipeline.terminal import is_hidden
@@ -131,6 +130,6 @@ def test_log_lines_show_what_a_terminal_would_obey():
         record = logging.LogRecord(
             "aoq", logging.ERROR, "", 0, "task \x1b[31m%s", ("\x00",), error and (type(error), error, None)
         )
-        shown = _OneLine().format(record)
+        shown = console._OneLine().format(record)
         assert "\\u202e" in shown if isinstance(error, ValueError) else r"task \x1b[31m\x00" in shown
         assert not any(map(is_hidden, shown))

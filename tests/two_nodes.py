@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aoq.pipeline.search import on_ray
+from aoq.pipeline import on_ray
 
 STORE_BYTES = 80_000_000
 

@@ -17,19 +17,19 @@ from rich.table import Table
 from aoq.pipeline.cli.naming import EXPERIMENT, to_make, with_override
 from aoq.pipeline.cli.options import as_json, mining_options, roots
 from aoq.pipeline.cli.output import Console, echo_json
-from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
+from aoq.pipeline.cli.vectors import divides, given_ids, pair_vectors, require_pairing
 from aoq.pipeline.planning.chain import Chain, table_depths, table_owner
 from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.progress import show_progress
+from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.remote import fetch_given
+from aoq.pipeline.search.vectors import open_vectors
 from aoq.pipeline.settings import configured_engine, configured_path
 
 if TYPE_CHECKING:
     from aoq.pipeline.config.training import Training
     from aoq.pipeline.mining.depths import Fitting
-    from aoq.pipeline.mining.estimate import Estimate
-    from aoq.pipeline.mining.index_cost import IndexEstimate
+    from aoq.pipeline.mining.estimate import Estimate, IndexEstimate
 
 DEMO_CAPTIONS = 5
 DAY = 86_400
@@ -103,7 +103,11 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimat
     Engine(device="cpu", threads=options["threads"]).torch_device()
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     with TemporaryDirectory() as folder:
-        problem, _ = open_problem(copies, Path(folder), options, given_ids(options))
+        sides = {
+            side: open_vectors(copy, Path(folder) / f"{side}.npy", normalise=divides(options))
+            for side, copy in copies.items()
+        }
+        problem = pair_vectors(sides, options, given_ids(options))
         with show_progress("estimating") as report:
             return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
 
@@ -213,7 +217,7 @@ def _add_mining(rows: Table, found: Estimate) -> None:
 
 def _show_index(found: IndexEstimate, *, at_length: bool) -> None:
     """Say when an exact search takes more than a day, and what an index would take; its arithmetic if it is long."""
-    from aoq.pipeline.mining.index_cost import BREADTH
+    from aoq.pipeline.mining.estimate import BREADTH
 
     console, here = Console(), found.asked
     console.print(

@@ -7,6 +7,10 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +20,15 @@ import numpy as np
 
 from aoq.pipeline.cli.options import PATH, cluster_options, mining_options
 from aoq.pipeline.cli.output import echo, echo_next
-from aoq.pipeline.cli.vectors import given_ids, open_problem, require_pairing
+from aoq.pipeline.cli.vectors import divides, given_ids, pair_vectors, require_pairing
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.progress import show_progress
+from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
-from aoq.pipeline.search.remote import fetch_given, is_address
 from aoq.pipeline.search.vector_files import READERS, Given
-from aoq.pipeline.search.vectors import check_vectors
-from aoq.pipeline.settings import configured_path
+from aoq.pipeline.search.vectors import read_vectors
+from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 
@@ -54,22 +58,21 @@ def mine(
     The hardest negatives of each image among CAPTIONS, and of each caption among IMAGES, are written to the new folder
     OUTPUT. IMAGES alone are one set: each is searched among the others, and pairs count both ways.
 
-    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .safetensors, .parquet, .arrow or .feather files,
-    folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for one
-    tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be an
-    address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a cluster
+    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .npz, .safetensors, .parquet, .arrow or .feather
+    files, folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for
+    one tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be
+    an address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a cluster
     too. Ids that are given are kept beside the lists; exports name rows by them.
 
     An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
 
     Give the same command again to resume a run that was cut short.
     """
-    from aoq.pipeline.engine import Engine
 
     _require_sides(captions, output, options)
     require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
-    engine = Engine(device="cpu", threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
+    engine = configured_engine(threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
     with scratch_beside(output, keep=_has_lists) as build:
         if output.exists():
             raise ValueError(f"{output} is there already; remove it or choose another folder.")
@@ -100,42 +103,48 @@ def _has_lists(build: Path) -> bool:
 
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
-    from aoq.pipeline.mining.mine import mine as mine_table
-    from aoq.pipeline.search.runners import choose_search_runner
-    from aoq.pipeline.search.threads import plan_threads
-    from aoq.pipeline.tables.ids import write_ids
-
-    plan_threads(engine.threads or len(os.sched_getaffinity(0)))
     copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
     opened = {side: Given.of(copy) for side, copy in copies.items()}
+    matrices, converted = {side: found.open() for side, found in opened.items()}, build / "vectors"
+    converted.mkdir(exist_ok=True)
+    with ThreadPoolExecutor() as pool:
+        hashing = {side: pool.submit(getattr, found, "sha256") for side, found in opened.items()}
+        read = partial(read_vectors, normalise=divides(options))
+        reading = {
+            side: pool.submit(read, matrix, copies[side], converted / f"{side}.npy")
+            for side, matrix in matrices.items()
+        }
+        # Loading torch takes longer than the threads.
+        from aoq.pipeline.mining.mine import mine as mine_table
+        from aoq.pipeline.on_ray import choose_runner, ship_problem
+        from aoq.pipeline.tables.ids import write_ids
+        from aoq.pipeline.threads import plan_threads
+
+    plan_threads(engine.threads or len(os.sched_getaffinity(0)))
     addresses = {
         found.path.resolve(): files[side].partition("::")[0]
         for side, found in opened.items()
         if is_address(files[side])
     }
-    run = choose_search_runner(engine, addresses)
-    hashes = {side: found.sha256 for side, found in opened.items()}
+    run, ids = choose_runner(engine, partial(ship_problem, fetched=addresses)), given_ids(options)
+    vectors = {side: future.result() for side, future in reading.items()}
+    problem = replace(pair_vectors(vectors, options, ids), device=engine.device)
+    hashes = {side: future.result() for side, future in hashing.items()}
     named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
-    ids = given_ids(options)
     shaped = {**{key: options[key] for key in named}, "ids": {side: digest(names) for side, names in ids.items()}}
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
-    seen, converted = build / "job.json", build / "vectors"
+    seen = build / "job.json"
     if not seen.is_file() or seen.read_bytes() != job:
-        for old in (build / "shards", build / "table", converted):  # of another command
+        for old in (build / "shards", build / "table"):  # of another command
             shutil.rmtree(old, ignore_errors=True)
         write_atomically(seen, job)
-    converted.mkdir(exist_ok=True)
-    problem, normalised = open_problem(copies, converted, options, ids)
-    for side, given in files.items():
-        check_vectors(getattr(problem, side), given, unit=options["metric"] == "cosine")
     if len(set(hashes.values())) < len(files) and len({given.partition("::")[2] for given in files.values()}) == 1:
         _require_own_rows(problem)
-    said: bool | list[str] = normalised if 0 < len(normalised) < len(files) else bool(normalised)
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
-        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": said},
+        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": divides(options)},
         "tool": "aoq",
         "tool_version": version("aoq"),
     }
@@ -144,6 +153,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             problem,
             search=options["search"],
             provenance=provenance,
+            of=sha256(job).hexdigest(),
             work=build / "shards",
             output=build / "table",
             recall_floor=options["recall_floor"],

@@ -19,7 +19,7 @@ COUNT = click.IntRange(min=1)
 with_default = partial(click.option, show_default=True)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm first.")
+normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
 _IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set."
 image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
 caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
@@ -131,7 +131,7 @@ mining_options = _together(
         "--metric",
         default="cosine",
         type=click.Choice(["cosine", "dot"]),
-        help="cosine divides vectors by their norms, unless all are of norm 1; dot takes them as they are.",
+        help="cosine divides vectors by their norms; dot takes them as they are.",
     ),
     normalise,
     with_default(

@@ -19,7 +19,6 @@ from aoq.pipeline.cli.options import (
     PATH,
     as_json,
     experiment_chain,
-    normalise,
     own_view,
     roots,
     texts,
@@ -247,7 +246,7 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @texts
 @click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
 @click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
-@normalise
+@click.option("--normalise", is_flag=True, expose_value=False, hidden=True)  # cosines divide by the norms without it
 @as_json
 @roots
 def screen(
@@ -256,7 +255,6 @@ def screen(
     texts: Path | None,
     images: str | None,
     captions: str | None,
-    normalise: bool,
     as_json: bool,
     **rules: Any,
 ) -> None:
@@ -277,7 +275,7 @@ def screen(
         listed = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {listed}, such as --mutual-rank 5.")
     with made_whole(output) as made:
-        vectors = open_sides(images, captions, made.parent, normalise=normalise, cosine=True)
+        vectors = open_sides(images, captions, made.parent)
         vectors = {**_own_vectors(table, rules), **vectors}
         view = read_table(table.folder).screen(texts=texts_of(texts, table.split()), **vectors, **rules).view
         write_view(view, made)

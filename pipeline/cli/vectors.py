@@ -14,7 +14,7 @@ from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.vectors import check_vectors, open_cosine_vectors, open_vectors
+from aoq.pipeline.search.vectors import Vectors, open_vectors
 from aoq.pipeline.tables.pair_files import Known, read_pairs
 from aoq.pipeline.tables.rows import rows_by_id
 
@@ -49,39 +49,32 @@ def given_ids(options: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def open_problem(
-    copies: Mapping[str, str], folder: Path, options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]
-) -> tuple[Problem, list[str]]:
-    """Open the vectors of images and captions, and pair them; what is no float32 is converted into `folder`.
+def divides(options: Mapping[str, Any]) -> bool:
+    """Return whether vectors are divided by their norms."""
+    return options["metric"] == "cosine" or options["normalise"]
 
-    Without captions the images are one set. `ids` are those that --pairs may name rows by. The sides whose vectors were
-    divided by their norms are named.
+
+def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]) -> Problem:
+    """Pair the vectors of images and captions; without captions the images are one set.
+
+    `ids` are those that --pairs may name rows by.
     """
-    opened, normalised = {}, []
-    for name, given in copies.items():
-        copy, was_divided = folder / f"{name}.npy", bool(options["normalise"])
-        if options["metric"] == "cosine" and not was_divided:
-            opened[name], was_divided = open_cosine_vectors(given, copy)
-        else:
-            opened[name] = open_vectors(given, copy, normalise=was_divided)
-        normalised += [name] * was_divided
-    images, *others = opened.values()
-    one_set = not others
-    captions = images if one_set else others[0]
-    sides = [
+    one_set, ((images, norms), *_, (captions, other_norms)) = len(sides) == 1, [*sides.values()] * 2
+    known = [
         Known(noun, len(vectors), ids.get(side))
         for side, noun, vectors in (("images", "image", images), ("captions", "caption", captions))
     ]
-    for side in sides:
+    for side in known:
         if side.ids is not None and len(side.ids) != side.count:
             raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
     if options["pairs"] is None:
         pairs: Integer[np.ndarray, "*shape"] = pair_in_order(len(images), len(captions), options["per_image"])
     else:
-        pairs = read_pairs(options["pairs"], sides[0], sides[0] if one_set else sides[1], options["min_grade"])
+        pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
     depths = options["h_captions"], 0 if one_set else options["h_images"]
     try:
-        return Problem(images, captions, pairs, *depths, options["memory_mb"] * 1_000_000, one_set), normalised
+        memory = options["memory_mb"] * 1_000_000
+        return Problem(images, captions, pairs, *depths, memory, one_set, known_norms=(norms, other_norms))
     except ValueError as error:  # which names depths as experiments do
         raise ValueError(re.sub(r"\bh_(captions|images)\b", r"--h-\1", str(error))) from None
 
@@ -104,22 +97,16 @@ def open_sides(
     scratch: Path,
     *,
     normalise: bool | Sequence[str] = False,
-    cosine: bool = False,
 ) -> dict[str, Float32[np.ndarray, "_ D"]]:
     """Open the vectors of `images` and of `captions` that are given, all finite and of one dimension.
 
-    `normalise` names sides that are divided by their norms, or says it of both. For a `cosine` each side is divided
-    unless all its vectors are of norm 1, as `aoq mine` does.
+    `normalise` names sides that are divided by their norms, or says it of both.
     """
     opened = {}
     for side, given in (("images", images), ("captions", captions)):
         if given is not None:
-            copy, divides = scratch / f"{side}.npy", normalise if isinstance(normalise, bool) else side in normalise
-            if cosine and not divides:
-                opened[side], _ = open_cosine_vectors(given, copy)
-            else:
-                opened[side] = open_vectors(given, copy, normalise=divides)
-            check_vectors(opened[side], given, unit=False)
+            by_norms = normalise if isinstance(normalise, bool) else side in normalise
+            opened[side] = open_vectors(given, scratch / f"{side}.npy", normalise=by_norms).rows
     sizes = [vectors.shape[1] for vectors in opened.values()]
     if len({*sizes}) > 1:
         raise ValueError(f"images have {sizes[0]} dimensions and captions {sizes[1]}; both must come from one model.")

@@ -19,7 +19,7 @@ def show_versions(context: click.Context, _: click.Parameter, asked: bool) -> No
         return
     import torch  # not above: all other commands start without it
 
-    from aoq.pipeline.search.brute_force import gpus, has_faiss, load_faiss
+    from aoq.pipeline.search.faiss_flat import gpus, has_faiss, load_faiss
 
     devices = [_processor(), *map(torch.cuda.get_device_name, range(torch.cuda.device_count()))]
     faiss = 'is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'

@@ -1,36 +1,82 @@
-"""Estimate of the cost of mining: a piece of the problem is mined, and its cost is scaled by counts."""
+"""Forecast of mining: a piece of the problem is mined, and the time of each step is scaled by counts.
+
+An index of cells (`ivf`) is not built: each of its steps is a product of counts, divided by a rate that is measured on
+this machine. An exact search grows as the pairs do, an index as N^1.5: each of N anchors looks at `BREADTH` cells of
+N / C vectors, C being about 4 sqrt(N).
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from timeit import repeat
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
 
-from aoq.pipeline.mining.index_cost import IndexEstimate, estimate_index, measure_rates
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import by_step, choose_backend, fastest
-from aoq.pipeline.search.brute_force import has_faiss
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.units import Backend
-from aoq.pipeline.search.vectors import check_vectors
+from aoq.pipeline.search.backends import choose_backend, piece_of
+from aoq.pipeline.search.exact import ONE_PASS
+from aoq.pipeline.search.faiss_flat import has_faiss, load_faiss
+from aoq.pipeline.search.faiss_index import PER_CELL, SAMPLED, TUNED_ON, Sizes, candidates_asked, ivf
+from aoq.pipeline.search.problem import DIRECTIONS, Problem, Size
+from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.search.units import Backend, never
+from aoq.pipeline.search.vectors import norms_of
 
 LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
-LEAST_PAIRS = 10**7
-"""Pairs from which on a search's time says how it grows; what a smaller one takes is mostly its start."""
-WARM_UP = 64
-"""Rows of either side that are mined before the clock starts, because code is compiled then."""
+LEAST_PAIRS = 10**7  # from which on a time says how it grows; what a smaller search takes is mostly its start
+WARM_UP = 64  # rows of either side that are mined before the clock starts, because code is compiled then
+DAY = 86_400.0
+BREADTH = 64  # cells that an anchor looks at, before a run has measured how many the recall needs
+ROUNDS = 10  # of k-means, by FAISS
+SIZES = 1_000_000, 10_000_000, 50_000_000
+PROBED, PROBED_ANCHORS = 8192, 512  # random vectors by which rates are measured
 
 Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
+
+
+class Rates(NamedTuple):
+    """Rates of this machine, per second: multiply-adds of float32, 8-bit codes compared, pairs scored exactly."""
+
+    multiplied: float
+    scanned: float
+    scored: float
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Both ways of searching, at one size."""
+
+    images: int
+    captions: int
+    exact_seconds: float
+    index_seconds: float
+    index_bytes: int
+    building_bytes: int
+    """Memory that the larger index is built in."""
+
+
+@dataclass(frozen=True)
+class IndexEstimate:
+    asked: Scale
+    larger: Sequence[Scale]
+    """The same shape at `SIZES` images."""
+    affordable_images: int
+    """The most images, in the same shape, that an exact search takes a day for."""
+    arithmetic: Sequence[str]
+    """The steps of an index at the largest size, one line each, of both directions."""
+    seconds: Mapping[str, float]
+    """Steps of an index at the size that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -63,124 +109,76 @@ def estimate(
     `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` is called with the number of
     pieces that are mined, and of all: a small one to warm up, and the one that is timed.
     """
-    backend, why = fastest(problem.device) if search == "auto" else (choose_backend(search), "as asked")
+    backend, why = ONE_PASS, "a tile serves both directions"
+    if search != "auto":
+        backend, why = choose_backend(search), "as asked"
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
-    timed = backend if backend.costs else fastest(problem.device)[0]
-    piece, timed = _piece(problem, images, captions), by_step(timed, problem)
+    piece, timed = piece_of(problem, images, captions), replace(backend if backend.costs else ONE_PASS, is_small=never)
     progress(0, PIECES)
-    _mine(_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
+    _mine(piece_of(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
     progress(1, PIECES)
     seconds, table_bytes = _mine(piece, timed)
     progress(PIECES, PIECES)
-    seconds = {LOOKING: _reading_seconds(images, captions), **seconds}
-    costs, measured = _costs(problem, timed), _costs(piece, timed)
-    exact = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
-    index = _index(problem, exact)
+    costs, measured, dimensions = _costs(problem, timed), _costs(piece, timed), images.shape[1]
+    exact: Mapping[str, float] = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
+    sizes, index = [problem.size(direction) for direction in problem.directions], None
+    if has_faiss() and len(problem.images) * len(problem.captions) >= LEAST_PAIRS:
+        by_rows = exact[LOOKING] + exact[WRITING]
+        rates = measure_rates(dimensions, max(size.wanted for size in sizes))
+        index = estimate_index(problem, sum(exact.values()) - by_rows, by_rows, rates)
+    if not backend.costs:  # the steps of an index of cells are known, and of others nothing is
+        known = index.seconds if backend.name == "ivf" and index else {}
+        exact = known and {LOOKING: exact[LOOKING], **known, WRITING: exact[WRITING]}
+    shape = {"images": len(problem.images), "captions": len(problem.captions), "dimensions": dimensions}
+    shape |= {"most_captions": problem.size("i2t").wanted - problem.h_captions}
     return Estimate(
-        _shape(problem),
+        {**shape, "h_captions": problem.h_captions, "h_images": problem.h_images},
         backend.name,
         why,
         sum(backend.costs(problem).values()) if backend.costs else None,
-        exact if backend.costs else _index_seconds(backend, index, exact),
+        exact,
         problem.memory,
-        4 * problem.images.shape[1] * _vector_count(problem),
+        int(4 * dimensions * costs[LOOKING]),
         int(backend.work_bytes(problem)),
         int(table_bytes * (costs[WRITING] / measured[WRITING])),
         index,
     )
 
 
-def _index(problem: Problem, exact: Mapping[str, float]) -> IndexEstimate | None:
-    """Compare an index with an exact search, whose steps all grow as the pairs but for those of the rows alone."""
-    if not has_faiss() or len(problem.images) * len(problem.captions) < LEAST_PAIRS:
-        return None
-    wanted = max(problem.size(direction).wanted for direction in problem.directions)
-    by_rows = exact[LOOKING] + exact[WRITING]
-    rates = measure_rates(problem.images.shape[1], wanted)
-    return estimate_index(problem, sum(exact.values()) - by_rows, by_rows, rates)
-
-
-def _index_seconds(backend: Backend, index: IndexEstimate | None, exact: Mapping[str, float]) -> Mapping[str, float]:
-    """Seconds of an index of cells, whose steps are known; of others nothing is."""
-    if backend.name != "ivf" or index is None:
-        return {}
-    return {LOOKING: exact[LOOKING], **index.seconds, WRITING: exact[WRITING]}
-
-
 def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:
     """Vectors without memory, for a problem's shape, and random unit vectors for a piece of it."""
-    rng = np.random.default_rng(0)
-    drawn = [
-        rng.standard_normal((min(count, most), dimensions), dtype=np.float32)
-        for count, most in ((images, PIECE_IMAGES), (captions, PIECE_CAPTIONS))
-    ]
-    one, other = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in drawn)
-    empty = (np.broadcast_to(np.float32(0), (count, dimensions)) for count in (images, captions))
-    return (next(empty), next(empty)), (one, other)
-
-
-def _shape(problem: Problem) -> dict[str, int]:
-    images, captions, dimensions = len(problem.images), *problem.captions.shape
-    most = problem.size("i2t").wanted - problem.h_captions
-    depths = {"h_captions": problem.h_captions, "h_images": problem.h_images}
-    return {"images": images, "captions": captions, "dimensions": dimensions, "most_captions": most, **depths}
-
-
-def _piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
-    """Cut a smaller problem; its h shrink in proportion, so that tiles and lists keep their proportions."""
-    if problem.one_set:
-        captions = images
-    positives = problem.positives[(problem.positives < [len(images), len(captions)]).all(axis=1)]
-    most = [int(np.bincount(column, minlength=1).max()) for column in positives.T]
-    if most[0] + problem.one_set >= len(captions) or most[1] >= len(images):  # some anchor would have no negative
-        positives, most = positives[:0], [0, 0]
-    depths = []
-    for size, candidates, own in zip(map(problem.size, DIRECTIONS), (captions, images), most, strict=True):
-        h = max(1, round(size.h * len(candidates) / size.candidates))
-        depths.append(min(h, len(candidates) - own - problem.one_set) if size.h else 0)
-    return Problem(images, captions, positives, depths[0], depths[1], problem.memory, problem.one_set, problem.device)
+    rng, whole, piece = np.random.default_rng(0), [], []
+    for count, most in ((images, PIECE_IMAGES), (captions, PIECE_CAPTIONS)):
+        drawn = rng.standard_normal((min(count, most), dimensions), dtype=np.float32)
+        whole.append(np.broadcast_to(np.float32(0), (count, dimensions)))
+        piece.append(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+    return (whole[0], whole[1]), (piece[0], piece[1])
 
 
 def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
-    """Seconds of each step and of writing the table, and the table's bytes."""
-    _, *names = _costs(problem, backend)
-    ends, times = np.cumsum([len(step) for step in backend.plan(problem)]), [time.perf_counter()]
+    """Seconds of each step, of looking the vectors through and of writing the table, and the table's bytes."""
+    log, ends = logging.getLogger("aoq.pipeline.search"), np.cumsum([len(step) for step in backend.plan(problem)])
+    level, times = log.level, [time.perf_counter()]
+    for vectors in (problem.images, problem.captions)[: 2 - problem.one_set]:
+        sha256(vectors.tobytes())
+        norms_of(vectors, "")
+    times.append(time.perf_counter())
 
     def progress(done: int, total: int) -> None:
         if done in ends:
             times.append(time.perf_counter())
 
-    with TemporaryDirectory() as temporary, _warnings_alone():
+    with TemporaryDirectory() as temporary:
         work, output = Path(temporary) / "work", Path(temporary) / "table"
-        mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
+        log.setLevel(logging.WARNING)  # what a search says of a piece is nothing about the whole
+        try:
+            mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
+        finally:
+            log.setLevel(level)
         times.append(time.perf_counter())
         written = sum((output / f"{direction}.parquet").stat().st_size for direction in problem.directions)
-    return dict(zip(names, np.diff(times).tolist(), strict=False)), written
-
-
-@contextmanager
-def _warnings_alone() -> Iterator[None]:
-    """Keep from the log what a search says of a piece, which is nothing about the whole."""
-    log = logging.getLogger("aoq.pipeline.search")
-    before = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-
-
-def _reading_seconds(*sides: np.ndarray) -> float:
-    started = time.perf_counter()
-    for vectors in sides:
-        sha256(vectors.tobytes())
-        check_vectors(vectors, "", unit=False)
-    return time.perf_counter() - started
-
-
-def _vector_count(problem: Problem) -> int:
-    return len(problem.images) + (0 if problem.one_set else len(problem.captions))
+    return dict(zip(_costs(problem, backend), np.diff(times).tolist(), strict=False)), written
 
 
 def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
@@ -189,6 +187,87 @@ def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
     Steps of a direction that is left out have no operations and are dropped.
     """
     operations = {step: cost for step, cost in (backend.costs(problem) if backend.costs else {}).items() if cost}
-    vectors = float(_vector_count(problem))
-    entries = float(sum(size.anchors * size.h for size in map(problem.size, DIRECTIONS)))
-    return {LOOKING: vectors, **operations, WRITING: entries}
+    vectors = float(len(problem.images) + (0 if problem.one_set else len(problem.captions)))
+    return {LOOKING: vectors, **operations, WRITING: float(sum(s.anchors * s.h for s in map(problem.size, DIRECTIONS)))}
+
+
+def estimate_index(problem: Problem, by_pairs: float, by_rows: float, rates: Rates) -> IndexEstimate:
+    """Extrapolate the seconds of an exact search, that grow as the pairs and as the rows do, and those of an index."""
+    dimensions, images = problem.images.shape[1], len(problem.images)
+
+    def at(factor: float) -> tuple[Scale, list[Step]]:
+        sizes = [
+            size._replace(anchors=round(size.anchors * factor), candidates=round(size.candidates * factor))
+            for size in map(problem.size, problem.directions)
+        ]
+        steps = [step for size in sizes for step in index_steps(size, dimensions, rates)]
+        indexes = [(size.candidates, Sizes.of(ivf(size.candidates), size.candidates, dimensions)) for size in sizes]
+        return Scale(
+            round(factor * images),
+            round(factor * len(problem.captions)),
+            by_pairs * factor**2 + by_rows * factor,
+            sum(step.seconds for step in steps),
+            sum(count * index.vector_bytes for count, index in indexes),
+            max(index.memory for _, index in indexes),
+        ), steps
+
+    asked, steps = at(1.0)
+    return IndexEstimate(
+        asked,
+        [at(size / images)[0] for size in SIZES if size > images],
+        int(images * 2 * DAY / (by_rows + math.sqrt(by_rows**2 + 4 * by_pairs * DAY))),
+        [str(step) for step in at(max(*SIZES, images) / images)[1]],
+        {name: sum(step.seconds for step in steps if step.name == name) for name, *_ in steps},
+    )
+
+
+class Step(NamedTuple):
+    """A step of an index: the product of its factors, divided by a rate."""
+
+    name: str
+    factors: Mapping[str, int | float]
+    rate: float
+
+    @property
+    def seconds(self) -> float:
+        return math.prod(self.factors.values()) / self.rate
+
+    def __str__(self) -> str:
+        product = " x ".join(f"{count:,.0f} {what}" for what, count in self.factors.items())
+        return f"{self.name}: {product} = {math.prod(self.factors.values()):.3g}, at {self.rate:.3g} a second"
+
+
+def index_steps(size: Size, dimensions: int, rates: Rates) -> list[Step]:
+    """Steps of an index of cells, of one direction."""
+    anchors, vectors, cells = size.anchors, size.candidates, ivf(size.candidates).widest
+    sampled = min(anchors, TUNED_ON) + min(anchors, SAMPLED)
+    each = {"dimensions": dimensions}
+    trained = {"rounds": ROUNDS, "vectors": min(vectors, PER_CELL * cells), "cells": cells, **each}
+    looked = {"anchors": anchors, "cells looked at": min(BREADTH, cells), "vectors a cell": vectors / cells}
+    return [
+        Step("training cells", trained, rates.multiplied),
+        Step("filling cells", {"vectors": vectors, "cells": cells, **each}, rates.multiplied),
+        Step("searching samples exactly", {"anchors": sampled, "vectors": vectors, **each}, rates.multiplied),
+        Step("choosing cells", {"anchors": anchors, "cells": cells, **each}, rates.multiplied),
+        Step("scanning cells", looked, rates.scanned),
+        Step("scoring exactly", {"anchors": anchors, "candidates": candidates_asked(size.wanted)}, rates.scored),
+    ]
+
+
+def measure_rates(dimensions: int, wanted: int) -> Rates:
+    """Time products, scans and exact scores of random vectors, the faster of two turns; a second or so."""
+    faiss, rng = load_faiss(), np.random.default_rng(0)
+    vectors = rng.standard_normal((PROBED, dimensions), dtype=np.float32)
+    anchors, k = vectors[:PROBED_ANCHORS], min(candidates_asked(wanted), PROBED)
+    index = faiss.index_factory(dimensions, "IVF1,SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    offsets = np.arange(len(anchors) + 1) * k
+    ids = rng.integers(0, PROBED, offsets[-1])
+    exact_scores(anchors[:1], vectors, offsets[:2], ids[:k])  # compiles
+    work: list[tuple[int, Callable[[], object]]] = [
+        (vectors.size * len(anchors), lambda: faiss.knn(vectors, anchors, 1)),
+        (len(anchors) * PROBED, lambda: index.search(anchors, k)),
+        (len(ids), lambda: exact_scores(anchors, vectors, offsets, ids)),
+    ]
+    return Rates(*(count / min(repeat(turn, number=1, repeat=2)) for count, turn in work))

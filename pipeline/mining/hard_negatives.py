@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
-from jaxtyping import Float32, Integer
+from jaxtyping import Integer
 from numpy.typing import ArrayLike
 
+from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Problem, blocks
-from aoq.pipeline.search.runners import search_problem
-from aoq.pipeline.search.vectors import UNIT
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.vectors import Vectors, in_float32
 from aoq.pipeline.tables.table import NegativeTable
 
 if TYPE_CHECKING:
     import torch
-
-logger = logging.getLogger(__name__)
 
 Array: TypeAlias = "ArrayLike | torch.Tensor"
 """numpy, a tensor on any device, or nested lists."""
@@ -42,14 +39,15 @@ def hard_negatives(
 
     Give `images` (I, D), `captions` (C, D) and `image_of` (C,), the image row of each caption, -1 for none. Without
     `image_of`, caption n belongs to image n. Or give any corpus: `queries` (Q, D), `documents` (N, D) and `positives`:
-    an (n, 2) array of rows (query, document), or a list of document rows for each query. A query may have several
-    positives, a document none. Without `documents` the queries are one set: none is its own negative, and positives
-    count both ways. Similarities are symmetric too, so both directions have the same lists: `t2i` is `i2t`.
+    pairs (query, document), as an (n, 2) array or a list of tuples, or the document rows of each query, as a list of
+    arrays or lists. A query may have several positives, a document none. Without `documents` the queries are one set:
+    none is its own negative, and positives count both ways. Similarities are symmetric too, so both directions have the
+    same lists: `t2i` is `i2t`.
 
     `h` is the length of the lists, or a pair: for lists of images (queries), and for lists of captions
-    (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms unless all are of norm 1
-    already; "dot" leaves them unchanged. `search` is a backend of `aoq mine`; all but `ivf`, `hnsw`
-    and `faiss:…` are exact. Tensors may lie on any device; the search runs on a GPU if torch sees one, else on the CPU.
+    (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms, "dot" leaves them
+    unchanged. `search` is a backend of `aoq mine`; all but `ivf`, `hnsw` and `faiss:…` are exact. Tensors may lie on
+    any device; the search runs on a GPU if torch sees one, else on the CPU.
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
     `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of
@@ -69,17 +67,18 @@ def hard_negatives(
         if documents is not None or positives is not None or captions is None:
             raise ValueError("images go with captions and image_of; documents and positives go with queries.")
         one, other = _vectors(images, "images", metric), _vectors(captions, "captions", metric)
-        pairs = _image_of(image_of, len(one), len(other))
+        pairs = _image_of(image_of, len(one.rows), len(other.rows))
         sides = []
     else:
         if captions is not None or image_of is not None:
             raise ValueError("queries go with documents and positives; captions and image_of go with images.")
         one = _vectors(queries, "queries", metric)
         other = one if documents is None else _vectors(documents, "documents", metric)
-        pairs = _pairs(positives, len(one), alone=documents is None)
+        pairs = _pairs(positives, len(one.rows), alone=documents is None)
         sides = ["queries"] if documents is None else ["queries", "documents"]
     alone = len(sides) == 1
-    problem = Problem(one, other, pairs, *_depths(h, both=not alone), one_set=alone)
+    depths = _depths(h, both=not alone)
+    problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
     found = search_problem(problem, search=search)
     lists = {d: found.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": found.search, **found.guarantees[d]} for d in problem.directions}
@@ -103,23 +102,12 @@ def _is_tensor(given: Any) -> bool:
     return "torch" in sys.modules and isinstance(given, sys.modules["torch"].Tensor)
 
 
-def _vectors(given: Any, name: str, metric: str) -> Float32[np.ndarray, "rows D"]:
+def _vectors(given: Any, name: str, metric: str) -> Vectors:
     """Convert to float32 in memory, of norm 1 for a cosine."""
     array = _array(given)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
-    parts = blocks(len(array), BLOCK)  # float64 is twice as large
-    norms = np.concatenate([np.linalg.norm(array[start:stop].astype(np.float64), axis=1) for start, stop in parts])
-    for wrong, what in ((~np.isfinite(norms), "is not finite"), ((norms == 0) & (metric == "cosine"), "is zero")):
-        if wrong.any():
-            raise ValueError(f"the vector in row {int(wrong.argmax())} of {name} {what}; repair it or leave it out.")
-    if metric == "dot" or (np.abs(norms - 1) <= UNIT).all():
-        return np.ascontiguousarray(array, dtype=np.float32)
-    logger.info("%s are not of norm 1; cosines are mined", name)
-    unit = np.empty(array.shape, np.float32)
-    for start, stop in parts:
-        unit[start:stop] = array[start:stop].astype(np.float64) / norms[start:stop, None]
-    return unit
+    return in_float32(array, name, normalise=metric == "cosine", zeros=metric == "dot")
 
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
@@ -147,6 +135,8 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
     """Rows (query, document); none are needed for queries `alone`."""
     if given is None and not alone:
         raise ValueError("say which documents are true of which queries: positives; [] if none is.")
+    if isinstance(given, list) and given and all(isinstance(rows, tuple) and len(rows) == 2 for rows in given):
+        given = np.array(given)
     if isinstance(given, np.ndarray) or _is_tensor(given):
         pairs = _array(given)
         if pairs.size == 0:
@@ -161,6 +151,11 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
             raise ValueError(
                 f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "
                 "each query, or an (n, 2) array of rows (query, document)."
+            )
+        if given and all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in given):
+            raise ValueError(
+                f"positives are {queries} lists of two numbers for {queries} queries: pairs, or two documents of each "
+                "query. Give pairs as tuples or an (n, 2) array, and documents as a list of arrays."
             )
         lists = [one.astype(np.int64) for one in lists]
         pairs = np.stack([np.repeat(np.arange(queries), list(map(len, lists))), np.concatenate(lists)], axis=1)

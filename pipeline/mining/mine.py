@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.digests import digest
-from aoq.pipeline.search.choosing import backend_of
+from aoq.pipeline.search.backends import choose_backend, run_search
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import Runner, run_in_process, run_search
 from aoq.pipeline.search.store import Folder, Memory
-from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Runner, run_in_process
 from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
 
@@ -28,6 +27,7 @@ def mine(
     provenance: Mapping[str, Any],
     work: Path,
     output: Path,
+    of: str = "",
     recall_floor: float = RECALL_FLOOR,
     indexes: Path | None = None,
     run: Runner[Problem] = run_in_process,
@@ -37,20 +37,21 @@ def mine(
 
     They stay until the table's publisher deletes them, so a kill until then costs no search. A small job has none.
     An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
-    `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.runners.run_search`. `provenance` (dataset
-    fingerprint, teacher, ...) goes into every footer and the manifest.
+    `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.backends.run_search`. `provenance` (dataset
+    fingerprint, teacher, ...) goes into every footer and the manifest. `of` names the problem where its vectors were
+    hashed already.
     """
     provenance = {"sides": ONE_SET, **provenance} if problem.one_set else provenance
     if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    backend = backend_of(problem, search, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
+    backend = choose_backend(search, problem, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
     in_memory = run is run_in_process and backend.is_small(problem)  # other processes meet in a folder
-    store = Memory() if in_memory else _folder(work, [backend.name, provenance, problem.sha256])
+    store = Memory() if in_memory else _folder(work, [backend.name, provenance, of or problem.sha256])
     found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     made = {
         direction: (
-            {"h": problem[direction].h, "search": found.search, **found.guarantees[direction]},
+            {"h": problem.size(direction).h, "search": found.search, **found.guarantees[direction]},
             map(from_arrow, found.lists[direction]),
         )
         for direction in problem.directions

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int32
 
-from aoq.pipeline.search.exact import exact_heads, lists_table
+from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
 from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, Problem, blocks
-from aoq.pipeline.search.proposals import near_heads
 from aoq.pipeline.search.store import Store
 from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 from aoq.pipeline.tables.files import read_lists, read_manifest
@@ -68,7 +67,7 @@ def _search(
     store: Store,
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, start + len(listed)))
-    found = near_heads(side, listed)
+    found = rescored(side, listed)
     is_drifted = fraction_staying(listed[:, : side.h], found.ids) < below
     rows = np.flatnonzero(is_drifted)
     if len(rows):

@@ -16,9 +16,8 @@ from aoq.pipeline.prepare.extraction import Extraction, extracted
 from aoq.pipeline.prepare.extractors.extractor import Column, Extractor
 from aoq.pipeline.prepare.reader import Loading, Read, Reader, batches
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.runners import Runner, run_in_order
 from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Unit, unit_name
+from aoq.pipeline.search.units import Runner, Unit, run_in_order, unit_name
 
 READ = pa.schema(
     {

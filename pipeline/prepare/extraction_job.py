@@ -6,13 +6,13 @@ from functools import partial
 
 import torch
 
+from aoq.pipeline.on_ray import Job
 from aoq.pipeline.prepare.blocks import Extracting
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.extractors.extractor import Tokens
 from aoq.pipeline.prepare.images_job import Sample, images_job
 from aoq.pipeline.prepare.reader import Loading, Reader
 from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.search.on_ray import Job
 from aoq.pipeline.search.store import Folder
 
 

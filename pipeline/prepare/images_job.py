@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Int
 from torch import nn
 
+from aoq.pipeline.on_ray import Job, Opened
 from aoq.pipeline.prepare.sources.listing import Images
-from aoq.pipeline.search.on_ray import Job, Opened
 from aoq.pipeline.search.store import Folder
 
 SAMPLE = 16

@@ -18,6 +18,7 @@ import numpy as np
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.on_ray import choose_runner, load_ray
 from aoq.pipeline.prepare.blocks import Extracting, extract_blocks
 from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
 from aoq.pipeline.prepare.extraction_job import ship_extraction
@@ -32,8 +33,6 @@ from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images,
 from aoq.pipeline.prepare.writing import Counts
 from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
-from aoq.pipeline.search.on_ray import load_ray
-from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.store import Folder
 
 logger = logging.getLogger(__name__)

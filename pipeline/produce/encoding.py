@@ -13,13 +13,12 @@ import torch
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding_blocks import Side, write_embeddings
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.on_ray import Job, choose_runner
 from aoq.pipeline.prepare.encoders import Encoder, open_encoder
 from aoq.pipeline.prepare.images_job import Sample, images_job
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.produce.photographs import encoded_sides, encoding_of
 from aoq.pipeline.progress import Report
-from aoq.pipeline.search.on_ray import Job
-from aoq.pipeline.search.runners import choose_runner
 from aoq.pipeline.search.store import Folder
 
 

@@ -26,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.console import log_to_console
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.on_ray import check_nodes, connected, node_name, room_for
+from aoq.pipeline.on_ray import check_nodes, connected, node_name, room_for
 from aoq.pipeline.training.processes import Processes
 
 Part = Callable[[Processes, Engine], Any]
@@ -71,7 +71,9 @@ def follow(engine: Engine, artifact: Artifact, part: Part) -> None:
     store, is_trained = _store(), False
     while not artifact.exists():
         if store.check([f"{artifact.key} failed"]):
-            raise ChildProcessError(f"the first process of this run did not make {artifact.path}, and says why.")
+            raise ChildProcessError(
+                f"the first process of this run did not make {artifact.stage}/{artifact.key}, and says why."
+            )
         if not is_trained and store.check([f"{artifact.key} begins"]):
             with joined(engine, artifact.key) as processes:
                 part(processes, engine)

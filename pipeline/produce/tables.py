@@ -23,6 +23,7 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.mining.refresh import refresh
 from aoq.pipeline.mining.rerank import Rescoring, rerank
 from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.on_ray import choose_runner, ship_problem
 from aoq.pipeline.planning.chain import Chain, Depths
 from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.prepare.encoders import open_encoder
@@ -32,7 +33,6 @@ from aoq.pipeline.produce.encoding import Encoding, write_encoded
 from aoq.pipeline.produce.photographs import encoding_of
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_search_runner
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 from aoq.pipeline.tables.fusion import fuse_tables
@@ -104,7 +104,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
     engine.torch_device()
     store, split = EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
     fitting = _fitted(split, depths)
-    run, memory = choose_search_runner(engine), engine.mining_memory_mb * 1_000_000
+    run, memory = choose_runner(engine, ship_problem), engine.mining_memory_mb * 1_000_000
     with show_progress("mining") as report:
         mine(
             Problem(

@@ -1,68 +1,78 @@
-"""The search backends by name, one line each. Exact backends find identical lists."""
+"""The search backends by name, one line each, and a search by one of them. Exact backends find identical lists."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from aoq.pipeline.search.brute_force import gpus
-from aoq.pipeline.search.by_faiss import FAISS_FLAT
-from aoq.pipeline.search.device.choice import find_device, on_device
-from aoq.pipeline.search.indexes.backend import FACTORY, RECIPES, indexed_backend
-from aoq.pipeline.search.onepass import ONE_PASS
-from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.units import RECALL_FLOOR, Backend, never
+import numpy as np
+import pyarrow as pa
+
+from aoq.pipeline.search.exact import ONE_PASS
+from aoq.pipeline.search.faiss_flat import FAISS_FLAT, has_faiss
+from aoq.pipeline.search.faiss_index import FACTORY, RECIPES, Indexed
+from aoq.pipeline.search.lists import NegativeLists, from_arrow
+from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.store import Memory, Store
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Runner, run_in_process
 
 logger = logging.getLogger(__name__)
+Lists = TypeVar("Lists")
 
-
-def one_pass(problem: Problem) -> Backend:
-    """Make the one pass for the problem's device."""
-    device = find_device(problem.device)
-    return ONE_PASS if device.type == "cpu" else on_device(device)
-
-
-def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
-    costs = one_pass(problem).costs
-    assert costs is not None  # that of a device has some, as that of the CPU has
-    return costs(problem)
-
-
-def by_step(backend: Backend, problem: Problem) -> Backend:
-    """The backend that searches this problem, through files even if it is small: as a larger one of its kind."""
-    return replace(one_pass(problem), is_small=never) if backend.name == ONE_PASS.name else backend
-
+WORTH_MEASURING = 2e12
+"""Products of two numbers in a job of ten seconds and more."""
+PIECE = 2048, 8192
 
 BACKENDS: dict[str, Backend] = {
-    "onepass": replace(
-        ONE_PASS,
-        about="exact, both directions from one pass over tiles of similarities, on a GPU or the CPU",
-        plan=lambda problem: one_pass(problem).plan(problem),
-        costs=_one_pass_costs,
-        work_bytes=lambda problem: one_pass(problem).work_bytes(problem),
-        is_small=lambda problem: one_pass(problem).is_small(problem),
-    ),
+    "onepass": ONE_PASS,
     "faiss-flat": FAISS_FLAT,
-    **{name: indexed_backend(name, RECALL_FLOOR, None) for name in (*RECIPES, f"{FACTORY}FACTORY")},
+    **{name: Indexed(name, RECALL_FLOOR, None).backend() for name in (*RECIPES, f"{FACTORY}FACTORY")},
 }
 
 
-def fastest(device: str = "auto") -> tuple[Backend, str]:
-    """Choose the exact backend that `auto` takes on this machine and device, and say why."""
-    found = find_device(device)
-    if found.type == "cuda":
-        return BACKENDS["onepass"], f"on {found}, a tile serves both directions"
-    if gpus() and device == "auto":
-        return BACKENDS["faiss-flat"], f"FAISS sees {gpus()} GPUs"
-    return BACKENDS["onepass"], "no GPU, and a tile serves both directions"
+def fastest(problem: Problem) -> tuple[Backend, str]:
+    """Choose the exact backend that `auto` takes, and say why: a large job takes the one that a piece takes less of."""
+    products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
+    if products < WORTH_MEASURING or not has_faiss():
+        return ONE_PASS, "a tile serves both directions"
+    images, captions = (
+        side[np.linspace(0, len(side) - 1, min(most, len(side)), dtype=np.int64)]
+        for side, most in zip((problem.images, problem.captions), PIECE, strict=True)
+    )
+    piece, seconds = piece_of(problem, images, captions), {}
+    for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first turn of each loads and compiles
+        started, store = time.perf_counter(), Memory()
+        for step in backend.plan(piece):
+            for unit in step:
+                unit.do(piece, store)
+        seconds[backend.name] = time.perf_counter() - started
+    said = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in seconds.items())
+    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"a piece of the problem took {said}"
+
+
+def piece_of(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
+    """Take some images and captions without their pairs, and lists in proportion, as tiles and lists then are too."""
+    captions = images if problem.one_set else captions
+    h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
+    return replace(
+        problem,
+        images=images,
+        known_norms=None,
+        captions=captions,
+        positives=np.empty((0, 2), np.int32),
+        h_captions=min(h_captions, len(captions) - problem.one_set),
+        h_images=-(-problem.h_images * len(images) // len(problem.images)),
+    )
 
 
 def choose_backend(
-    search: str, device: str = "auto", *, wanted: float = RECALL_FLOOR, kept: Path | None = None
+    search: str, problem: Problem | None = None, *, wanted: float = RECALL_FLOOR, kept: Path | None = None
 ) -> Backend:
-    """Find a backend by its name; an unknown one is refused with the list of names. `auto` depends on the device.
+    """Find a backend by its name; an unknown one is refused with the list of names. `auto` depends on the problem.
 
     An approximate one looks for `wanted` of the true lists, and keeps its indexes below the folder `kept`.
     """
@@ -70,12 +80,75 @@ def choose_backend(
         logger.warning('search = "streamed" is an old name of "onepass", which finds the same lists; write "onepass"')
         search = "onepass"
     if search == "auto":
-        backend, why = fastest(device)
+        backend, why = (ONE_PASS, "") if problem is None else fastest(problem)
         logger.info("searching with %s: %s", backend.name, why)
         return backend
     if search in RECIPES or (search.startswith(FACTORY) and search != FACTORY):
-        return indexed_backend(search, wanted, kept)
+        return Indexed(search, wanted, kept).backend()
     if search not in BACKENDS:
         *names, last = ["auto", *BACKENDS]
         raise ValueError(f"there is no search {search!r}; known are {', '.join(names)} and {last}.")
     return BACKENDS[search]
+
+
+@dataclass(frozen=True)
+class Found(Generic[Lists]):
+    """The lists of every direction that was searched, and their guarantees."""
+
+    search: str
+    """The backend's name."""
+    lists: Mapping[Direction, Lists]
+    guarantees: Mapping[Direction, Mapping[str, Any]]
+    """`guarantee`: exact or approximate; of approximate lists also `recall`, measured on `recall_anchors` anchors."""
+
+
+def run_search(
+    problem: Problem,
+    search: str | Backend,
+    store: Store,
+    *,
+    recall_floor: float = RECALL_FLOOR,
+    run: Runner[Problem] = run_in_process,
+    progress: Progress = lambda done, total: None,
+) -> Found[Iterator[pa.Table]]:
+    """Search all directions of a problem; units that are done in the store are kept.
+
+    The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
+    (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are in
+    them, though they were searched more widely where that can be.
+    """
+    backend = choose_backend(search, problem, wanted=recall_floor) if isinstance(search, str) else search
+    while True:
+        steps = backend.plan(problem)
+        run(steps, problem, store, progress)
+        guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
+        short = [direction for direction, said in guarantees.items() if said.get("recall", 1.0) < recall_floor]
+        wider = backend.widened(problem, store, short) if short else None
+        if wider is None:
+            break
+        for direction in short:
+            found = guarantees[direction]["recall"]
+            logger.info("found %.2f%% of the %s lists, below the floor; searching more widely", 100 * found, direction)
+        backend = wider
+    for direction in short:
+        raise ValueError(
+            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, and "
+            f"mining.recall_floor is {recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or "
+            "search exactly."
+        )
+    outputs = [name for step in steps for unit in step for name in unit.outputs]
+    lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
+    return Found(backend.name, lists, guarantees)
+
+
+def search_problem(
+    problem: Problem, *, search: str | Backend = "auto", recall_floor: float = RECALL_FLOOR
+) -> Found[NegativeLists]:
+    """Find the lists that `aoq.pipeline.mining.mine` would write into a table, without writing a file.
+
+    Intermediate results of the search are held in memory too: for the one pass, 8 bytes for each candidate that a
+    caption keeps of a block of images, at most `h_images`.
+    """
+    found = run_search(problem, search, Memory(), recall_floor=recall_floor)
+    lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in found.lists.items()}
+    return Found(found.search, lists, found.guarantees)

@@ -1,83 +1,252 @@
-"""Exact lists from an approximate search.
+"""Backend onepass: exact lists of both directions from one pass over tiles of near products.
 
-The search proposes slightly more candidates than needed. The last proposed score plus the rounding error of float32
-bounds all other candidates. A row whose h-th negative does not clear that bound is searched deeper.
+A sample gives each anchor a limit that its h best candidates should reach, and few others (`limits.py`). Blocks of
+images then meet all captions, tile by tile; what may reach a limit is scored exactly, once for both sides (`scan.py`),
+and kept (`kept.py`). Captions merge what they keep of every block. An anchor that keeps fewer than h is searched again.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int64
+import torch
+from jaxtyping import Integer
+from threadpoolctl import threadpool_limits
 
-from aoq.pipeline.search.brute_force import search
+from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.search.device import TF32
+from aoq.pipeline.search.kept import KEY_BYTES, NONE, Heads, Kept, keys_of, width_for
+from aoq.pipeline.search.limits import FIRST, kept_share, sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.problem import Side, blocks
-from aoq.pipeline.search.proposals import Heads, Proposals, heads, known_heads
-from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.scan import Scan
+from aoq.pipeline.search.scores import score_pairs
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
-SLACK = 32
-"""Candidates that the first search requests beyond h and the positives."""
-FEW = 2**26
-"""Products of two numbers that are made exactly sooner than another library is loaded to search for the best."""
-PROPOSAL_BYTES = 64
-"""Memory per proposed candidate while it is rescored; a search of any depth must fit into memory."""
+SMALL = 2e11
+"""Products of two numbers in a job of seconds, whose tables stay in memory; a crash may lose it."""
+MOST_ROWS = 8192
+"""Images of a unit; a crash loses at most one unit."""
+AGAIN = 6.0, None
+"""Deviations (`limits.FIRST`) of further searches; the last has no limits to begin with, and proves every list."""
+LOST = ("cuda", "cublas", "hip error")
+"""Words in the errors of a device that failed."""
+
+
+def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
+    """Work on the side's device; where its memory does not suffice, again with smaller tiles.
+
+    Raises:
+        OSError: if the device fails, or has too little memory.
+    """
+    shrink = 1
+    while True:
+        try:
+            with torch.no_grad(), threadpool_limits(1, "blas"):  # threads multiply rows of their own
+                if "scan" not in side.cache:
+                    with products_in("float32"):
+                        side.cache["scan"] = Scan.of(side, shrink)
+                scan = side.cache["scan"]
+                with products_in("tf32" if scan.how is TF32 else "float32"):
+                    return work(scan)
+        except torch.OutOfMemoryError:
+            pass  # what was allocated is given back once the error is handled
+        except RuntimeError as error:
+            side.cache.clear()
+            if not any(word in str(error).lower() for word in LOST):
+                raise
+            raise OSError(
+                f"{side.device} failed during the search ({str(error).splitlines()[0]}); finished units are kept: run "
+                "again, or with [engine] device = cpu."
+            ) from error
+        side.cache.clear()
+        shrink *= 2
+        logger.warning("%s ran out of memory; going on with tiles of half the memory", side.device)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | None] = AGAIN) -> Heads:
+    """Search every anchor whose list is not certified again, with lower limits, and last without any."""
+    for deviations in searches:
+        rows = np.flatnonzero(~found.certified)
+        most = max(1, side.memory // 4 // (KEY_BYTES * width_for(side.h, len(side.candidates))))
+        for start, stop in blocks(len(rows), min(most, MOST_ROWS)):
+            some = side.rows(rows[start:stop])
+            if deviations is None:
+                limits = torch.full((stop - start,), -torch.inf, dtype=torch.float32, device=scan.device)
+            else:
+                limits = sampled_limits(some, scan.how, scan.device, scan.room, deviations)
+            kept = Kept.nothing(limits, side.h, len(side.candidates))
+            for _ in scan.sweep(some, kept):
+                pass
+            found.put(rows[start:stop], Heads.of(kept.keys, kept.limits, side.h))
+    return found
 
 
 def exact_heads(side: Side) -> Heads:
     """Find the h best negatives of every anchor, all certified."""
-    count, h = len(side.anchors), side.h
-    found = Heads(np.empty((count, h), np.int32), np.empty((count, h), np.float32), np.full(count, np.inf, np.float32))
-    pending, depth = np.arange(count), side.wanted + SLACK
-    while len(pending):
-        depth = min(depth, len(side.candidates))
-        for start, stop in blocks(len(pending), max(1, side.memory // PROPOSAL_BYTES // depth)):
-            rows = pending[start:stop]
-            found.put(rows, heads(side.rows(rows), _proposals(side, rows, depth)))
-        pending = pending[~found.certified[pending]]
-        if len(pending):
-            if depth == len(side.candidates):
-                raise ValueError(f"{len(pending)} anchors have products that float32 does not hold; mend the vectors.")
-            logger.info("%d anchors have near-ties at rank %d; searching them %d deep", len(pending), h, 4 * depth)
-        depth *= 4
-    return found
+    found = Heads.none(len(side.anchors), side.h)
+    return on_device(side, lambda scan: certify(found, side, scan, (FIRST, *AGAIN)))
 
 
-def certify(found: Heads, side: Side) -> Heads:
-    """Search every row that is not certified again, exactly."""
-    rows = np.flatnonzero(~found.certified)
-    if len(rows):
-        logger.info("%d of %d rows needed a second exact search", len(rows), len(side.anchors))
-        few = len(rows) * side.candidates.size <= FEW
-        found.put(rows, _score_all(side.rows(rows)) if few else exact_heads(side.rows(rows)))
-    return found
-
-
-def _score_all(side: Side) -> Heads:
-    """Find the lists by scoring every candidate exactly."""
-    rows, count = len(side.anchors), len(side.candidates)
-    offsets, ids = np.arange(rows + 1) * count, np.tile(np.arange(count, dtype=np.int32), rows)
-    scores = exact_scores(side.anchors, side.candidates, offsets, ids)
-    return known_heads(side, offsets, ids, scores, np.full(rows, -np.inf, np.float32))
-
-
-def lowest_positives(side: Side) -> Float32[np.ndarray, " anchors"]:
-    """Exact score of each anchor's lowest-scoring positive; NaN if it has none."""
-    own = side.matches
-    return own.lowest(exact_scores(side.anchors, side.candidates, own.offsets, own.ids))
+def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
+    """Score and sort what was found of each anchor, -1 where nothing was; nothing bounds the others."""
+    rows, places = np.nonzero(ids >= 0)
+    found = ids[rows, places].astype(np.int64)
+    scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), (rows, found))
+    keys = torch.full(ids.shape, NONE, dtype=torch.int64)
+    keys.numpy()[rows, places] = keys_of(torch.from_numpy(found), torch.from_numpy(scores)).numpy()
+    own = np.repeat(np.arange(len(ids)), np.diff(side.positives.offsets)) << 32 | side.positives.ids
+    keys.numpy()[rows, places] = np.where(np.isin(rows << 32 | found, own), NONE, keys.numpy()[rows, places])
+    if ids.shape[1] < side.h:
+        keys = torch.nn.functional.pad(keys, (0, side.h - ids.shape[1]), value=NONE)
+    best = Heads.of(keys, torch.full((len(ids),), torch.inf, dtype=torch.float32), side.h)
+    return replace(best, bound=np.full(len(ids), np.inf, np.float32))
 
 
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
     """Make the table rows, with bounds, of what a search found."""
-    return to_arrow(NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound), first_anchor)
+    own = side.matches
+    rows = np.repeat(np.arange(len(side.anchors)), np.diff(own.offsets))
+    pairs = rows, own.ids.astype(np.int64)
+    scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), pairs)
+    return to_arrow(NegativeLists(found.ids, found.scores, own.lowest(scores), bound=found.bound), first_anchor)
 
 
-def _proposals(side: Side, rows: Int64[np.ndarray, " some"], depth: int) -> Proposals:
-    near, ids = search(side.anchors[rows], side.candidates, depth)
-    everything = depth == len(side.candidates)
-    unproposed = np.full(len(rows), -np.inf) if everything else near[:, -1].astype(np.float64) + side.rounding_error
-    return Proposals(np.arange(len(rows) + 1) * depth, ids.ravel(), near.ravel(), unproposed, side.rounding_error)
+def _steps(problem: Problem) -> Steps[Problem]:
+    """Limits of both sides; blocks of images; and from all of these the lists of captions."""
+    images, captions = _image_rows(problem), []
+    if "t2i" in problem.directions:
+        each = KEY_BYTES * problem.h_images * len(images)
+        captions = blocks(len(problem.captions), max(1, problem.memory // 4 // each))
+    return [
+        [Unit((f"limits-{d}",), partial(_limits, d)) for d in problem.directions],
+        [Unit(tuple(_scanned(d, *rows) for d in problem.directions), partial(_scan, *rows)) for rows in images],
+        [Unit((unit_name("t2i", *rows),), partial(_merge, *rows)) for rows in captions],
+    ]
+
+
+def _image_rows(problem: Problem) -> list[tuple[int, int]]:
+    """Blocks of images whose vectors, and what they and all captions keep of each other, fit into the memory."""
+    each = 16 * problem.images.shape[1]
+    if "i2t" in problem.directions:
+        each += KEY_BYTES * width_for(problem.h_captions, len(problem.captions))
+    if "t2i" in problem.directions:
+        each += int(KEY_BYTES * len(problem.captions) * kept_share(problem.size("t2i")))
+    return blocks(len(problem.images), max(1, min(MOST_ROWS, problem.memory // 4 // each)))
+
+
+def _scanned(direction: Direction, start: int, stop: int) -> str:
+    return unit_name("i2t" if direction == "i2t" else "kept", start, stop)
+
+
+def _limits(direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
+    side = problem[direction]
+
+    def work(scan: Scan) -> list[pa.Table]:
+        limits = sampled_limits(side, scan.how, scan.device, scan.room)
+        return [pa.table({"limit": limits.cpu().numpy()})]
+
+    return on_device(side, work)
+
+
+def _scan(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
+    """Find the lists of some images, and what all captions keep of these images."""
+    side, h = problem["i2t"].rows(slice(start, stop)), problem.h_images
+
+    def work(scan: Scan) -> list[pa.Table]:
+        read = {direction: store.read(f"limits-{direction}")["limit"].to_numpy() for direction in problem.directions}
+        limits = {direction: torch.tensor(each, device=scan.device) for direction, each in read.items()}
+        kept = Kept.nothing(limits["i2t"][start:stop], side.h, len(side.candidates)) if "i2t" in limits else None
+        tiles = scan.sweep(side, kept, limits.get("t2i"), h, start)
+        others = [_kept_table(each) for each in tiles if each is not None]
+        made = []
+        if kept is not None:
+            found = Heads.of(kept.keys, kept.limits, side.h)
+            _say_again(found, side)
+            made.append(lists_table(side, certify(found, side, scan), start))
+        return [*made, pa.concat_tables(others)] if others else made
+
+    return on_device(problem["i2t"], work)
+
+
+def _kept_table(kept: Kept) -> pa.Table:
+    """What some captions keep: a limit each, and up to h keys."""
+    kept.trim()
+    is_key = torch.arange(kept.keys.shape[1], device=kept.keys.device) < kept.counts[:, None]
+    offsets = offsets_of(kept.counts.cpu().numpy()).astype(np.int32)
+    keys = pa.ListArray.from_arrays(offsets, kept.keys[is_key].cpu().numpy())
+    return pa.table({"limit": kept.limits.cpu().numpy(), "keys": keys})
+
+
+def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
+    """Find the lists of some captions, from what they keep of every block of images."""
+    tables = [store.read(_scanned("t2i", *rows)).slice(start, stop - start) for rows in _image_rows(problem)]
+    side = problem["t2i"].rows(slice(start, stop))
+    limits = np.max([table["limit"].to_numpy() for table in tables], axis=0)
+    columns = [table["keys"].combine_chunks() for table in tables]
+    counts = np.stack([column.value_lengths().to_numpy() for column in columns])
+    keys = np.full((stop - start, max(side.h, counts.sum(0).max())), NONE)
+    ends = counts.cumsum(0)
+    places = np.arange(keys.shape[1])
+    for column, end, count in zip(columns, ends, counts, strict=True):
+        keys[(places < end[:, None]) & (places >= (end - count)[:, None])] = column.flatten().to_numpy()
+    found = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
+    _say_again(found, side)
+    if not found.certified.all():
+        found = on_device(side, lambda scan: certify(found, side, scan))
+    return [lists_table(side, found, start)]
+
+
+def _say_again(found: Heads, side: Side) -> None:
+    if count := int((~found.certified).sum()):
+        logger.info("%d of %d rows need a second exact search", count, len(side.anchors))
+
+
+def _costs(problem: Problem) -> Mapping[str, float]:
+    each, sizes = 2.0 * problem.images.shape[1], list(map(problem.size, problem.directions))
+    sampled = sum(size.anchors * sample_and_rank(size)[0] for size in sizes)
+    scored = len(problem.images) * len(problem.captions) * (1 + sum(map(kept_share, sizes)))
+    return {
+        "limits from samples": each * sampled,
+        "tiles and lists of images": each * scored,
+        "lists of captions": _passed(problem),  # these are sorted
+    }
+
+
+def _work_bytes(problem: Problem) -> float:
+    limits = problem.size("t2i").anchors * len(_image_rows(problem)) * ("t2i" in problem.directions)
+    return list_bytes(problem) + KEY_BYTES * (_passed(problem) + limits) * (not _is_small(problem))
+
+
+def _passed(problem: Problem) -> float:
+    """Number of candidates that captions keep until they are merged."""
+    size, rows = problem.size("t2i"), [stop - start for start, stop in _image_rows(problem)]
+    return float(size.anchors * sum(min(size.h, kept_share(size) * count) for count in rows)) if size.h else 0.0
+
+
+def _is_small(problem: Problem) -> bool:
+    products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
+    return products <= SMALL and KEY_BYTES * _passed(problem) <= problem.memory / 8
+
+
+ONE_PASS = Backend(
+    "onepass",
+    "exact, both directions from one pass over tiles of similarities, on a GPU or the CPU",
+    _steps,
+    costs=_costs,
+    work_bytes=_work_bytes,
+    is_small=_is_small,
+)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int64, Integer
+from jaxtyping import Float32, Float64, Int64, Integer
 
 from aoq.pipeline.search.positives import Positives, both_ways, pairs_of, with_itself
+from aoq.pipeline.threads import in_parallel
 
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
-LAST_BITS = 2.0**-21
-"""Fraction of the largest product that rounding a score down and a bound up to float32 cannot exceed."""
-
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
 NORMS = 1e-12, 1e12
@@ -43,27 +40,27 @@ class Side:
 
     anchors: Float32[np.ndarray, "anchors D"]
     candidates: Float32[np.ndarray, "candidates D"]
+    anchor_norms: Float64[np.ndarray, " anchors"]
+    candidate_norms: Float64[np.ndarray, " candidates"]
+    """Upper bounds of the norms."""
     positives: Positives
     h: int
-    longest: float
-    """Upper bound of an anchor's norm times a candidate's."""
     memory: int = DEFAULT_MEMORY
+    device: str = "auto"
     themselves: Int64[np.ndarray, " anchors"] | None = None
     """Anchors' own rows in one set. They are among `positives`, as no list may hold them, but match nothing."""
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What a search keeps on its device from one selection of anchors to the next."""
 
-    def rows(self, rows: Int64[np.ndarray, " some"]) -> Side:
-        """Select some anchors."""
-        anchors = np.ascontiguousarray(self.anchors[rows])
-        themselves = None if self.themselves is None else self.themselves[rows]
-        kept = self.positives.rows(rows)
-        return Side(anchors, self.candidates, kept, self.h, self.longest, self.memory, themselves)
-
-    def between(self, start: int, stop: int) -> Side:
-        """Select a range of anchors, whose vectors are not copied."""
-        anchors = np.ascontiguousarray(self.anchors[start:stop])
-        themselves = None if self.themselves is None else self.themselves[start:stop]
+    def rows(self, rows: Int64[np.ndarray, " some"] | slice) -> Side:
+        """Select some anchors; the vectors of a slice are not copied."""
+        numbers = np.arange(len(self.anchors))[rows]
         return replace(
-            self, anchors=anchors, positives=self.positives.rows(np.arange(start, stop)), themselves=themselves
+            self,
+            anchors=self.anchors[rows],
+            anchor_norms=self.anchor_norms[rows],
+            positives=self.positives.rows(numbers),
+            themselves=None if self.themselves is None else self.themselves[rows],
         )
 
     @property
@@ -72,17 +69,11 @@ class Side:
         return self.positives if self.themselves is None else self.positives.without(self.themselves)
 
     @property
-    def wanted(self) -> int:
-        """Number of best candidates that surely hold h negatives."""
-        return self.h + self.positives.most
-
-    @property
-    def rounding_error(self) -> float:
-        """Error bound of a float32 dot product, added up in any order: (D + 1) 2^-24 |a| |c|."""
-        return 1.01 * (self.anchors.shape[1] + 1) * 2.0**-24 * self.longest
+    def size(self) -> Size:
+        return Size(len(self.anchors), len(self.candidates), self.h, self.h + self.positives.most)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """Two sides of memory-mapped vectors, the pairs that match, and the number of negatives that each side keeps.
 
@@ -103,7 +94,10 @@ class Problem:
     """Approximate bytes that may be used beyond the vectors; the system caches those as it sees fit."""
     one_set: bool = False
     device: str = "auto"
-    """Where `onepass` searches: auto (a GPU if torch sees one), cpu, cuda, or cuda:1; no list depends on it."""
+    """Where the search computes: auto (a GPU if torch sees one), cpu, cuda, or cuda:1; no list depends on it."""
+    known_norms: tuple[Float64[np.ndarray, " images"], Float64[np.ndarray, " captions"]] | None = None
+    """Upper bounds of the norms, where reading the vectors has found them."""
+    _caches: dict[Direction, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, vectors in (("images", self.images), ("captions", self.captions)):
@@ -136,8 +130,11 @@ class Problem:
                 )
 
     def __getitem__(self, direction: Direction) -> Side:
+        anchors, candidates, own, h = self._sides[direction]
+        norms = self.row_norms if direction == "i2t" else self.row_norms[::-1]
         themselves = np.arange(len(self.images)) if self.one_set else None
-        return Side(*self._sides[direction], self.longest, self.memory, themselves)
+        cache = self._caches.setdefault(direction, {})
+        return Side(anchors, candidates, *norms, own, h, self.memory, self.device, themselves, cache)
 
     def size(self, direction: Direction) -> Size:
         """Sizes of one direction, without reading a vector."""
@@ -170,21 +167,19 @@ class Problem:
         return found.hexdigest()
 
     @cached_property
-    def norms(self) -> tuple[float, float]:
-        """Largest norm of an image, and of a caption."""
-        return _longest(self.images, "images"), _longest(self.captions, "captions")
-
-    @property
-    def longest(self) -> float:
-        """Upper bound of an image's norm times a caption's; refused if scores could leave float32."""
-        for norm, name in zip(self.norms, ("images", "captions"), strict=True):
-            if norm and not NORMS[0] <= norm <= NORMS[1]:
+    def row_norms(self) -> tuple[Float64[np.ndarray, " images"], Float64[np.ndarray, " captions"]]:
+        """Upper bounds of the norms of the images, and of the captions; refused if scores could leave float32."""
+        if (norms := self.known_norms) is None:
+            images = _norms(self.images, "images")
+            norms = images, images if self.one_set else _norms(self.captions, "captions")
+        for name, own in zip(("images", "captions"), norms, strict=True):
+            if (largest := own.max()) and not NORMS[0] <= largest <= NORMS[1]:
                 raise ValueError(
-                    f"the largest norm of the {name} is {norm:.3g}, and dot products do not fit into float32 unless it "
-                    f"is from {NORMS[0]:g} to {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
+                    f"the largest norm of the {name} is {largest:.3g}, and dot products do not fit into float32 unless "
+                    f"it is from {NORMS[0]:g} to {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
                     "list, or by their norms."
                 )
-        return math.prod(self.norms)
+        return norms
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:
@@ -196,13 +191,16 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _longest(vectors: Float32[np.ndarray, "items D"], name: str) -> float:
-    most = 0.0
-    for start, stop in blocks(len(vectors), BLOCK):
-        part = vectors[start:stop]
-        squares = np.einsum("nd,nd->n", part, part, dtype=np.float64)
-        if not np.isfinite(squares).all():
-            row = start + int(np.flatnonzero(~np.isfinite(squares))[0])
-            raise ValueError(f"the vector in row {row} of the {name} is not finite; repair or remove it.")
-        most = max(most, float(squares.max()))
-    return math.sqrt(most)
+def _norms(vectors: Float32[np.ndarray, "items D"], name: str) -> Float64[np.ndarray, " items"]:
+    norms = np.empty(len(vectors))
+    in_parallel(_write_norms, len(vectors), vectors, norms)
+    if not np.isfinite(norms).all():
+        row = int(np.flatnonzero(~np.isfinite(norms))[0])
+        raise ValueError(f"the vector in row {row} of the {name} is not finite; repair or remove it.")
+    return norms
+
+
+def _write_norms(start: int, stop: int, vectors: np.ndarray, norms: np.ndarray) -> None:
+    for first, last in blocks(stop - start, BLOCK // 16):
+        part = vectors[start + first : start + last].astype(np.float64)
+        norms[start + first : start + last] = np.sqrt(np.einsum("nd,nd->n", part, part)) * (1 + 2.0**-20)

@@ -1,23 +1,22 @@
-"""Dot products of float32 vectors, exact and rounded once.
+"""Dot products of float32 vectors: the real number, rounded once to float32. -0 becomes 0.
 
-A product of two float32 numbers is exact in float64, so only the summation rounds. A fast sum comes first. If its error
-bound leaves two float32 numbers to choose from, the sum is repeated exactly. So a score depends on its two vectors
-alone, not on the machine nor on the scores computed with it.
+A product of two float32 numbers is exact in float64, so only the summation rounds. A fast sum comes first, in any
+order. If its error bound leaves two float32 numbers to choose from, the sum is repeated with its rounding errors added
+up, and where even these decide nothing, in exact arithmetic. So a score depends on its two vectors alone.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Float32, Integer
+from jaxtyping import Float32, Float64, Integer
 from numba import njit
 
-from aoq.pipeline.search.plain_scores import sum_exactly
-from aoq.pipeline.search.threads import in_parallel
-
-PART = 256
-"""Products that are summed in any order; the shorter the parts, the smaller the error."""
+from aoq.pipeline.search.problem import BLOCK, blocks
+from aoq.pipeline.threads import in_parallel
 
 
 def exact_scores(
@@ -26,68 +25,101 @@ def exact_scores(
     offsets: Integer[np.ndarray, " anchors_and_one"],
     ids: Integer[np.ndarray, " pairs"],
 ) -> Float32[np.ndarray, " pairs"]:
-    """Compute <anchor n, candidate> for the candidates `ids[offsets[n]:offsets[n + 1]]`, correctly rounded to float32.
+    """Score anchor n with the candidates `ids[offsets[n]:offsets[n + 1]]`.
 
     >>> one, two = np.float32([[1, 2**-30]]), np.float32([[1, 0], [1, 1]])
     >>> exact_scores(one, two, np.array([0, 2]), np.array([0, 1])).tolist()
     [1.0, 1.0]
     """
-    scores = np.empty(len(ids), np.float32)
-    in_parallel(_score_rows, len(anchors), read_only(anchors), read_only(candidates), offsets, ids, scores)
+    longest = max((float(norms_of(candidates[ids[a:b]]).max()) for a, b in blocks(len(ids), BLOCK)), default=0.0)
+    rows = np.repeat(np.arange(len(anchors)), np.diff(offsets))
+    norms = norms_of(anchors), np.broadcast_to(longest, len(candidates))
+    return score_pairs(anchors, candidates, norms, (rows, ids.astype(np.int64, copy=False)))
+
+
+def norms_of(vectors: Float32[np.ndarray, "items D"]) -> Float64[np.ndarray, " items"]:
+    """Bound the norms from above, by less than one part in a million."""
+    return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)) * (1 + 2.0**-20)
+
+
+def score_pairs(
+    ones: Float32[np.ndarray, "ones D"],
+    others: Float32[np.ndarray, "others D"],
+    norms: Sequence[Float64[np.ndarray, " _"]],
+    pairs: Sequence[Integer[np.ndarray, " pairs"]],
+) -> Float32[np.ndarray, " pairs"]:
+    """Score the vectors `ones[pairs[0]]` with `others[pairs[1]]`; `norms` are upper bounds of their norms."""
+    scores = np.empty(len(pairs[0]), np.float32)
+    in_parallel(_score, len(scores), *map(_read_only, (ones, others, *norms, *pairs)), scores)
     for pair in np.flatnonzero(np.isnan(scores)):
-        scores[pair] = sum_exactly(anchors[np.searchsorted(offsets, pair, side="right") - 1], candidates[ids[pair]])
+        scores[pair] = sum_exactly(ones[pairs[0][pair]], others[pairs[1][pair]])
     return scores
 
 
-def read_only(vectors: Float32[np.ndarray, "items D"]) -> Float32[np.ndarray, "items D"]:
-    """View the vectors as mapped files are viewed: kernels are compiled anew for writable ones."""
-    view = vectors.view()
+def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]) -> np.float32:
+    """Sum the products exactly and round once, by way of a float64 that is rounded to odd."""
+    terms = one.astype(np.float64) * other.astype(np.float64)
+    total = math.fsum(terms)
+    rest = math.fsum([*terms, -total])
+    if rest and np.float64(total).view(np.int64) % 2 == 0:
+        total = math.nextafter(total, math.copysign(math.inf, rest))
+    return np.float32(total) + np.float32(0)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """View an array as mapped files are viewed: kernels are compiled anew for writable ones."""
+    view = array.view()
     view.flags.writeable = False
     return view
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def score_between(one: Any, other: Any, size: float) -> Any:
-    """Bound the dot product, rounded to float32; `size` is at least the sum of the products' absolute values.
+def _score(
+    start: int, stop: int, ones: Any, others: Any, norms: Any, other_norms: Any, rows: Any, columns: Any, scores: Any
+) -> None:
+    """Write the scores of these pairs; NaN where only exact arithmetic decides."""
+    each = (ones.shape[1] + 1) * 2.0**-52  # twice what a sum of float64 products can lose, in any order
+    for pair in range(start, stop):
+        one, other = ones[rows[pair]], others[columns[pair]]
+        total = _fast_sum(one, other)
+        error = norms[rows[pair]] * other_norms[columns[pair]] * each
+        low, high = np.float32(total - error), np.float32(total + error)
+        scores[pair] = (low if low == high else _careful_sum(one, other)) + np.float32(0)
 
-    From the float64 sum less its largest error to the sum plus it. -0 becomes 0. Added up part by part, the sum is off
-    by (PART + D / PART) 2**-53 of `size` at most; the error here is twice that.
-    """
-    total = 0.0
-    for start in range(0, len(other), PART):
-        total += _sum_products(one[start : start + PART], other[start : start + PART])
-    error = size * (PART + len(other) // PART + 2) * 2.0**-52
-    return np.float32(total - error) + np.float32(0), np.float32(total + error) + np.float32(0)
 
-
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
-def _score_rows(start: int, stop: int, anchors: Any, candidates: Any, offsets: Any, ids: Any, scores: Any) -> None:
-    """Write the scores of these rows; NaN where only an exact sum decides."""
-    for row in range(start, stop):
-        norm = norm_of(anchors[row])
-        for pair in range(offsets[row], offsets[row + 1]):
-            candidate = candidates[ids[pair]]
-            low, high = score_between(anchors[row], candidate, norm * norm_of(candidate))
-            scores[pair] = low if low == high else np.nan
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-@no_type_check
-def norm_of(vector: Any) -> Any:
-    """Bound the norm from above, by less than one part in a million."""
-    square = 0.0
-    for k in range(len(vector)):
-        square += np.float64(vector[k]) * np.float64(vector[k])
-    return np.sqrt(square) * (1 + len(vector) * 2.0**-52)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-@no_type_check
-def _sum_products(one: Any, other: Any) -> Any:
-    """Sum the products in the fastest order."""
+def _fast_sum(one: Any, other: Any) -> Any:
     total = 0.0
     for k in range(len(other)):
         total += np.float64(one[k]) * np.float64(other[k])
     return total
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _careful_sum(one: Any, other: Any) -> Any:
+    """Sum with the rounding errors of all additions (Neumaier 1974); NaN if these are too large to decide."""
+    total = rest = lost = 0.0
+    for k in range(len(other)):
+        term = np.float64(one[k]) * np.float64(other[k])
+        after = total + term
+        part = (total - after) + term if abs(total) >= abs(term) else (term - after) + total
+        total, rest, lost = after, rest + part, lost + abs(part)
+    error = lost * len(other) * 2.0**-52
+    low, high = _round_sum(total, rest - error), _round_sum(total, rest + error)
+    return low if low == high else np.float32(np.nan)
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _round_sum(total: float, rest: float) -> Any:
+    """Round total + rest once: to a float64, to odd if it is not exact, and that to float32."""
+    whole = total + rest
+    part = (total - whole) + rest if abs(total) >= abs(rest) else (rest - whole) + total
+    if part != 0.0:
+        bits = np.array([whole]).view(np.int64)
+        if bits[0] % 2 == 0:
+            whole = np.nextafter(whole, np.inf if part > 0 else -np.inf)
+    return np.float32(whole)

@@ -12,24 +12,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 logger = logging.getLogger(__name__)
-
-GROUP_ROWS = 2**16
-
-Range = tuple[str, int, int]
-"""Rows whose value in a rising column lies from a start to before a stop."""
-
 
 CHECKSUM_BYTES = sha256().digest_size
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Parquet files with a checksum of their content, their name and the work that they are `of`. Each appears whole or
+    """Arrow files with a checksum of their content, their name and the work that they are `of`. Each appears whole or
     not at all, and is read only unchanged, under the same name of the same work."""
 
     path: Path
@@ -45,26 +37,21 @@ class Folder:
             return False
         return True
 
-    def read(self, name: str, within: Range | None = None) -> pa.Table:
+    def read(self, name: str) -> pa.Table:
+        """Map the table: only what is used of it is read."""
         path = self._file(name)
         if not path.is_file() or not self._is_whole(name):
             raise ValueError(
                 f"{path} was lost or damaged after it was written; run again: it is made again, and the others kept."
             )
-        filters = [(within[0], ">=", within[1]), (within[0], "<", within[2])] if within else None
         with pa.memory_map(str(path)) as file:
             content = file.read_buffer().slice(0, file.size() - CHECKSUM_BYTES)
-        return pq.read_table(pa.BufferReader(content), filters=filters)
+        return pa.ipc.open_file(content).read_all()
 
     def write(self, name: str, table: pa.Table) -> None:
         temporary = self.path / f"{name}.tmp-{platform.node()}-{os.getpid()}"
-        pq.write_table(
-            table,
-            temporary,
-            compression="none",  # files are short-lived
-            use_dictionary=False,
-            row_group_size=GROUP_ROWS,
-        )
+        with pa.ipc.new_file(temporary, table.schema) as writer:
+            writer.write_table(table)
         with temporary.open("r+b") as file:
             checksum = _checksum(file, self.of, name)
             file.write(checksum)
@@ -118,13 +105,8 @@ class Memory:
     def has(self, name: str) -> bool:
         return name in self._tables
 
-    def read(self, name: str, within: Range | None = None) -> pa.Table:
-        table = self._tables[name]
-        if within is None:
-            return table
-        column, *ends = within
-        first, last = np.searchsorted(table[column].to_numpy(), ends)
-        return table.slice(first, last - first)
+    def read(self, name: str) -> pa.Table:
+        return self._tables[name]
 
     def write(self, name: str, table: pa.Table) -> None:
         self._tables[name] = table

@@ -1,7 +1,8 @@
-"""Units of work of a search, and the backends that plan them."""
+"""Units of work, how they are run, and the backends that plan a search in them."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -44,6 +45,47 @@ def unit_name(kind: str, start: int, stop: int) -> str:
 
 Steps = Sequence[Sequence[Unit[Job]]]
 """The units of one step need those of the steps before it, but not each other."""
+
+
+Runner = Callable[[Steps[Job], Job, Store, Progress], None]
+
+
+def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
+    """Do one unit after the other, each with all threads."""
+    total, done = sum(map(len, steps)), 0
+    for units in steps:
+        for unit in units:
+            unit.do(job, store)
+            done += 1
+            progress(done, total)
+
+
+def run_in_order(
+    units: Sequence[Unit[Job]], job: Job, store: Store, run: Runner[Job], take: Callable[[int, pa.Table], None]
+) -> None:
+    """Do units of one table each. `take` gets each number and table, in order, and the store drops the table.
+
+    A table is taken once it and all before it are there. If taking it fails, the next run makes it again.
+    """
+    waiting = deque(enumerate(units))
+
+    def take_next() -> None:
+        number, unit = waiting.popleft()
+        (name,) = unit.outputs
+        try:
+            take(number, store.read(name))
+        finally:
+            store.drop(name)
+
+    def take_ready(*_: int) -> None:
+        while waiting and store.has(waiting[0][1].outputs[0]):
+            take_next()
+
+    take_ready()
+    if missing := [unit for _, unit in waiting if not store.has(unit.outputs[0])]:
+        run([missing], job, store, take_ready)
+    while waiting:  # a folder shared by nodes may show files late
+        take_next()
 
 
 def exact(store: Store, direction: Direction) -> Mapping[str, Any]:

@@ -1,97 +1,88 @@
-"""User-supplied vectors as a memory-mapped float32 array."""
+"""Vectors as float32: checked, divided by their norms for cosines, and mapped from a file; in one pass over them."""
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32, Float64
 
-from aoq.pipeline.reading import open_array
-from aoq.pipeline.search.problem import BLOCK, blocks
-from aoq.pipeline.search.vector_files import Blocks, Given
+from aoq.pipeline.search.problem import blocks
+from aoq.pipeline.search.vector_files import Given, Matrix
 
-logger = logging.getLogger(__name__)
-
-UNIT = 1e-3
-"""Largest deviation of a unit vector's norm from 1."""
+TOGETHER = 256
+"""Rows that are computed with at a time: their float64 copy fits into a cache."""
 
 
-def open_vectors(given: str, copy: Path, *, normalise: bool) -> Float32[np.ndarray, "items D"]:
-    """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several (`vector_files`).
+class Vectors(NamedTuple):
+    """Vectors of one side, and upper bounds of their norms."""
 
-    Anything but float32 in a .npy file, and vectors to be normalised, are written to `copy` first, block by block.
+    rows: Float32[np.ndarray, "items D"]
+    norms: Float64[np.ndarray, " items"]
+
+
+def open_vectors(given: str, copy: Path, *, normalise: bool) -> Vectors:
+    """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several (`vector_files`)."""
+    return read_vectors(Given.of(given).open(), given, copy, normalise=normalise)
+
+
+def read_vectors(matrix: Matrix, given: str, copy: Path, *, normalise: bool) -> Vectors:
+    """Read an open matrix once. Threads may do this, but open one file at a time: Python 3.11 parses headers in one.
+
+    Anything but float32 in a .npy file, and vectors to be normalised, are written to `copy`, block by block.
     """
-    found = Given.of(given)
-    count, dimensions, parts = found.open()
-    if not count or not dimensions:
-        raise ValueError(f"{given} is empty: {count} vectors of {dimensions} dimensions.")
-    if found.path.suffix == ".npy" and not normalise:
-        mapped = open_array(found.path, "c")
-        if mapped.dtype == np.float32 and mapped.flags.c_contiguous:
-            return mapped
-    _write(copy, given, count, dimensions, parts, normalise)
-    return open_array(copy, "c")
-
-
-def open_cosine_vectors(given: str, copy: Path) -> tuple[Float32[np.ndarray, "items D"], bool]:
-    """The matrix, divided by the norms unless all are of norm 1 already; and whether it was divided."""
-    found = open_vectors(given, copy, normalise=False)
-    if _are_unit(found):
-        return found, False
-    logger.info("%s: not all vectors are of norm 1; they are divided by their norms", given)
-    return open_vectors(given, copy, normalise=True), True
-
-
-def _are_unit(vectors: Float32[np.ndarray, "items D"]) -> bool:
-    """True if all are of norm 1, or one is not finite, which `check_vectors` names."""
-    for start, stop in blocks(len(vectors), BLOCK):
-        norms = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
-        if not np.isfinite(norms).all():
-            return True
-        if (np.abs(norms - 1) > UNIT).any():
-            return False
-    return True
-
-
-def check_vectors(vectors: Float32[np.ndarray, "items D"], given: str, *, unit: bool) -> None:
-    """Refuse vectors that are zero or not finite, and for a cosine those that are not of norm 1."""
-    for start, stop in blocks(len(vectors), BLOCK):
-        norms = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
-        for wrong, what in ((~np.isfinite(norms), "is not finite"), (norms == 0, "is zero")):
-            if wrong.any():
-                raise ValueError(
-                    f"{given}: the vector in row {start + int(wrong.argmax())} {what}; repair it or leave it out."
-                )
-        if unit and (far := np.abs(norms - 1) > UNIT).any():
-            row = int(far.argmax())
-            raise ValueError(
-                f"{given}: the vector in row {start + row} has norm {norms[row]:.4g}, and a cosine needs norm 1; "
-                "give --normalise to divide by the norms, or --metric dot to mine dot products as they are."
-            )
-
-
-def _write(copy: Path, given: str, count: int, dimensions: int, parts: Blocks, normalise: bool) -> None:
+    shape, start, norms = (matrix.rows, matrix.dimensions), 0, np.empty(matrix.rows)
+    if not all(shape):
+        raise ValueError(f"{given} is empty: {shape[0]} vectors of {shape[1]} dimensions.")
+    if matrix.whole is not None and not normalise and is_plain(matrix.whole):
+        return in_float32(matrix.whole, given, normalise=False)
     temporary = copy.with_name(f".{copy.name}.tmp")
     with temporary.open("wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (count, dimensions)}
-        np.lib.format.write_array_header_1_0(file, header)
-        start = 0
-        for part in parts:
-            if part.shape[1] != dimensions:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        offset = file.tell()
+        for block in matrix.blocks:
+            if block.shape[1] != shape[1]:
                 raise ValueError(
-                    f"{given}: vectors have {dimensions} dimensions, and from row {start} on {part.shape[1]}; all need "
+                    f"{given}: vectors have {shape[1]} dimensions, and from row {start} on {block.shape[1]}; all need "
                     "the same."
                 )
-            block = part.astype(np.float64) if normalise else part
-            if normalise:
-                norms = np.linalg.norm(block, axis=1, keepdims=True)
-                if not norms.all():
-                    row = start + int((norms == 0).argmax())
-                    raise ValueError(f"{given}: the vector in row {row} is zero and has no direction; leave it out.")
-                block = block / norms
-            file.write(block.astype("<f4").tobytes())
-            start += len(part)
+            stop = start + len(block)
+            rows, norms[start:stop] = in_float32(block, given, first=start, normalise=normalise)
+            file.write(rows.astype("<f4", copy=False).data)
+            start = stop
     os.replace(temporary, copy)
+    return Vectors(np.memmap(copy, "<f4", "c", offset, shape), norms)
+
+
+def in_float32(
+    vectors: Float[np.ndarray, "items D"], given: str, *, first: int = 0, normalise: bool, zeros: bool = False
+) -> Vectors:
+    """Convert to float32; vectors to `normalise` are divided by their norms in float64, and rounded once."""
+    if not normalise:
+        rows = vectors if is_plain(vectors) else np.ascontiguousarray(vectors, dtype=np.float32)
+        return Vectors(rows, norms_of(rows, given, first=first, zeros=zeros) * (1 + 2.0**-40))
+    rows, norms = np.empty(vectors.shape, np.float32), norms_of(vectors, given, first=first)
+    for start, stop in blocks(len(rows), TOGETHER):
+        rows[start:stop] = vectors[start:stop].astype(np.float64) / norms[start:stop, None]
+    return Vectors(rows, np.full(len(rows), 1 + 2.0**-23))
+
+
+def is_plain(vectors: np.ndarray) -> bool:
+    return vectors.dtype == np.float32 and vectors.flags.c_contiguous
+
+
+def norms_of(
+    vectors: Float[np.ndarray, "items D"], given: str, *, first: int = 0, zeros: bool = False
+) -> Float64[np.ndarray, " items"]:
+    """Compute the norms in float64; refuse vectors that are not finite, and zero ones unless `zeros` are allowed."""
+    norms = np.empty(len(vectors))
+    for start, stop in blocks(len(vectors), TOGETHER):
+        norms[start:stop] = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
+    for wrong, what in ((~np.isfinite(norms), "is not finite"), ((norms == 0) & (not zeros), "is zero")):
+        if wrong.any():
+            raise ValueError(
+                f"the vector in row {first + int(wrong.argmax())} of {given} {what}; repair it or leave it out."
+            )
+    return norms

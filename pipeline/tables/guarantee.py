@@ -15,7 +15,7 @@ def describe_guarantee(about: Mapping[str, Any]) -> str:
     >>> describe_guarantee({"guarantee": "approximate", **measured, "certified_share": 0.0})
     'approximate, 96.20% of the true lists (95% interval 94.16% to 97.55%, 512 anchors), not certified'
     """
-    said = str(about.get("guarantee", "unknown"))
+    said = f"{_collapse(about)}{about.get('guarantee', 'unknown')}"
     if "recall" in about:
         said += f", {about['recall']:.2%} of the true lists ({_sample(about)})"
     if "certified_share" in about:
@@ -24,6 +24,11 @@ def describe_guarantee(about: Mapping[str, Any]) -> str:
     if index := about.get("index"):
         said += f"; index {' '.join(filter(None, (index['factory'], index['parameters'])))}"
     return said
+
+
+def _collapse(about: Mapping[str, Any]) -> str:
+    share = about.get("collapsed_share", 0.0)
+    return f"all scores of {share:.0%} of the anchors lie within 1e-6: the teacher has collapsed; " if share else ""
 
 
 def _sample(about: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ class NegativeTable:
     ) -> ScreenedTable:
         """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given the inputs they need.
 
-        `texts` are the captions', `images` and `captions` unit vectors of one model, `positives` more pairs known to
+        `texts` are the captions', `images` and `captions` vectors of one model, `positives` more pairs known to
         match and `pair_probabilities` those that each caption's own pair is right: files, or arrays. `judgements` are
         a judge's: a file, or an Arrow table of its columns.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,17 @@ import pyarrow.parquet as pq
 from aoq.pipeline.scratch import publish, scratch_beside, write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
+from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.readme import write_table_readme
+from aoq.pipeline.threads import in_parallel
+
+logger = logging.getLogger(__name__)
 
 GROUP_ROWS = 4096
+COLLAPSED, MOST_COLLAPSED = 1e-6, 0.5
+"""Relative difference below which scores are taken for one, and the fraction of such anchors that is worth a word."""
 
 Made = tuple[Mapping[str, Any], Iterable[NegativeLists]]
 """Manifest fields of a direction (its h, ...), and its lists from the first anchor on."""
@@ -45,7 +51,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
     search, and the table does not.
     """
-    content, rows, positives, certified, sums = ContentHash(), 0, 0, 0, np.zeros(4)
+    content, rows, positives, certified, collapsed, sums = ContentHash(), 0, 0, 0, 0, np.zeros(4)
     known: list[pa.Table] = []
     with list_writer(path, footer) as writer:
         for group in row_groups(parts):
@@ -58,6 +64,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
                 certified += int((scores[:, -1] > lists.bound).sum())
             content.add(lists)
             rows += len(lists)
+            collapsed += _count_collapsed(lists)
             positives += int(np.isfinite(positive).sum())
             summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
             sums += [np.nansum(column, dtype=np.float64) for column in summed]
@@ -65,15 +72,25 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
         beside = path.with_suffix(".certificates.parquet")
         pq.write_table(pa.concat_tables(known), beside, compression="zstd", row_group_size=GROUP_ROWS)
     first, last, lowest, above = sums.tolist()
+    if collapsed > MOST_COLLAPSED * rows:
+        logger.warning("%s: %s", path.stem, describe_guarantee({"collapsed_share": collapsed / rows}).partition(";")[0])
     return {
         "anchors": rows,
         "sha256": content.hexdigest(),
         **({"certified_share": certified / rows} if known else {}),
+        **({"collapsed_share": round(collapsed / rows, 4)} if collapsed > MOST_COLLAPSED * rows else {}),
         "first_score_mean": round(first / rows, 4),
         "last_score_mean": round(last / rows, 4),
         "positive_score_mean": round(lowest / positives, 4) if positives else None,
         "above_positive_share": round(above / rows, 4),
     }
+
+
+def _count_collapsed(lists: NegativeLists) -> int:
+    """Count the anchors whose listed and positive scores, two at least, all lie within 1e-6 of the highest."""
+    scores = np.column_stack([lists.scores, lists.positive_score]).astype(np.float64)
+    highest, lowest = (choose.reduce(scores, axis=1) for choose in (np.fmax, np.fmin))
+    return int(((highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(scores).sum(axis=1) > 1)).sum())
 
 
 def write_table(

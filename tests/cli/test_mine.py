@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.hub import load_splits
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import choosing, onepass
+from aoq.pipeline.search import exact
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.units import never
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
@@ -137,29 +137,25 @@ def test_a_column_of_the_hub_is_no_output(aoq, files):
     assert "OUTPUT is missing after hf:some/set::clip" in result.stderr
 
 
-def test_norms_are_divided_out_on_demand(run, files):
-    run("--per-image", EACH, "--metric", "dot")
-    images, captions = vectors()
-    np.save("images.npy", 2 * images)
-    np.save("captions.npy", captions.astype(np.float16))
-    run("--per-image", EACH, "--normalise", output="normalised")
-    run("--per-image", EACH, "--metric", "dot", output="dot")
-    whole, normalised, dot = (read_table(files / name).i2t for name in ("table", "normalised", "dot"))
-    np.testing.assert_allclose(normalised.scores, whole.scores, atol=2e-3)
-    np.testing.assert_allclose(dot.scores, 2 * whole.scores, atol=4e-3)
-
-
-@pytest.mark.parametrize(("factors", "divided"), [((1, 1), False), ((3, 1), ["images"]), ((3, 2), True)])
-def test_cosines_divide_norms_out_unless_all_are_one(run, aoq, files, factors, divided):
-    for name, vectors_of, factor in zip(("images", "captions"), vectors(), factors, strict=True):
-        np.save(f"{name}.npy", vectors_of * np.float32(factor))
-    for option, output in (((), "table"), (("--normalise",), "divided")):
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_cosines_divide_norms_out_however_near_they_are_to_one(run, aoq, files, dtype):
+    for name, vectors_of in zip(("images", "captions"), vectors(), strict=True):
+        np.save(f"{name}.npy", vectors_of.astype(dtype))
+    dot = ("--metric", "dot")
+    for option, output in (((), "table"), ((*dot, "--normalise"), "divided"), (dot, "dot")):
         result = run("--per-image", EACH, *option, output=output)
         assert result.exit_code == 0, result.stderr
-    own, asked = read_table(files / "table"), read_table(files / "divided")
+    own, asked, as_they_are = (read_table(files / name) for name in ("table", "divided", "dot"))
+    sides = np.load("images.npy"), np.load("captions.npy")[as_they_are.i2t.negative_ids]
+    np.testing.assert_allclose(as_they_are.i2t.scores, np.einsum("id,ihd->ih", *sides, dtype=np.float64), rtol=1e-6)
+    assert as_they_are.manifest["teacher"]["normalised"] is False
     np.testing.assert_array_equal(own.i2t.negative_ids, asked.i2t.negative_ids)
-    np.testing.assert_allclose(own.i2t.scores, asked.i2t.scores, atol=1e-6)
-    assert own.manifest["teacher"]["normalised"] == divided
+    np.testing.assert_array_equal(own.i2t.scores, asked.i2t.scores)
+    in_memory = hard_negatives(
+        *map(np.load, ("images.npy", "captions.npy")), np.arange(IMAGES * EACH) // EACH, h=(6, 4)
+    )
+    assert in_memory.sha256 == own.sha256
+    assert own.manifest["teacher"]["normalised"] is True
     (files / "images.txt").write_text("an image\n" * IMAGES)
     (files / "captions.txt").write_text("a caption\n" * IMAGES * EACH)
     texts = ("--image-texts", "images.txt", "--texts", "captions.txt")
@@ -179,8 +175,7 @@ def test_without_pairs_everything_may_be_a_negative(run, files):
 @pytest.fixture
 def large(monkeypatch):
     """Lets no job count as small, which a crash may lose."""
-    monkeypatch.setattr(choosing, "is_small", never)
-    monkeypatch.setattr(onepass, "SMALL", 0)
+    monkeypatch.setattr(exact, "SMALL", 0)
 
 
 def test_an_interrupted_run_goes_on(run, files, monkeypatch, large):
@@ -251,8 +246,8 @@ def test_arguments_that_do_not_fit_are_refused(run, files, arguments, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: np.where(np.arange(20)[:, None] == 4, np.nan, rows), "row 4 is not finite"),
-        (lambda rows: np.where(np.arange(20)[:, None] == 4, 0, rows), "row 4 is zero"),
+        (lambda rows: np.where(np.arange(20)[:, None] == 4, np.nan, rows), "row 4 of images.npy is not finite"),
+        (lambda rows: np.where(np.arange(20)[:, None] == 4, 0, rows), "row 4 of images.npy is zero"),
         (lambda rows: rows[:, :5], "images have 5 dimensions and captions 7"),
         (lambda rows: rows[:0], "images.npy is empty: 0 vectors of 7 dimensions"),
         (lambda rows: rows[0], "images.npy holds float32 of shape (7,); a row of floats"),
@@ -285,7 +280,7 @@ def test_files_that_are_not_what_they_seem_are_refused(run, files):
         "broken.parquet": "is damaged or not a Parquet file",
         "ragged.parquet": "the lists of column 'v' are not all of 2 numbers",
         "later.parquet": "vectors have 2 dimensions, and from row 4096 on 1; all need the same",
-        "vectors.csv": "is none of .npy, .safetensors, .parquet",
+        "vectors.csv": "is none of .npy, .npz, .safetensors, .parquet",
         "nowhere.npy": "nowhere.npy does not exist",
         "images.npy::a": "holds one array without a name",
     }.items():

@@ -37,7 +37,7 @@ def test_the_commands_run(files):
 
 
 @pytest.mark.parametrize("side", ["image", "caption"])
-def test_a_screen_divides_vectors_by_their_norms_unless_all_are_one(files, side):
+def test_a_screen_compares_by_cosine(files, side):
     vectors = np.load(f"{side}s.npy")
     np.save("unit.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     for name, given in (("as-they-are", f"{side}s.npy"), ("unit", "unit.npy")):

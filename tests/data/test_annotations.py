@@ -90,8 +90,9 @@ def test_a_table_that_does_not_fit_is_refused(folder, name, text, message):
         read_annotations(folder, open_split(folder, "dev"))
 
 
-def test_whole_scores_and_long_texts_fit_and_damaged_pages_do_not(folder):
-    directions = pa.array(["i2t", "t2i"], pa.large_string())
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view()])
+def test_whole_scores_and_texts_of_any_kind_fit_and_damaged_pages_do_not(folder, kind):
+    directions = pa.array(["i2t", "t2i"], kind)
     pairs = {"image_id": pa.array([1, 2], pa.uint8()), "caption_id": [3, 4]}
     relevance, judgements = folder / "dev_relevance.parquet", folder / "dev_judgements.parquet"
     pq.write_table(pa.table({**pairs, "direction": directions}), relevance)

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import by_faiss, onepass
+from aoq.pipeline.search import exact, faiss_flat, scan
 from aoq.pipeline.search.backends import BACKENDS
+from aoq.pipeline.search.device import Room
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.table import read_table
@@ -61,10 +62,10 @@ def cut(monkeypatch):
     """Sets how many images and captions a unit, and a tile, has."""
 
     def into(block, tile_images, tile_captions):
-        monkeypatch.setattr(onepass, "SMALL", 0)
-        monkeypatch.setattr(by_faiss, "BLOCK", block)
-        monkeypatch.setattr(onepass, "TILE_IMAGES", tile_images)
-        monkeypatch.setattr(onepass, "TILE_CAPTIONS", tile_captions)
+        monkeypatch.setattr(exact, "SMALL", 0)
+        monkeypatch.setattr(faiss_flat, "BLOCK", block)
+        monkeypatch.setattr(exact, "MOST_ROWS", tile_images)
+        monkeypatch.setattr(scan, "room_on", lambda device, memory, shrink: Room(tile_images, tile_captions, 0, 14.0))
 
     return into
 
@@ -223,3 +224,12 @@ def test_bad_tables_are_refused(world, tmp_path):
         read_table(folder)
     with pytest.raises(FileNotFoundError, match="no negative table"):
         read_table(tmp_path)
+
+
+def test_a_table_of_a_collapsed_teacher_begins_with_a_warning(world, tmp_path, caplog):
+    images, captions, image_of = (np.ones_like(side) if side.ndim == 2 else side for side in world)
+    folder = run((images, captions, image_of), tmp_path)
+    said = "all scores of 100% of the anchors lie within 1e-6: the teacher has collapsed"
+    assert caplog.text.count(said) == 2
+    assert f"- `i2t`: {said}; exact, 100.00% certified." in (folder / "README.md").read_text()
+    assert "collapsed" not in (run(world, tmp_path / "sound") / "README.md").read_text()

@@ -20,8 +20,8 @@ from aoq.pipeline.prepare.reader import Loading, Read, Reader
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.layout import Columns
 from aoq.pipeline.prepare.sources.recognise import open_source
-from aoq.pipeline.search.runners import run_in_process
 from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import run_in_process
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.prepare.test_sources import shard
 
@@ -180,23 +180,24 @@ def test_a_part_of_images_is_read_elsewhere_and_has_their_names(listing):
     assert images.read(int(rows[0])) not in sent
 
 
-def shipped(photos, folder, **changes):
+def shipped(photos, folder, **weights):
     """The job that nodes are sent, of the photographs in order."""
     request = Request(str(photos), extractor="means:any")
     found = open_source(request.source, None, request.columns)
-    extractor = open_extractor("means:any")
+    extractor = replace(open_extractor("means:any"), **weights)
     job = Extracting(extractor, Loading(0, 3, CPU.torch_device()))
     reader = Reader(found.images, found.rows, extractor.preprocessing, False)
     folder.mkdir()
-    return replace(ship_extraction(job, Folder(folder), request=request, reader=reader), **changes)
+    return ship_extraction(job, Folder(folder), request=request, reader=reader)
 
 
 def test_a_node_that_has_all_lacks_nothing(photos, tmp_path):
     (photos.parent / "00.png").unlink()  # missing here, too
     job = shipped(photos, tmp_path / "work")
-    assert job.lacking() == job.differing_here() == []
-    assert job.open().extractor.fingerprint == open_extractor("means:any").fingerprint
-    assert hash(job) == hash(pickle.loads(pickle.dumps(job)))  # a process opens what it is sent once
+    sent = pickle.loads(pickle.dumps(job))
+    assert sent.lacking() == []
+    assert sent.open().extractor.fingerprint == open_extractor("means:any").fingerprint
+    assert hash(job) == hash(sent)  # a process opens what it is sent once
 
 
 def test_a_node_that_sees_other_images_says_which(photos, tmp_path):
@@ -210,14 +211,11 @@ def test_a_node_that_sees_other_images_says_which(photos, tmp_path):
 def test_a_node_with_other_weights_says_so(photos, tmp_path):
     (lacks,) = shipped(photos, tmp_path / "one", fingerprint="other").lacking()
     assert "cannot open what it is to work with (the weights of means:any are not the same" in lacks
-    (lacks,) = shipped(photos, tmp_path / "two", extractor="nothing").lacking()
-    assert "there is no extractor 'nothing'" in lacks
 
 
 def test_relative_paths_start_where_the_command_did(photos, tmp_path, monkeypatch):
     shard(tmp_path / "a.tar", [("a.png", encoded(picture(0))), ("a.txt", b"text")])
     monkeypatch.chdir(tmp_path)
     job = shipped("a.tar", tmp_path / "blocks")
-    assert job.sample.images.files == ["a.tar"]
     monkeypatch.chdir("/")
     assert job.lacking() == []

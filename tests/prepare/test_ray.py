@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from aoq.pipeline import embedding_blocks
+from aoq.pipeline import embedding_blocks, on_ray
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Files
-from aoq.pipeline.search import on_ray
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.two_nodes import two_nodes, wait_for
 
@@ -122,7 +121,7 @@ def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, 
     def differs_there(versions, seen, lacking):
         import ray
 
-        from aoq.pipeline.search.on_ray import problems_here  # a worker's own: here it is this function
+        from aoq.pipeline.on_ray import problems_here  # a worker's own: here it is this function
 
         if ray.get_runtime_context().get_node_id() == second:
             opened, sample = lacking.args

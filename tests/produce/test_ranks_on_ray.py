@@ -15,11 +15,11 @@ from functools import partial
 import pytest
 import torch
 
+from aoq.pipeline import on_ray
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS, ranks, training
 from aoq.pipeline.produce.ranks import run_ranks
-from aoq.pipeline.search import on_ray
 from aoq.pipeline.training.kept_files import CHECKPOINTS
 from tests.two_nodes import two_nodes, wait_for
 

@@ -1,99 +1,359 @@
-"""Exact lists against their definition in loops: any duplicates, any block size, any thread count."""
+"""The one pass finds the lists of the definition: on any device, in any arithmetic, whatever the tiles and the room."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.search import exact
-from aoq.pipeline.search.exact import certify, exact_heads, lowest_positives
-from aoq.pipeline.search.positives import Positives
-from aoq.pipeline.search.problem import Problem, Side
-from aoq.pipeline.search.proposals import Heads
+from aoq.pipeline.search import device, exact, kept, limits, scan
+from aoq.pipeline.search.backends import search_problem
+from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, find_device, room_on
+from aoq.pipeline.search.exact import exact_heads, rescored
+from aoq.pipeline.search.limits import choose_arithmetic
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.products import Block, errors_of, floors_of
+from aoq.pipeline.search.reference import reference_lists
+from aoq.pipeline.tables.audit import audit
+from tests.search.problems import KINDS, NAMES, fingerprint, problem_named, vectors_of
+from tests.search.test_backends import mined
+from tests.training.simulated import DEVICE, Simulated
+
+PINNED = json.loads(Path(__file__).with_name("pinned.json").read_text())
+CPU = torch.device("cpu")
+ARITHMETICS = {how.name: how for how in (BFLOAT16, TF32, FLOAT32, FLOAT64)}
 
 
-def slow_negatives(anchors, candidates, own, h):
-    """Every candidate that is no positive, by the exact dot product rounded to float32, then by id."""
-    ids, scores, lowest = [], [], []
-    for anchor, positives in zip(anchors.tolist(), own, strict=True):
-        ranked = []
-        for number, candidate in enumerate(candidates.tolist()):
-            score = sum((Fraction(a) * Fraction(b) for a, b in zip(anchor, candidate, strict=True)), Fraction(0))
-            ranked.append((np.float32(float(score)), number))
-        lowest.append(min((ranked[p][0] for p in positives), default=np.float32(np.nan)))
-        rest = sorted((-score, number) for score, number in ranked if number not in positives)
-        ids.append([number for _, number in rest[:h]])
-        scores.append([-score for score, _ in rest[:h]])
-    return np.array(ids), np.array(scores, dtype=np.float32), np.array(lowest, dtype=np.float32)
+def use(monkeypatch, *, how=None, tile=None, width=None, pairs=None, rows=None):
+    """Force an arithmetic, the size of tiles, the room of an anchor, the pairs scored together, the rows of a unit."""
+    if how is not None:
+        monkeypatch.setattr(limits, "arithmetics", lambda device: [ARITHMETICS[how]])
+    if tile is not None:
+        room = room_on(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1])
+        monkeypatch.setattr(scan, "room_on", lambda *given: room)
+    if width is not None:
+        monkeypatch.setattr(kept, "width_for", lambda h, candidates: h + width)
+    if pairs is not None:
+        monkeypatch.setattr(scan, "MOST_PAIRS", pairs)
+    if rows is not None:
+        monkeypatch.setattr(exact, "MOST_ROWS", rows)
 
 
-def side_of(anchors, candidates, own, h, **options):
-    offsets = np.concatenate([[0], np.cumsum([len(positives) for positives in own])]).astype(np.int64)
-    longest = float(np.linalg.norm(anchors, axis=1).max() * np.linalg.norm(candidates, axis=1).max()) * 1.001
-    return Side(anchors, candidates, Positives(np.concatenate(own).astype(np.int32), offsets), h, longest, **options)
+def pinned_lists(problem, search="onepass"):
+    """What was pinned of this problem, as this search finds it; every list is certified."""
+    found = search_problem(problem, search=search).lists
+    assert all((lists.scores[:, -1] > lists.bound).all() for lists in found.values())
+    parts = [f"{d}:{fingerprint(lists.negative_ids, lists.scores, lists.positive_score)}" for d, lists in found.items()]
+    given = fingerprint(
+        problem.images, problem.captions, problem.positives, np.array([problem.h_captions, problem.h_images])
+    )
+    return " ".join([given, *parts])
 
 
-def check(anchors, candidates, own, h, **options):
-    side = side_of(anchors, candidates, own, h, **options)
-    found = exact_heads(side)
-    slow_ids, slow_scores, slow_lowest = slow_negatives(anchors, candidates, own, h)
-    np.testing.assert_array_equal(found.ids, slow_ids)
-    np.testing.assert_array_equal(found.scores, slow_scores)
-    np.testing.assert_array_equal(lowest_positives(side), slow_lowest)
-    assert found.certified.all()
+WAYS = {
+    "as it comes": {},
+    "bfloat16, small tiles": {"how": "bfloat16", "tile": (7, 11), "rows": 16},
+    "tf32, one row": {"how": "tf32", "tile": (1, 40), "width": 5},
+    "float32, little room": {"how": "float32", "tile": (64, 64), "width": 4, "pairs": 200},
+    "float64, wide": {"how": "float64", "tile": (5, 900), "width": 2, "rows": 9},
+}
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000), kinds=st.integers(1, 12), candidates=st.integers(8, 90), h=st.integers(1, 5))
-def test_equals_the_definition_with_duplicated_vectors(seed, kinds, candidates, h):
-    """Few distinct vectors stand many times, so nearly everything is a tie that ids must break."""
+SMALL = [name for name in NAMES if name.split("/")[1] != "8"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lists_are_those_that_are_pinned(monkeypatch, way):
+    """The tiny tiles take turns, as there are so many of them."""
+    use(monkeypatch, **WAYS[way])
+    place = list(WAYS).index(way)
+    for name in SMALL[place % 3 :: 3] if place else NAMES:
+        assert pinned_lists(problem_named(name)) == PINNED[name]
+
+
+def test_lists_of_faiss_are_those_that_are_pinned():
+    for name in NAMES:
+        assert pinned_lists(problem_named(name), "faiss-flat") == PINNED[name]
+
+
+@pytest.mark.parametrize("width", [None, 5])
+def test_lists_of_a_device_are_those_that_are_pinned(monkeypatch, width):
+    """Nothing that the search makes lies on the CPU, where a tensor of the device would not meet it."""
+    use(monkeypatch, tile=(30, 50), width=width)
+    for name in SMALL[:: 3 if width is None else 12]:
+        with Simulated():
+            assert pinned_lists(replace(problem_named(name), device=str(DEVICE))) == PINNED[name]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    kind=st.sampled_from(KINDS),
+    how=st.sampled_from(sorted(ARITHMETICS)),
+    tile=st.sampled_from([(40, 40), (17, 5), (3, 40), (1, 1)]),
+    width=st.sampled_from([1, 3, 400]),
+    directions=st.sampled_from([(True, True), (True, False), (False, True)]),
+)
+def test_lists_are_those_of_the_definition(seed, kind, how, tile, width, directions):
     rng = np.random.default_rng(seed)
-    distinct = rng.normal(size=(kinds, 6)).astype(np.float32)
-    vectors = distinct[rng.integers(0, kinds, candidates)]
-    anchors = distinct[rng.integers(0, kinds, 5)]
-    own = [rng.choice(candidates, rng.integers(0, 4), replace=False) for _ in range(5)]
-    check(anchors, vectors, own, h)
+    size = int(rng.integers(1, 9))
+    images, captions = (vectors_of(rng, int(rng.integers(6, 30)), size, kind) for _ in range(2))
+    pairs = rng.integers(0, [len(images), len(captions)], (int(rng.integers(0, 5)), 2))
+    depths = [int(rng.integers(1, len(side) - 4)) for side in (captions, images)]
+    depths = [h * wanted for h, wanted in zip(depths, directions, strict=True)]
+    with pytest.MonkeyPatch.context() as patch:
+        use(patch, how=how, tile=tile, width=width, rows=int(rng.integers(2, 30)))
+        problem = Problem(images, captions, pairs, *depths, memory=10**6)
+        found = search_problem(problem, search="onepass").lists
+    for direction in problem.directions:
+        ids, scores = reference_lists(problem, direction)
+        np.testing.assert_array_equal(found[direction].negative_ids, ids)
+        assert found[direction].scores.tobytes() == scores.tobytes()
 
 
-@pytest.mark.parametrize("memory", [1, 30_000, 10**9])
-def test_a_tie_wider_than_the_first_search_is_searched_deeper(memory):
-    """Two hundred copies of the best candidate: the first proposal sees only some of them."""
-    rng = np.random.default_rng(3)
-    vectors = rng.normal(size=(400, 8)).astype(np.float32)
-    vectors[100:300] = vectors[0] * 3
-    check(np.stack([vectors[0], -vectors[0]]), vectors, [[0], [1]], 10, memory=memory)
+@pytest.mark.parametrize("kind", [*KINDS, "of one sign"])
+@pytest.mark.parametrize("size", [1, 7, 1024])
+@pytest.mark.parametrize("how", ARITHMETICS.values(), ids=list(ARITHMETICS))
+def test_near_products_are_within_their_bound(how, size, kind):
+    """And reach the floors of the scores that they belong to."""
+    rng = np.random.default_rng(size)
+    sides = [vectors_of(rng, 60, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
+    sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
+    one, other = (Block.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, CPU) for side in sides)
+    near, exact_products = one.near @ other.near.T, one.vectors.double() @ other.vectors.double().T
+    errors = errors_of(one, other, how)[:, None]
+    assert ((near.double() - exact_products).abs() <= errors + how.result * (exact_products.abs() + errors)).all()
+    scores = exact_products.float()
+    for column in range(0, 60, 7):
+        assert (near[:, column] >= floors_of(scores[:, column], errors[:, 0], how)).all()
 
 
-@pytest.mark.parametrize("few", [0, 10**9])
-def test_rows_that_are_not_certified_are_searched_again(monkeypatch, few):
-    """A few by scoring all candidates, many by a deeper search; certified rows stay as they are."""
-    monkeypatch.setattr(exact, "FEW", few)
+@pytest.fixture
+def problem():
+    """Clusters, one in ten vectors twice, and ties at every rank of some lists."""
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(25, 24))
+    images = (centres[rng.integers(0, 25, 700)] + 0.7 * rng.normal(size=(700, 24))).astype(np.float32)
+    captions = np.repeat(images, 2, axis=0) + 0.7 * rng.normal(size=(1400, 24)).astype(np.float32)
+    for side in (images, captions):
+        side[rng.integers(0, len(side), len(side) // 10)] = side[rng.integers(0, len(side), len(side) // 10)]
+    captions[1300:] = captions[1300]
+    return Problem(images, captions, np.repeat(np.arange(700, dtype=np.int32), 2), 30, 10)
+
+
+def hashes(table):
+    return [table.manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+
+
+@pytest.fixture
+def expected(problem, tmp_path):
+    return hashes(mined(problem, tmp_path / "faiss", "faiss-flat"))
+
+
+@pytest.mark.parametrize("how", ARITHMETICS)
+def test_a_run_goes_on_in_another_arithmetic_and_with_a_lost_unit(problem, expected, tmp_path, monkeypatch, how):
+    """Each unit's table says what it left out, whatever it was made with."""
+
+    def stop(done, total):
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "SMALL", 0)
+    use(monkeypatch, how="bfloat16", rows=200)
+    with pytest.raises(KeyboardInterrupt):
+        mined(problem, tmp_path, "onepass", progress=stop)
+    begun = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*.unit")}
+    assert {path.stem[:4] for path in begun} == {"i2t-", "kept", "limi"}
+    for lost in ("limits-t2i", "kept-000000200-000000400"):
+        (tmp_path / "work" / f"{lost}.unit").unlink()
+    use(monkeypatch, how=how)
+    assert hashes(mined(replace(problem), tmp_path, "onepass")) == expected
+    assert audit(tmp_path / "table") == []
+    assert sum(path.stat().st_mtime_ns != made for path, made in begun.items()) == 3  # the lost ones, and one's lists
+
+
+@pytest.mark.parametrize("how", ARITHMETICS)
+def test_few_anchors_are_searched_again(monkeypatch, caplog, how):
+    caplog.set_level("INFO")
+    use(monkeypatch, how=how)
     rng = np.random.default_rng(0)
-    candidates = rng.normal(size=(8, 6)).astype(np.float32)[rng.integers(0, 8, 60)]
-    side = side_of(candidates[:4], candidates, [[0], [1, 5], [], [3]], 4)
-    wrong = Heads(np.full((4, 4), 7, np.int32), np.zeros((4, 4), np.float32), np.float32([1, 0, 0, -1]))
-    found = certify(wrong, side)
-    ids, scores, _ = slow_negatives(side.anchors, candidates, [[0], [1, 5], [], [3]], 4)
-    np.testing.assert_array_equal(found.ids[:3], ids[:3])
-    np.testing.assert_array_equal(found.scores[:3], scores[:3])
-    assert found.certified.all()
-    assert (found.ids[3] == 7).all()
+    images, captions = (rng.normal(size=(n, 32)).astype(np.float32) for n in (500, 3000))
+    search_problem(Problem(images, captions, np.repeat(np.arange(500), 6), 50, 10), search="onepass")
+    again = [int(message.split()[0]) for message in caplog.messages if "a second exact search" in message]
+    assert sum(again) <= 3500 // 15
 
 
-def test_the_candidates_may_all_be_needed():
+def scored_pairs(monkeypatch, problem):
+    count = []
+    whole = scan.scores_on
+    monkeypatch.setattr(scan, "scores_on", lambda *given: count.append(len(given[2][0])) or whole(*given))
+    search_problem(problem, search="onepass")
+    monkeypatch.undo()
+    return sum(count)
+
+
+@pytest.mark.parametrize("kind", ["a cone", "one", "ten"])
+def test_collapsed_vectors_take_little_more_than_others(monkeypatch, kind):
+    """Of cosines within 1e-6, of identical vectors and of ten different ones no search scores all pairs exactly."""
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(7, 3)).astype(np.float32)
-    check(vectors[:2], vectors, [[0, 1], [1]], 5)
+    some = rng.normal(size=({"ten": 10}.get(kind, 1), 64))
+    rows = some[rng.integers(0, len(some), 8400)] + (1e-3 if kind == "a cone" else 0) * rng.normal(size=(8400, 64))
+    unit = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    collapsed = Problem(unit[:1400], unit[1400:], np.arange(7000) // 5, 100, 20)
+    assert choose_arithmetic(collapsed["i2t"], CPU, room_on(CPU, 10**9, 1)) is FLOAT64
+    assert scored_pairs(monkeypatch, collapsed) < 0.5 * 1400 * 7000
 
 
-def test_more_negatives_than_candidates_is_refused():
-    vectors, image_of = np.eye(6, dtype=np.float32), np.array([0, 0, 1, 2, 3, 4], dtype=np.int32)
-    message = r"h=5 needs at least 7 candidates .* lower h_captions to at most 4"
+def ambient(state):
+    if state == "autocast":
+        return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext()
+
+
+STATES = ("as usual", "autocast", "medium", "float64", "newer switch", "inference mode", "gradients")
+
+
+@pytest.fixture
+def state(request):
+    before, switch = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul
+    if request.param == "medium":
+        torch.set_float32_matmul_precision("medium")
+    elif request.param == "float64":
+        torch.set_default_dtype(torch.float64)
+    elif request.param == "newer switch":
+        switch.fp32_precision = "bf16"
+    yield request.param
+    if request.param == "newer switch":
+        assert switch.fp32_precision == "bf16"
+        switch.fp32_precision = "none"
+    else:
+        assert (torch.get_float32_matmul_precision() == "medium") == (request.param == "medium")
+        torch.set_float32_matmul_precision(before)
+    assert (torch.get_default_dtype() == torch.float64) == (request.param == "float64")
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("state", STATES, indirect=True)
+@pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
+def test_the_callers_arithmetic_reaches_no_search(state, search):
+    with torch.inference_mode() if state == "inference mode" else ambient(state):
+        for name in NAMES[::9]:
+            assert pinned_lists(problem_named(name), search) == PINNED[name]
+
+
+def test_the_environment_reaches_no_search():
+    """The variable makes TF32 torch's default; it is read when torch is loaded."""
+    script = (
+        "import torch\n"
+        "from tests.search.test_exact import NAMES, PINNED, pinned_lists, problem_named\n"
+        "assert torch.get_float32_matmul_precision() == 'high'\n"
+        "assert all(pinned_lists(problem_named(name)) == PINNED[name] for name in NAMES[::20])\n"
+    )
+    environment = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTHONPATH": ".", "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_memory_that_runs_out_makes_smaller_tiles(problem, monkeypatch, caplog):
+    expected, mm, most = search_problem(replace(problem), search="onepass").lists, scan.multiply, [0]
+
+    def scarce(one, other, out):
+        if len(one) > 300:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        most[0] = max(most[0], len(one))
+        return mm(one, other, out)
+
+    monkeypatch.setattr(scan, "multiply", scarce)
+    found = search_problem(replace(problem), search="onepass").lists
+    assert most[0] == 256
+    assert "auto ran out of memory; going on with tiles of half the memory" in caplog.text
+    assert found["t2i"].negative_ids.tobytes() == expected["t2i"].negative_ids.tobytes()
+    monkeypatch.setattr(scan, "multiply", lambda *given, out: scarce(torch.empty(301, 1), None, out=out))
+    with pytest.raises(OSError, match=r"cpu has [\d,]+ MB free, which is too little .*; free some of its memory, or"):
+        search_problem(replace(problem), search="onepass")
+
+
+def test_a_device_that_is_lost_stops_the_search(problem, expected, monkeypatch, tmp_path):
+    """A tile of the second block of images fails; what was finished serves the next run."""
+    monkeypatch.setattr(exact, "SMALL", 0)
+    use(monkeypatch, rows=200)
+    mm = scan.multiply
+
+    def fails(*given, out):
+        if list((tmp_path / "work").glob("i2t-*")):
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
+        return mm(*given, out=out)
+
+    monkeypatch.setattr(scan, "multiply", fails)
+    with pytest.raises(OSError, match=r"failed during the search \(CUDA error: unspecified launch failure\); finished"):
+        mined(problem, tmp_path, "onepass")
+    assert not (tmp_path / "table").exists()
+    monkeypatch.setattr(scan, "multiply", mm)
+    assert hashes(mined(replace(problem), tmp_path, "onepass")) == expected
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_the_device(problem, monkeypatch):
+    monkeypatch.setattr(scan, "multiply", lambda one, other, out: one @ other)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        search_problem(problem, search="onepass")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 30.0])
+@pytest.mark.parametrize("how", ARITHMETICS)
+def test_products_that_are_wrong_stop_the_search(problem, monkeypatch, tmp_path, wrong, how):
+    """One score of the whole pass: not a number, infinite, or higher than the arithmetic can explain."""
+    use(monkeypatch, how=how, rows=300)
+    calls, mm = [], scan.multiply
+
+    def faulty(*given, out):
+        mm(*given, out=out)
+        calls.append(1)
+        if len(calls) == 1:
+            out[5, 7] = out[5].max() + wrong
+
+    monkeypatch.setattr(scan, "multiply", faulty)
+    with pytest.raises(OSError, match="computed products that are further from the exact ones than"):
+        mined(problem, tmp_path, "onepass")
+    assert not (tmp_path / "table").exists()
+
+
+def test_what_an_index_found_is_scored_and_sorted():
+    vectors = np.eye(4, dtype=np.float32) + 1
+    side = Problem(vectors[:2], vectors, np.array([[0, 3]]), 2, 1)["i2t"]
+    found = rescored(side, np.array([[3, 2, -1, 0], [-1, -1, -1, 1]]))
+    assert found.ids.tolist() == [[0, 2], [1, -1]]
+    assert found.scores.tolist() == [[7, 6], [7, -np.inf]]
+    assert not found.certified.any()
+    assert exact_heads(side).ids.tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(("name", "message"), [("gpu", "use auto, cpu, cuda"), ("cuda:7", "torch sees 0 GPUs")])
+def test_a_device_that_is_not_there_is_refused(monkeypatch, name, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=message):
-        Problem(vectors, vectors, image_of, h_captions=5, h_images=1)
-    with pytest.raises(ValueError, match=r"lower h_images to at most 5"):
-        Problem(vectors, vectors, image_of, h_captions=1, h_images=6)
+        find_device(name)
+
+
+def test_a_gpus_arithmetic_and_room_follow_from_what_it_says(monkeypatch):
+    gpu = torch.device("cuda:0")
+    for capability, names in (((8, 0), ["bfloat16", "tf32", "float32", "float64"]), ((7, 5), ["float32", "float64"])):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert [how.name for how in arithmetics(gpu)] == names
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2**30)
+    for free, rows in ((2**40, 8192), (2**26, 4222)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**40))
+        assert room_on(gpu, 10**9, 1).rows == rows
+        assert room_on(gpu, 10**9, 2).rows == rows // 2
+    with pytest.raises(OSError, match="too little for any tile"):
+        room_on(gpu, 10**9, 128)
+    assert device.find_device("cpu") == CPU

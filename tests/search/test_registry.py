@@ -14,10 +14,9 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.mining.estimate import estimate
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import BACKENDS, by_step, choose_backend
-from aoq.pipeline.search.exact import lists_table
+from aoq.pipeline.search.backends import BACKENDS, choose_backend
+from aoq.pipeline.search.exact import lists_table, rescored
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.proposals import Proposals, heads
 from aoq.pipeline.search.units import Backend, Unit, unit_name
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
@@ -38,11 +37,8 @@ h_images = 4
 def search_everything(direction, problem, store):
     """Every candidate is proposed, and so scored exactly."""
     side = problem[direction]
-    anchors, candidates = len(side.anchors), len(side.candidates)
-    ids = np.tile(np.arange(candidates, dtype=np.int32), anchors)
-    near = np.zeros(len(ids), np.float32)
-    offsets = np.arange(anchors + 1) * candidates
-    return [lists_table(side, heads(side, Proposals(offsets, ids, near, np.full(anchors, -np.inf), 0.0)), 0)]
+    found = rescored(side, np.tile(np.arange(len(side.candidates)), (len(side.anchors), 1)))
+    return [lists_table(side, replace(found, bound=np.full_like(found.bound, -np.inf)), 0)]
 
 
 def everything_steps(problem):
@@ -108,4 +104,4 @@ def test_every_backend_describes_itself(problem, name):
     assert backend.name == name
     assert backend.about.startswith("exact, " if backend.is_exact else "approximate, ")
     if backend.costs is not None:
-        assert len(backend.costs(problem)) == len(by_step(backend, problem).plan(problem))
+        assert len(backend.costs(problem)) == len(backend.plan(problem))

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search.on_ray import connected, room_for, ship_problem
+from aoq.pipeline.on_ray import choose_runner, connected, room_for, ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.runners import choose_search_runner, run_in_order, run_in_process
 from aoq.pipeline.search.store import Folder, Memory
-from aoq.pipeline.search.units import Unit
+from aoq.pipeline.search.units import Unit, run_in_order, run_in_process
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def test_a_cluster_that_cannot_be_reached_is_named(address, message):
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'backend = ray needs ray .*pip install "aoq\[ray\]"'):
-        choose_search_runner(Engine(backend="ray"))
+        choose_runner(Engine(backend="ray"), ship_problem)
 
 
 class Nodes:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.search.plain_scores import plain_scores
 from aoq.pipeline.search.scores import exact_scores
 
 
@@ -23,24 +22,10 @@ def rounded(fraction: Fraction) -> np.float32:
     return best[0] if len(best) == 1 else next(choice for choice in best if int(choice.view(np.uint32)) % 2 == 0)
 
 
-def plain(anchors, candidates, offsets, ids):
-    longest = np.prod([np.linalg.norm(side.astype(np.float64), axis=1).max() for side in (anchors, candidates)])
-    return plain_scores(anchors, candidates, offsets, ids, float(longest))
-
-
-def plain_one_by_one(*given):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aoq.pipeline.search.plain_scores.FEW", 0)
-        return plain(*given)
-
-
-WAYS = [exact_scores, plain, plain_one_by_one]
-
-
-def all_pairs(score, anchors, candidates):
+def all_pairs(anchors, candidates):
     offsets = np.arange(len(anchors) + 1) * len(candidates)
     ids = np.tile(np.arange(len(candidates), dtype=np.int32), len(anchors))
-    return score(anchors, candidates, offsets, ids).reshape(len(anchors), len(candidates))
+    return exact_scores(anchors, candidates, offsets, ids).reshape(len(anchors), len(candidates))
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,15 +33,14 @@ def all_pairs(score, anchors, candidates):
     seed=st.integers(0, 10_000),
     size=st.integers(1, 70),
     spread=st.sampled_from([0, 3, 20]),
-    score=st.sampled_from(WAYS),
 )
-def test_a_score_is_the_exact_product_rounded_once(seed, size, spread, score):
+def test_a_score_is_the_exact_product_rounded_once(seed, size, spread):
     """It holds where the sum cancels, and where terms differ by many magnitudes."""
     rng = np.random.default_rng(seed)
     vectors = (rng.normal(size=(4, size)) * 2.0 ** rng.integers(-spread, spread + 1, (4, size))).astype(np.float32)
     vectors[3] = -vectors[2]
     vectors[3, -1] *= np.float32(1 + 2**-23)
-    found = all_pairs(score, vectors, vectors)
+    found = all_pairs(vectors, vectors)
     for row in range(4):
         for column in range(4):
             products = zip(vectors[row].tolist(), vectors[column].tolist(), strict=True)
@@ -64,11 +48,10 @@ def test_a_score_is_the_exact_product_rounded_once(seed, size, spread, score):
             assert found[row, column] == expected
 
 
-@pytest.mark.parametrize("score", WAYS)
-def test_halfway_between_two_numbers_it_is_added_up_exactly(score):
+def test_halfway_between_two_numbers_it_is_added_up_exactly():
     """1 + 2**-24 lies halfway between two float32 numbers; 2**-60 decides, and float64 does not see it."""
     anchors = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)], [1, 2**-24, 0]])
-    found = all_pairs(score, anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
+    found = all_pairs(anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
     assert found.tolist() == [1 + 2**-23, 1, 1]
 
 
@@ -79,7 +62,7 @@ def test_long_vectors_are_added_up_part_by_part(size):
     vectors = rng.normal(size=(3, size)).astype(np.float32)
     vectors[2] = -vectors[1]
     vectors[2, -1] *= np.float32(1 + 2**-23)
-    found = all_pairs(exact_scores, vectors, vectors)
+    found = all_pairs(vectors, vectors)
     for row, one in enumerate(vectors.tolist()):
         for column, other in enumerate(vectors.tolist()):
             assert found[row, column] == rounded(
@@ -87,7 +70,6 @@ def test_long_vectors_are_added_up_part_by_part(size):
             )
 
 
-@pytest.mark.parametrize("score", WAYS)
-def test_zero_has_no_sign(score):
-    found = all_pairs(score, np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
+def test_zero_has_no_sign():
+    found = all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
     assert not np.signbit(found).any()

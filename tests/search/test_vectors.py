@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+import safetensors.torch
+import torch
 from safetensors.numpy import save_file
 
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.hub import load_splits
-from aoq.pipeline.search import column_files
+from aoq.pipeline.search import vector_files
 from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.search.vectors import open_vectors
 
@@ -41,6 +43,11 @@ def write_npy(folder, vectors):
 def write_safetensors(folder, vectors):
     save_file({"vector": vectors}, folder / "v.safetensors")
     return folder / "v.safetensors"
+
+
+def write_npz(folder, vectors):
+    np.savez(folder / "v.npz", vector=vectors)
+    return folder / "v.npz"
 
 
 def write_parquet(folder, vectors):
@@ -82,21 +89,41 @@ def write_chosen_rows(folder, vectors):
 COLUMNED = [write_parquet, write_feather, write_arrow, write_stream, write_saved, write_chosen_rows]
 
 
-@pytest.mark.parametrize("write", [write_npy, write_safetensors, *COLUMNED])
+@pytest.mark.parametrize("write", [write_npy, write_npz, write_safetensors, *COLUMNED])
 @pytest.mark.parametrize("normalise", [False, True])
 def test_rows_are_those_that_were_written(write, normalise, vectors, tmp_path):
     path = write(tmp_path, vectors)
     expected = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) if normalise else vectors
-    found = open_vectors(str(path), tmp_path / "copy.npy", normalise=normalise)
+    found = open_vectors(str(path), tmp_path / "copy.npy", normalise=normalise).rows
     np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_tensors_of_bfloat16_are_read_as_they_are(vectors, tmp_path):
+    rounded = torch.from_numpy(vectors).bfloat16()
+    safetensors.torch.save_file({"vector": rounded}, tmp_path / "v.safetensors")
+    found = open_vectors(str(tmp_path / "v.safetensors"), tmp_path / "copy.npy", normalise=False).rows
+    np.testing.assert_array_equal(found, rounded.float().numpy())
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.large_string())])
+@pytest.mark.parametrize("write", [write_parquet, write_arrow, write_stream, write_feather])
+def test_ids_are_texts_of_any_kind(write, kind, vectors, tmp_path, monkeypatch):
+    """Polars writes views, and its Categorical and Enum as dictionaries."""
+    columns = {"id": ["b", "a", "b"], "lacking": ["b", None, "a"]}
+    of_kind = {name: pa.array(values, pa.large_string()).cast(kind) for name, values in columns.items()}
+    monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(of_kind))
+    path = write(tmp_path, vectors)
+    assert read_ids(f"{path}::id") == columns["id"]
+    with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
+        read_ids(f"{path}::lacking")
 
 
 @pytest.mark.parametrize("write", COLUMNED)
 def test_ids_are_a_column_of_the_file(write, vectors, tmp_path):
     path = write(tmp_path, vectors)
-    np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False), vectors)
-    assert Given.of(f"{path}::name").read_ids() == IDS
-    assert Given.of(f"{path}::number").read_ids() == [str(2 * row) for row in range(ROWS)]
+    np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False).rows, vectors)
+    assert read_ids(f"{path}::name") == IDS
+    assert read_ids(f"{path}::number") == [str(2 * row) for row in range(ROWS)]
 
 
 @pytest.mark.parametrize("column", ["nothing", "vector", ""])
@@ -105,12 +132,12 @@ def test_what_are_no_ids_are_refused(write, column, vectors, tmp_path):
     given = f"::{column}" if column else "[^:]"
     message = given + r" names no column of ids; those of texts or whole numbers are \['name', 'number', 'same'\]"
     with pytest.raises(ValueError, match=message):
-        Given.of(f"{write(tmp_path, vectors)}::{column}").read_ids()
+        read_ids(f"{write(tmp_path, vectors)}::{column}")
 
 
 def test_files_of_vectors_alone_have_no_ids(vectors, tmp_path):
     with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
-        Given.of(f"{write_npy(tmp_path, vectors)}::name").read_ids()
+        read_ids(f"{write_npy(tmp_path, vectors)}::name")
 
 
 @pytest.mark.parametrize("write", COLUMNED)
@@ -122,7 +149,7 @@ def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch
     monkeypatch.setitem(globals(), "ROWS", 2)
     path = write(tmp_path, vectors)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
-        Given.of(f"{path}::id").read_ids()
+        read_ids(f"{path}::id")
     with pytest.raises(ValueError, match=r"lists of column 'vector' are not all of . numbers"):
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
@@ -173,12 +200,14 @@ def test_what_is_no_file_of_vectors_is_refused(tmp_path):
         Given.of(str(tmp_path / "v.npy"))
 
 
-def test_two_columns_of_vectors_are_named(vectors, tmp_path):
+def test_one_of_several_columns_or_tensors_is_named(vectors, tmp_path):
     table = table_of(vectors)
     feather.write_feather(table.append_column("other", table["vector"]), tmp_path / "v.feather")
-    with pytest.raises(ValueError, match=r"has 2 columns of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
-        Given.of(str(tmp_path / "v.feather")).open()
-    assert Given.of(f"{tmp_path / 'v.feather'}::other").open()[:2] == (ROWS, SIZE)
+    np.savez(tmp_path / "v.npz", vector=vectors, other=vectors)
+    for name, kind in (("v.feather", "columns"), ("v.npz", "tensors")):
+        with pytest.raises(ValueError, match=rf"2 {kind} of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
+            Given.of(str(tmp_path / name)).open()
+        assert Given.of(f"{tmp_path / name}::other").open()[:2] == (ROWS, SIZE)
 
 
 @pytest.fixture
@@ -207,12 +236,12 @@ def hub(monkeypatch, tmp_path):
 @pytest.mark.parametrize("is_fixed", [True, False])
 @pytest.mark.parametrize(("name", "given"), [("some/set", "hf:some/set"), ("some/set/clip", "hf:some/set/clip@train")])
 def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is_fixed, name, given, monkeypatch):
-    monkeypatch.setattr(column_files, "BLOCK", 7)
+    monkeypatch.setattr(vector_files, "BLOCK", 7)
     asked = hub(name, train=table_of(vectors, is_fixed=is_fixed))
     for part in ("::vector", ""):
-        found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False)
+        found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False).rows
         np.testing.assert_array_equal(found, vectors)
-    assert Given.of(f"{given}::name").read_ids() == read_ids(f"{given}::name") == IDS
+    assert read_ids(f"{given}::name") == IDS
     assert asked == [name]  # once, whoever asks
 
 
@@ -221,7 +250,7 @@ def test_arrays_of_two_dimensions_are_no_vectors(hub, vectors, tmp_path):
     squares = datasets.Array2D((2, 2), "float32")
     found = datasets.Dataset.from_dict({"square": [np.ones((2, 2))] * ROWS}, datasets.Features(square=squares))
     hub("some/set", train=table_of(vectors).append_column("square", found.data["square"].combine_chunks()))
-    np.testing.assert_array_equal(open_vectors("hf:some/set", tmp_path / "copy.npy", normalise=False), vectors)
+    np.testing.assert_array_equal(open_vectors("hf:some/set", tmp_path / "copy.npy", normalise=False).rows, vectors)
 
 
 def test_the_hash_of_a_column_of_the_hub_is_of_its_vectors_alone(hub, vectors):
@@ -254,7 +283,7 @@ def ragged(*lengths):
     ],
 )
 def test_what_the_hub_has_not_is_one_sentence(hub, vectors, tmp_path, given, said, monkeypatch):
-    monkeypatch.setattr(column_files, "BLOCK", 2)
+    monkeypatch.setattr(vector_files, "BLOCK", 2)
     hub("some/set", train=table_of(vectors))
     hub("two/splits", train=table_of(vectors), dev=table_of(vectors))
     hub("ragged/set", train=ragged(3, 4))

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
 from aoq.pipeline.scratch import reclaim, scratch_of
-from aoq.pipeline.search.exact import exact_heads, lowest_positives
-from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.exact import exact_heads, lists_table
+from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.pairs import paired, positives_of
@@ -46,8 +46,7 @@ def table(vectors):
     lists = {}
     for direction in ("i2t", "t2i"):
         side = problem[direction]
-        found = exact_heads(side)
-        lists[direction] = NegativeLists(found.ids, found.scores, lowest_positives(side), bound=found.bound)
+        lists[direction] = from_arrow(lists_table(side, exact_heads(side), 0))
     return NegativeTable(**lists, positives=paired(IMAGE_OF))
 
 
@@ -238,7 +237,7 @@ def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
         ({"same_text": True}, "the rule same_text needs the captions' texts"),
         ({"same_text": True, "texts": ["one"]}, "1 texts are given, and the table is of 40 captions"),
         ({"image_similarity": 0.5, "images": np.ones((2, 3), np.float32)}, "2 vectors of images are given"),
-        ({"image_similarity": 0.5, "images": np.ones((20, 3), np.float32)}, "norm 1.732, and a cosine needs norm 1"),
+        ({"image_similarity": 0.5, "images": np.zeros((20, 3), np.float32)}, "row 0 of images is zero"),
         ({"doubtful_pair": 0.5}, "belong together"),
     ],
 )

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Float64, Int64
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.search.vectors import norms_of
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.screens.entries import Entries
 from aoq.pipeline.tables.screens.judgements import Judgements
-from aoq.pipeline.tables.screens.likeness import Texts
+from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
 from aoq.pipeline.tables.table import NegativeTable
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Inputs of rules besides the table, as far as given; vectors are unit vectors of one model."""
+    """Inputs of rules besides the table, as far as given; a side's vectors are of one model."""
 
     texts: Sequence[str] | None = None
     images: Float32[np.ndarray, "images D"] | None = None
@@ -65,6 +67,20 @@ class Context:
             anchors, candidates = with_itself(self.table.positives, rows).T
             own = Positives.of_pairs(anchors, candidates, rows)
         return Texts(self.known.texts or (), own)
+
+    @cached_property
+    def _norms(self) -> dict[str, Float64[np.ndarray, " items"]]:
+        given = {"images": self.known.images, "captions": self.known.captions}
+        return {side: norms_of(vectors, side) for side, vectors in given.items() if vectors is not None}
+
+    def nearest_own(self, side: Literal["images", "captions"], entries: Entries) -> Float32[np.ndarray, " entries"]:
+        """Cosine of each listed image and the most similar one of the caption's own, or the other way round."""
+        images, captions = entries.images, entries.captions
+        rows, owners, own = (
+            (images, captions, self.own["t2i"]) if side == "images" else (captions, images, self.own["i2t"])
+        )
+        vectors = getattr(self.known, side)  # check_knowledge made sure
+        return nearest_own(vectors, self._norms[side], rows, owners, own)
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:

@@ -13,8 +13,8 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.search.threads import in_parallel
 from aoq.pipeline.tables.pairs import is_among
+from aoq.pipeline.threads import in_parallel
 
 BLOCK_NUMBERS = 2**24
 """Vector entries gathered at a time."""
@@ -23,16 +23,20 @@ Rows = Int64[np.ndarray, " entries"]
 
 
 def nearest_own(
-    vectors: Float32[np.ndarray, "items D"], rows: Rows, owners: Rows, own: Positives
+    vectors: Float32[np.ndarray, "items D"],
+    norms: Float64[np.ndarray, " items"],
+    rows: Rows,
+    owners: Rows,
+    own: Positives,
 ) -> Float32[np.ndarray, " entries"]:
     """Cosine of each row and the most similar of its owner's own rows; -inf if the owner has none."""
     found = np.full(len(rows), -np.inf, dtype=np.float32)
     for start, stop in blocks(len(found), max(1, BLOCK_NUMBERS // vectors.shape[1])):
         theirs = own.rows(owners[start:stop])
-        scores = exact_scores(vectors[rows[start:stop]], vectors, theirs.offsets, theirs.ids)
+        scores = exact_scores(vectors[rows[start:stop]], vectors, theirs.offsets, theirs.ids) / norms[theirs.ids]
         there = np.flatnonzero(np.diff(theirs.offsets))
         if len(there):
-            found[start + there] = np.maximum.reduceat(scores, theirs.offsets[there])
+            found[start + there] = np.maximum.reduceat(scores, theirs.offsets[there]) / norms[rows[start + there]]
     return found
 
 

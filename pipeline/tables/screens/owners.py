@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float32
 
 from aoq.pipeline.tables.screens.entries import Entries
 from aoq.pipeline.tables.screens.knowledge import Context
-from aoq.pipeline.tables.screens.likeness import nearest_own
 
 
 def owner_similarity(entries: Entries, context: Context) -> Float32[np.ndarray, " entries"]:
@@ -19,12 +18,7 @@ def owner_similarity(entries: Entries, context: Context) -> Float32[np.ndarray, 
 
     i2t: max over the images j of caption c of <i, j>        t2i: max over the captions d of image i of <c, d>
     """
-    images, captions = context.known.images, context.known.captions
-    assert images is not None  # check_knowledge made sure
-    assert captions is not None
-    if entries.direction == "i2t":
-        return nearest_own(images, entries.images, entries.captions, context.own["t2i"])
-    return nearest_own(captions, entries.captions, entries.images, context.own["i2t"])
+    return context.nearest_own("images" if entries.direction == "i2t" else "captions", entries)
 
 
 def is_among_most_alike(

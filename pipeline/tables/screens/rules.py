@@ -13,24 +13,11 @@ from aoq.pipeline.search.problem import OTHER, Direction
 from aoq.pipeline.tables.pairs import is_among
 from aoq.pipeline.tables.screens.entries import Entries, entry_blocks
 from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Knowledge
-from aoq.pipeline.tables.screens.likeness import nearest_own
 from aoq.pipeline.tables.screens.owners import is_among_most_alike, owner_similarity
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
     return is_among(context.keys(entries), context.matches)
-
-
-def is_like_an_own_caption(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    vectors = context.known.captions
-    assert vectors is not None  # check_knowledge made sure
-    return nearest_own(vectors, entries.captions, entries.images, context.own["i2t"]) >= least
-
-
-def is_like_the_own_image(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    vectors = context.known.images
-    assert vectors is not None  # check_knowledge made sure
-    return nearest_own(vectors, entries.images, entries.captions, context.own["t2i"]) >= least
 
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -83,8 +70,12 @@ QUESTIONS: dict[str, Rule] = {
     "near_text": Rule(
         lambda entries, least, context: context.texts.likeness(entries.images, entries.captions) >= least, ("texts",)
     ),
-    "caption_similarity": Rule(is_like_an_own_caption, ("captions",)),
-    "image_similarity": Rule(is_like_the_own_image, ("images",)),
+    "caption_similarity": Rule(
+        lambda entries, least, context: context.nearest_own("captions", entries) >= least, ("captions",)
+    ),
+    "image_similarity": Rule(
+        lambda entries, least, context: context.nearest_own("images", entries) >= least, ("images",)
+    ),
     "mutual_rank": Rule(is_mutual),
     "doubtful_pair": Rule(is_doubtful, ("pair_probabilities",)),
     "judgements": Rule(is_judged_to_match, ("judgements",)),

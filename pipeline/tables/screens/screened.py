@@ -19,7 +19,6 @@ from aoq.pipeline.config.screen import RULES, Screen, Suspected
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.search.vectors import check_vectors
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.entries import entry_blocks
 from aoq.pipeline.tables.screens.judgements import read_judgements
@@ -116,11 +115,8 @@ def screen_table(
     if texts is not None and len(texts) != sizes[1]:
         raise ValueError(f"{len(texts)} texts are given, and the table is of {sizes[1]} captions; give one each.")
     for side, vectors, count in (("images", images, sizes[0]), ("captions", captions, sizes[1])):
-        if vectors is None:
-            continue
-        if len(vectors) != count:
+        if vectors is not None and len(vectors) != count:
             raise ValueError(f"{len(vectors)} vectors of {side} are given, and the table is of {count}; give one each.")
-        check_vectors(vectors, f"the vectors of {side}", unit=True)
     if isinstance(positives, (str, Path)):
         positives = read_matches(Path(positives), *sizes)
     if isinstance(pair_probabilities, (str, Path)):

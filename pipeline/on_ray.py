@@ -1,0 +1,262 @@
+"""Units of work as tasks of a Ray cluster.
+
+A unit is idempotent and its files appear whole or not at all, so Ray repeats the units of a lost process or node.
+Only units, paths and numbers go through Ray: every node reads its own input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+import numpy as np
+
+from aoq.pipeline.build import code_versions
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.reading import open_array
+from aoq.pipeline.remote import fetch
+from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.store import Folder, Store
+from aoq.pipeline.search.units import Progress, Runner, Steps, Unit, run_in_process
+from aoq.pipeline.threads import use_threads
+
+DEFAULTS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
+    "RAY_worker_niceness": "0",  # of a cluster started here: it exists to run units
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it, every start warns of a coming change
+}
+HERE = {"address": "local", "object_store_memory": 100_000_000, "include_dashboard": False}
+RETRIES = 10
+"""Number of times that a unit's process or node may be lost."""
+ANSWER, PATIENCE, ENDING = 600.0, 60.0, 10.0
+"""Seconds for a node to check what it reads, between looks whether any node is left, and for given-up units to end."""
+
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True)
+class Job(Generic[Opened]):
+    """Work as it travels to nodes: its units write their tables into a shared folder."""
+
+    store: Folder
+    memory: int
+    """Bytes that a unit may take for itself."""
+    device: str
+    open: Callable[[], Opened] = field(compare=False)
+    """Loads what the units are given; called once per process."""
+    lacking: Callable[[], list[str]] = field(compare=False)
+    """Lists what a node lacks for the job, one phrase each."""
+    versions: Mapping[str, str] = field(default_factory=code_versions, compare=False)
+
+
+Ship = Callable[[Opened, Folder], Job[Opened]]
+
+
+def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str] | None = None) -> Job[Problem]:
+    """Make the job of mapped vectors, in files that all nodes see, or fetch from the address that `fetched` names."""
+    sides: list[Any] = [problem.images, problem.captions]
+    if not all(isinstance(side, np.memmap) and not isinstance(side.base, np.memmap) for side in sides):
+        raise ValueError("vectors for Ray must each be one whole memory-mapped .npy file, for all nodes to read.")
+    files = {(path := Path(side.filename)): (fetched or {}).get(path, "") for side in sides}
+    given = {
+        one.name: getattr(problem, one.name)
+        for one in fields(problem)
+        if one.init and one.name not in ("images", "captions")
+    }
+    opened = partial(_open_problem, files, given)
+    return Job(store, problem.memory, problem.device, opened, partial(_other_vectors, opened, problem.sha256))
+
+
+def _open_problem(files: Mapping[Path, str], given: Mapping[str, Any]) -> Problem:
+    vectors = [open_array(fetch(address, path.parent) if address else path, "c") for path, address in files.items()]
+    return Problem(vectors[0], vectors[-1], **given)
+
+
+def _other_vectors(opened: Callable[[], Problem], sha256: str) -> list[str]:
+    try:
+        return [] if opened().sha256 == sha256 else ["reads other vectors than this machine does"]
+    except (OSError, ValueError) as error:
+        return [f"cannot read the vectors ({error})"]
+
+
+def load_ray() -> Any:
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    return import_extra("ray", "ray", "[engine] backend = ray")
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Connect Ray to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
+
+    An existing connection of the process is used and left open.
+    """
+    ray = load_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    if address not in ("", "auto"):
+        _require_listener(address)
+    given = {"address": address} if address else {**HERE, "num_cpus": len(os.sched_getaffinity(0))}
+    try:
+        ray.init(**given, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+        raise ConnectionError(
+            f"there is no Ray cluster to use at {address or 'this machine'!r} ({' '.join(str(error).split())}); start "
+            "one with `ray start`, run on one of its nodes, and where it asks for a token set RAY_AUTH_MODE=token; or "
+            'leave the address empty ("") to use this machine alone.'
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Fail at once if nothing listens; Ray itself would retry for half a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ValueError(f'{address!r} is no address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.')
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"nothing answers at {address} ({error.strerror or error}); is the cluster up (`ray start --head` "
+            'listens on port 6379)? Leave the address empty ("") to use this machine alone.'
+        ) from None
+
+
+def room_for(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) -> dict[str, int]:
+    """Return what each of `count` processes takes of a node, if there is room; a GPU too if `auto` finds any."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpu = any(node.get("GPU") for node in nodes) if device == "auto" else device.startswith("cuda")
+    takes = {name: of_each for name, of_each in (("CPU", cpus), ("GPU", int(gpu)), ("memory", memory)) if of_each}
+    if (most := sum(_times(takes, node) for node in nodes)) < count:
+        raise ValueError(
+            f"the cluster has room for {most} of {count} processes of {_said(takes)} each; its {len(nodes)} nodes have "
+            f"{'; '.join(map(_said, nodes)) or 'nothing'}. Start more nodes, or lower [engine] processes, threads or "
+            f"mining_memory_mb{', or set device = cpu' * gpu}."
+        )
+    return takes
+
+
+def _times(takes: Mapping[str, int], node: Mapping[str, Any]) -> int:
+    return int(min(node.get(name, 0) // of_each for name, of_each in takes.items()))
+
+
+def _said(room: Mapping[str, Any]) -> str:
+    return f"{room.get('CPU', 0):.0f} CPUs, {room.get('GPU', 0):.0f} GPUs and {room.get('memory', 0) / 1e6:.0f} MB"
+
+
+def node_name(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
+
+
+def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Callable[[], list[str]] = list) -> None:
+    """Raise if a node that has room differs in versions, does not share the folder, or lacks something else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task, answers, unfit = ray.remote(num_cpus=0, num_gpus=takes.get("GPU", 0), max_retries=0)(problems_here), {}, []
+    with TemporaryDirectory(prefix=".seen-by-nodes-", dir=folder) as seen:
+        for node in ray.nodes():
+            if node["Alive"] and _times(takes, node["Resources"]):
+                there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+                answers[node_name(node)] = there.remote(code_versions(), Path(seen), lacking)
+        for name, answer in answers.items():
+            try:
+                problems = ray.get(answer, timeout=ANSWER)
+            except ray.exceptions.RayError as error:  # or no answer in time
+                problems = [f"cannot run aoq ({str(error).strip().splitlines()[-1]})"]
+            unfit += [f"{name} {'; it '.join(problems)}"] if problems else []
+    if unfit:
+        raise ValueError(
+            f"{len(unfit)} of {len(answers)} nodes cannot work on this: node {'. Node '.join(unfit)}. Repair or stop "
+            "these nodes; all need one environment and one shared folder."
+        )
+
+
+def problems_here(versions: Mapping[str, str], seen: Path, lacking: Callable[[], list[str]]) -> list[str]:
+    """List what keeps this node from working, one phrase each; `seen` is a folder in the work folder."""
+    problems = differing_here(versions)
+    try:
+        (seen / uuid4().hex).touch()
+    except OSError as error:
+        problems.append(f"cannot write in {seen.parent} ({error.strerror}): all nodes must share it, at one path")
+    return problems + lacking()
+
+
+def differing_here(wanted: Mapping[str, str]) -> list[str]:
+    here = code_versions()
+    pairs = {name: (here.get(name, "nothing"), wanted.get(name, "nothing")) for name in {**wanted, **here}}
+    return [f"has {name} {ours}, not {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def run_on_ray(
+    steps: Steps[Opened], opened: Opened, store: Store, progress: Progress, *, ship: Ship[Opened], engine: Engine
+) -> None:
+    """Do the units on a cluster, each with the engine's threads and the job's memory. A unit's own error ends it."""
+    assert isinstance(store, Folder)  # which all nodes share
+    with connected(engine.ray_address) as ray:
+        job, cpus = ship(opened, replace(store, path=store.path.absolute())), engine.threads or 1
+        takes = room_for(ray, job.device, cpus, job.memory)
+        check_nodes(ray, takes, job.store.path, job.lacking)
+        # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
+        room = {"num_cpus": cpus, "num_gpus": takes.get("GPU", 0), "memory": job.memory, "max_calls": 0}
+        task, shipped = ray.remote(**room, max_retries=RETRIES)(do_unit), ray.put(job)
+        total, done = sum(map(len, steps)), 0
+        for step in steps:
+            left = [task.remote(unit, shipped, cpus) for unit in step]
+            try:
+                while left:
+                    finished, left = ray.wait(left, timeout=PATIENCE)
+                    for unit in finished:
+                        ray.get(unit)
+                        progress(done := done + 1, total)
+                    if not finished:
+                        room_for(ray, job.device, cpus, job.memory)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                raise OSError(
+                    f"a unit was lost {RETRIES + 1} times with its process or node ({str(error).splitlines()[0]}); "
+                    "give units more room (threads; of mining, its memory), and run again: what is finished is kept."
+                ) from None
+            finally:
+                for unit in left:
+                    ray.cancel(unit, force=True)
+                if left:  # a unit that is still written would be in the way of who clears the folder
+                    ray.wait(left, num_returns=len(left), timeout=ENDING)
+
+
+def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
+    """Do one unit on a worker."""
+    use_threads(cpus)
+    unit.do(_open(job), job.store)
+
+
+@lru_cache(maxsize=1)
+def _open(job: Job[Any]) -> Any:
+    """Open the job, once per process; nodes that joined after the start were not checked before."""
+    if wrong := differing_here(job.versions):
+        raise ValueError(f"a node that joined {', '.join(wrong)}; install the same there, then run again.")
+    return job.open()
+
+
+def choose_runner(engine: Engine, ship: Ship[Opened]) -> Runner[Opened]:
+    """Choose the runner of the units; `ship` turns their input into a job for the nodes of a cluster."""
+    if engine.backend == "inprocess":
+        return run_in_process
+    from aoq.pipeline.on_ray import load_ray, run_on_ray
+
+    load_ray()  # fails here, before anything is read, where Ray is missing
+    return partial(run_on_ray, ship=ship, engine=engine)

@@ -1,0 +1,118 @@
+"""Backend faiss-flat: a brute-force search by FAISS proposes candidates, and their scores are exact.
+
+The last proposed score plus float32's rounding error bounds all other candidates. An anchor whose h-th negative does
+not clear that bound is searched by the one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32, Int64
+
+from aoq.pipeline.search.device import find_device
+from aoq.pipeline.search.exact import certify, lists_table, on_device, rescored
+from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.store import Store
+from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
+
+BLOCK = 4096
+"""Anchors per unit; a crash loses at most one unit."""
+SLACK = 32
+"""Candidates that are asked for beyond h and the positives."""
+GPU_MOST = 2048
+"""The longest list that FAISS returns on a GPU."""
+
+
+def has_faiss() -> bool:
+    return find_spec("faiss") is not None
+
+
+@cache
+def load_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            'this search needs FAISS, which is not installed: `pip install "aoq[cpu]"` (faiss-cpu) or '
+            '`pip install "aoq[gpu]"` (faiss-gpu); or search with onepass, which needs neither.'
+        ) from error
+    return faiss
+
+
+def gpus() -> int:
+    """Count the GPUs that FAISS sees."""
+    return int(load_faiss().get_num_gpus()) if has_faiss() else 0
+
+
+def flat_search(side: Side, k: int) -> tuple[Float32[np.ndarray, "anchors k"], Int64[np.ndarray, "anchors k"]]:
+    """Find the k candidates of highest dot product for each anchor, falling, on the side's device."""
+    faiss, device = load_faiss(), find_device(side.device)
+    anchors, candidates = (np.ascontiguousarray(each, np.float32) for each in (side.anchors, side.candidates))
+    if device.type != "cuda" or not gpus() or k > GPU_MOST:
+        return faiss.knn(anchors, candidates, k, metric=faiss.METRIC_INNER_PRODUCT)
+    try:
+        if "faiss" not in side.cache:  # candidates are uploaded once
+            flat = faiss.GpuIndexFlatConfig()
+            flat.device = device.index
+            side.cache["faiss"] = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), candidates.shape[1], flat)
+            side.cache["faiss"].add(candidates)
+        return _in_halves(side.cache["faiss"], anchors, k)
+    except RuntimeError as error:
+        raise OSError(
+            f"FAISS failed on {device} ({str(error).splitlines()[0]}); finished units are kept: run again with "
+            "onepass, whose tiles fit into less memory, or with [engine] device = cpu."
+        ) from error
+
+
+def _in_halves(index: Any, anchors: Float32[np.ndarray, "anchors D"], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Search all anchors at once, or where memory does not suffice one half after the other."""
+    try:
+        return index.search(anchors, k)
+    except RuntimeError as error:
+        if "memory" not in str(error).lower() or len(anchors) == 1:
+            raise
+    halves = [_in_halves(index, half, k) for half in np.array_split(anchors, 2)]
+    return np.concatenate([half[0] for half in halves]), np.concatenate([half[1] for half in halves])
+
+
+def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
+    side = problem[direction].rows(slice(start, stop))
+    k = min(side.size.wanted + SLACK, len(side.candidates))
+    near, ids = flat_search(side, k)
+    found = rescored(side, ids)
+    error = 1.01 * (side.anchors.shape[1] + 2) * 2.0**-24 * side.anchor_norms * side.candidate_norms.max()
+    others = np.nextafter((near[:, -1] + error).astype(np.float32), np.float32(np.inf))
+    found = replace(found, bound=others if k < len(side.candidates) else np.full_like(others, -np.inf))
+    if not found.certified.all():
+        found = on_device(side, lambda setup: certify(found, side, setup))
+    return [lists_table(side, found, start)]
+
+
+def _flat_steps(problem: Problem) -> Steps[Problem]:
+    load_faiss()  # fails here, before anything is read, where FAISS is missing
+    units = [
+        Unit((unit_name(direction, *rows),), partial(_search, direction, *rows))
+        for direction in problem.directions
+        for rows in blocks(problem.size(direction).anchors, BLOCK)
+    ]
+    return [units]
+
+
+def _brute_force_costs(problem: Problem) -> Mapping[str, float]:
+    pairs = len(problem.images) * len(problem.captions) * len(problem.directions)
+    return {"brute-force search and lists": 2.0 * problem.images.shape[1] * pairs}
+
+
+FAISS_FLAT = Backend(
+    "faiss-flat",
+    "exact, a brute-force search for each direction by FAISS, on a GPU or the CPU",
+    _flat_steps,
+    costs=_brute_force_costs,
+)

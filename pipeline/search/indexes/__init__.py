@@ -1,1 +1,0 @@
-"""Approximate searches: an index of FAISS proposes candidates, their scores are exact, and recall is measured."""

@@ -1,0 +1,141 @@
+"""The best candidates of some anchors so far: each is one number that sorts by score, falling, then by id, rising."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Int32, Int64
+from torch import Tensor
+
+from aoq.pipeline.search.device import sort_rows
+
+NONE = torch.iinfo(torch.int64).max
+"""A key behind all others."""
+KEY_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Keys of the candidates that anchors keep, in no order; the n-th anchor has `counts[n]`.
+
+    What is not kept scores less than the anchor's limit, or comes after h candidates that are kept, because candidates
+    are offered in the order of their ids.
+    """
+
+    h: int
+    limits: Float32[Tensor, " anchors"]
+    counts: Int64[Tensor, " anchors"]
+    keys: Int64[Tensor, "anchors width"]
+
+    @classmethod
+    def nothing(cls, limits: Float32[Tensor, " anchors"], h: int, candidates: int) -> Kept:
+        """Keep nothing yet."""
+        counts = torch.zeros(len(limits), dtype=torch.int64, device=limits.device)
+        shape = len(limits), width_for(h, candidates)
+        return cls(h, limits.clone(), counts, torch.full(shape, NONE, dtype=torch.int64, device=limits.device))
+
+    def __getitem__(self, rows: slice) -> Kept:
+        """Some of the anchors; what they keep is kept here too."""
+        return Kept(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
+
+    def has_no_room(self, anchors: Int64[Tensor, " pairs"]) -> bool:
+        """Whether an anchor is offered more at once than it has room for, so that these need not be scored first."""
+        return bool((torch.bincount(anchors, minlength=1) > self.keys.shape[1]).any())
+
+    def reached(
+        self, anchors: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
+    ) -> Bool[Tensor, " pairs"] | None:
+        """Mark the pairs to keep; None if they are too many to be added at once, even if limits are raised."""
+        for _ in range(2):
+            reached = scores >= self.limits[anchors]
+            crowded = self.counts + torch.bincount(anchors[reached], minlength=len(self.counts)) > self.keys.shape[1]
+            if not crowded.any():
+                return reached
+            self._raise_limits(crowded.nonzero().squeeze(1))
+        return None
+
+    def add(
+        self, anchors: Int64[Tensor, " pairs"], candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
+    ) -> None:
+        """Keep these pairs, for which there is room."""
+        order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and short numbers sort fast
+        anchors = anchors[order]
+        new = torch.bincount(anchors, minlength=len(self.counts))
+        places = torch.arange(len(anchors), device=anchors.device) + (self.counts - new.cumsum(0) + new)[anchors]
+        self.keys[anchors, places] = keys_of(candidates, scores)[order]
+        self.counts.add_(new)
+
+    def trim(self) -> None:
+        """Keep h of each anchor at most."""
+        self._raise_limits((self.counts > self.h).nonzero().squeeze(1))
+
+    def _raise_limits(self, rows: Int64[Tensor, " some"]) -> None:
+        """Keep the h best. From now on a candidate must score more than the last of them, as equal ones come later."""
+        keys = sort_rows(self.keys[rows])
+        keys[:, self.h :] = NONE
+        last = scores_of(keys[:, self.h - 1])
+        raised = torch.nextafter(last, torch.full_like(last, torch.inf))
+        raised = torch.where(self.counts[rows] < self.h, -torch.inf, raised)
+        self.keys[rows], self.counts[rows] = keys, self.counts[rows].clamp(max=self.h)
+        self.limits[rows] = torch.maximum(self.limits[rows], raised)
+
+
+def width_for(h: int, candidates: int) -> int:
+    """Number of keys that an anchor has room for: more than most keep, as raising limits takes time."""
+    return max(h, min(candidates, 3 * h + 256))
+
+
+def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
+    """Make the keys: a score's bits, so changed that they fall, above the id.
+
+    >>> keys = keys_of(torch.tensor([4, 7, 2]), torch.tensor([0.5, 0.5, -1.0]))
+    >>> (keys & 0xFFFFFFFF)[keys.argsort()].tolist()
+    [4, 7, 2]
+    """
+    bits = scores.view(torch.int32)
+    return (~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)).long() << 32 | candidates
+
+
+def scores_of(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
+    """Read the scores of keys; that of `NONE` is NaN."""
+    bits = ~(keys >> 32).int()
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).view(torch.float32)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The h best candidates of each anchor, score falling, then id rising; -1 and -inf where fewer were found.
+
+    No other candidate scores above `bound`, except for ties with the last, which come after it. A list whose last score
+    is above the bound is certified: proven exact.
+    """
+
+    ids: Int32[np.ndarray, "anchors h"]
+    scores: Float32[np.ndarray, "anchors h"]
+    bound: Float32[np.ndarray, " anchors"]
+
+    @classmethod
+    def of(cls, keys: Int64[Tensor, "anchors width"], limits: Float32[Tensor, " anchors"], h: int) -> Heads:
+        """Take the best of `keys`, and reorder these; what was not kept scores less than the limits, or comes later."""
+        best = sort_rows(keys)[:, :h]
+        ids = torch.where(best == NONE, -1, best & 0xFFFFFFFF).int()
+        scores = torch.where(best == NONE, -torch.inf, scores_of(best))
+        bound = torch.nextafter(torch.minimum(limits, scores[:, -1]), torch.full_like(limits, -torch.inf))
+        bound = torch.where(ids[:, -1] < 0, torch.inf, bound)
+        return cls(*(each.cpu().numpy() for each in (ids, scores, bound)))
+
+    @classmethod
+    def none(cls, anchors: int, h: int) -> Heads:
+        """Lists of nothing, which prove nothing."""
+        empty = np.full((anchors, h), -1, np.int32), np.full((anchors, h), -np.inf, np.float32)
+        return cls(*empty, np.full(anchors, np.inf, np.float32))
+
+    def put(self, rows: Int64[np.ndarray, " some"], part: Heads) -> None:
+        """Replace some rows."""
+        self.ids[rows], self.scores[rows], self.bound[rows] = part.ids, part.scores, part.bound
+
+    @property
+    def certified(self) -> Bool[np.ndarray, " anchors"]:
+        return self.scores[:, -1] > self.bound

@@ -1,0 +1,88 @@
+"""Limits: for every anchor a score that its h best candidates should reach, but few others, from a sample.
+
+A limit proves nothing. It decides how many pairs are scored exactly, and an anchor whose limit was too high is searched
+again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from aoq.pipeline.search.device import Arithmetic, Room, arithmetics, multiply, to_device
+from aoq.pipeline.search.problem import Side, Size, blocks
+from aoq.pipeline.search.products import Block, errors_of, floors_of
+
+SCORING = 14.0
+"""Time of an exact score, in products."""
+FEWEST_EXPECTED = 2.0
+FIRST = 2.8
+"""Standard deviations by which the rank of a limit exceeds the expected one: about one limit in 100 is too high."""
+PROBED = 256
+"""Anchors by which the arithmetic is chosen."""
+
+
+def sample_and_rank(size: Size, deviations: float = FIRST) -> tuple[int, int]:
+    """Number of candidates to sample, and the rank among them of the score that becomes the limit.
+
+    Of an anchor's w best among N candidates, e are expected in a sample of e N / w. The rank is d standard deviations
+    beyond that, so about w (1 + d / sqrt(e)) candidates reach the limit. With e = (c d w^2 / 2 N)^(2/3) the products
+    with the sample and the exact scores of what reaches the limit, which cost c products each, cost least.
+
+    >>> sample_and_rank(Size(anchors=29_000, candidates=145_000, h=300, wanted=305))
+    (2571, 12)
+    """
+    count, wanted = size.candidates, max(1, size.wanted)
+    expected = max(FEWEST_EXPECTED, (SCORING * FIRST * wanted**2 / (2 * count)) ** (2 / 3))
+    sampled = min(count, math.ceil(expected * count / wanted))
+    expected = sampled * wanted / count
+    deviation = math.sqrt(expected * (1 - sampled / count))
+    return sampled, min(sampled, math.ceil(expected + deviations * deviation))
+
+
+def kept_share(size: Size) -> float:
+    """Fraction of a direction's pairs that is expected to reach the limits."""
+    sampled, rank = sample_and_rank(size)
+    return rank / sampled
+
+
+def sampled_limits(
+    side: Side, how: Arithmetic, device: torch.device, room: Room, deviations: float = FIRST
+) -> Float32[Tensor, " anchors"]:
+    """Take each anchor's near product of the rank in the sample."""
+    sample, rank = _sample(side, how, device, deviations)
+    limits = []
+    for start, stop in blocks(len(side.anchors), max(1, room.rows * room.columns // len(sample))):
+        near = multiply(how.prepare(to_device(side.anchors[start:stop], device)), sample.near)
+        limits.append(near.topk(rank, sorted=False).values.amin(1).float())
+    return torch.cat(limits)
+
+
+def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmetic:
+    """Choose the arithmetic that costs least, with the exact scores of the pairs that it leaves open.
+
+    Those are many where vectors have collapsed: the error of a coarse product exceeds the differences of their scores.
+    """
+    rows = np.linspace(0, len(side.anchors) - 1, min(PROBED, len(side.anchors))).astype(np.int64)
+    able, costs = arithmetics(device), []
+    for how in able:
+        sample, rank = _sample(side, how, device, FIRST)
+        anchors = Block.of(side.anchors[rows], side.anchor_norms[rows], how, device)
+        near = multiply(anchors.near, sample.near)
+        limits = near.topk(rank, sorted=False).values.amin(1).float()
+        above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # limits rise where many tie
+        left_open = near >= floors_of(above, errors_of(anchors, sample, how), how)[:, None]
+        costs.append(how.cost + room.scoring * float(left_open.float().mean()))
+    return able[int(np.argmin(costs))]
+
+
+def _sample(side: Side, how: Arithmetic, device: torch.device, deviations: float) -> tuple[Block, int]:
+    sampled, rank = sample_and_rank(side.size, deviations)
+    rows: Int64[np.ndarray, " sampled"] = np.arange(len(side.candidates))
+    if sampled < len(rows):
+        rows = np.sort(np.random.default_rng(0).choice(len(rows), sampled, replace=False))
+    return Block.of(side.candidates[rows], side.candidate_norms[rows], how, device), rank

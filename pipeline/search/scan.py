@@ -1,0 +1,177 @@
+"""The one pass: tiles of near products, and of each the pairs that may be in a list of its rows or its columns.
+
+A pair is scored exactly if its near product may belong to a score that reaches the limit of its row or of its column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+from aoq.pipeline.search.device import Arithmetic, Room, find_device, multiply, room_on, scores_on
+from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
+from aoq.pipeline.search.limits import choose_arithmetic
+from aoq.pipeline.search.problem import Side, blocks
+from aoq.pipeline.search.products import Block, errors_of, floors_of
+
+MOST_PAIRS = 2**18
+"""Pairs of a tile that are scored together; a tile of more is divided."""
+
+Near = Float[Tensor, "rows columns"]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The rows of a tile, or its columns: vectors, how far off their near products are, and what they keep.
+
+    They are candidates of the other edge from number `first` on. An edge whose lists are not wanted keeps None.
+    """
+
+    block: Block
+    errors: Float64[Tensor, " vectors"]
+    kept: Kept | None
+    first: int
+
+    def __getitem__(self, some: slice) -> Edge:
+        kept = None if self.kept is None else self.kept[some]
+        return Edge(self.block[some], self.errors[some], kept, self.first + some.start)
+
+
+@dataclass(eq=False)
+class Scan:
+    """Looks tiles through: on a device, in one arithmetic, with memory that is used again and again."""
+
+    device: torch.device
+    room: Room
+    how: Arithmetic
+    _resident: dict[int, Block] = field(default_factory=dict, repr=False)
+    _reused: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, side: Side, shrink: int = 1) -> Scan:
+        """Choose what suits the vectors; with tiles a fraction as large, if they are to shrink."""
+        device = find_device(side.device)
+        room = room_on(device, side.memory, shrink)
+        return cls(device, room, choose_arithmetic(side, device, room))
+
+    def sweep(
+        self,
+        side: Side,
+        kept: Kept | None,
+        limits: Float32[Tensor, " candidates"] | None = None,
+        h: int = 0,
+        first: int = 0,
+    ) -> Iterator[Kept | None]:
+        """Let all candidates meet these anchors, tile by tile, and give what those of each tile keep.
+
+        The anchors keep candidates in `kept`. With `limits` candidates keep the best of the anchors for their lists of
+        h, as numbers from `first` on.
+        """
+        columns = self.room.columns
+        if limits is not None:
+            columns = max(1, min(columns, side.memory // 8 // (KEY_BYTES * width_for(h, len(side.anchors)))))
+        anchors, own = Block.of(side.anchors, side.anchor_norms, self.how, self.device), _Own(side)
+        for start, stop in blocks(len(side.candidates), columns):
+            candidates = self._candidates(side, start, stop)
+            others = None if limits is None else Kept.nothing(limits[start:stop], h, len(side.anchors))
+            for top, bottom in blocks(len(anchors), self.room.rows):
+                mine = None if kept is None else kept[top:bottom]
+                ours = anchors[top:bottom]
+                rows = Edge(ours, errors_of(ours, candidates, self.how), mine, first + top)
+                ends = Edge(candidates, errors_of(candidates, ours, self.how), others, start)
+                near = self._reuse("near", (bottom - top, stop - start), self.how.dtype)
+                multiply(ours.near, candidates.near, out=near)
+                near[own.within(top, bottom, start, stop, self.device)] = -torch.inf
+                self._look_through(near, rows, ends)
+            yield others
+
+    def _candidates(self, side: Side, start: int, stop: int) -> Block:
+        """Move some candidates to the device; they stay on a GPU that has room for all."""
+        known = self._resident.get(start)
+        if known is None or len(known) != stop - start:
+            known = Block.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
+            if 2 * side.candidates.nbytes <= self.room.resident:
+                self._resident[start] = known
+        return known
+
+    def _look_through(self, near: Near, rows: Edge, columns: Edge) -> None:
+        """Keep pairs; of a tile that has too many at once, those of its earlier half first, which raise limits."""
+        places = self._reaching(near, rows, columns)
+        if len(places) <= MOST_PAIRS and self._keep(
+            near, rows, columns, places // near.shape[1], places % near.shape[1]
+        ):
+            return
+        for half in (slice(0, max(near.shape) // 2), slice(max(near.shape) // 2, max(near.shape))):
+            if near.shape[0] > near.shape[1]:
+                self._look_through(near[half], rows[half], columns)
+            else:
+                self._look_through(near[:, half], rows, columns[half])
+
+    def _reaching(self, near: Near, rows: Edge, columns: Edge) -> Int64[Tensor, " pairs"]:
+        """Find the places of pairs that may reach a limit; what is not a number does, so that a fault is found."""
+        floors = [
+            floors_of(edge.kept.limits, edge.errors, self.how) for edge in (rows, columns) if edge.kept is not None
+        ]
+        least = floors[-1] if rows.kept is None else floors[0].unsqueeze(1)
+        if len(floors) == 2:
+            least = torch.minimum(least, floors[1], out=self._reuse("least", tuple(near.shape), self.how.dtype))
+        below = torch.lt(near, least, out=self._reuse("below", tuple(near.shape), torch.bool))
+        return below.logical_not_().flatten().nonzero().squeeze(1)
+
+    def _keep(
+        self, near: Near, rows: Edge, columns: Edge, row: Int64[Tensor, " pairs"], column: Int64[Tensor, " pairs"]
+    ) -> bool:
+        """Score pairs exactly and keep those that reach a limit; False if an edge has no room for so many."""
+        sides = [
+            (edge.kept, own, others + first)
+            for edge, own, others, first in ((rows, row, column, columns.first), (columns, column, row, rows.first))
+            if edge.kept is not None
+        ]
+        if any(kept.has_no_room(own) for kept, own, _ in sides):
+            return False
+        one, other = rows.block, columns.block
+        scores = scores_on((one.vectors, other.vectors), (one.norms, other.norms), (row, column))
+        self._check(near[row, column].double(), scores.double(), rows.errors[row])
+        reached = [kept.reached(own, scores) for kept, own, _ in sides]
+        for (kept, own, others), some in zip(sides, reached, strict=True):
+            if any(each is None for each in reached):
+                return False
+            kept.add(own[some], others[some], scores[some])
+        return True
+
+    def _check(self, near: Tensor, scores: Tensor, errors: Tensor) -> None:
+        """Refuse a device whose products are further from the exact ones than they can be."""
+        allowed = errors + (self.how.result + 2.0**-22) * (scores.abs() + errors) + 2.0**-149
+        if not bool(((near - scores).abs() <= allowed).all()):
+            raise OSError(
+                f"{self.device} computed products that are further from the exact ones than {self.how.name} allows; no "
+                "list was made of them. Check the device, or search with [engine] device = cpu."
+            )
+
+    def _reuse(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Memory that was used before: fresh pages cost more than what is written into them."""
+        size = shape[0] * shape[1]
+        if name not in self._reused or len(self._reused[name]) < size:
+            self._reused[name] = torch.empty(size, dtype=dtype, device=self.device)
+        return self._reused[name][:size].view(*shape)
+
+
+class _Own:
+    """Pairs of anchors with their positives, by candidate."""
+
+    def __init__(self, side: Side) -> None:
+        order = np.argsort(side.positives.ids, kind="stable")
+        counts = np.diff(side.positives.offsets)
+        self._anchors, self._candidates = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order]
+
+    def within(self, top: int, bottom: int, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Places in the tile of these rows and columns."""
+        some = slice(*np.searchsorted(self._candidates, [start, stop]))
+        rows, columns = self._anchors[some], self._candidates[some].astype(np.int64)
+        here = (rows >= top) & (rows < bottom)
+        return torch.from_numpy(rows[here] - top).to(device), torch.from_numpy(columns[here] - start).to(device)

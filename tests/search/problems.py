@@ -1,0 +1,130 @@
+"""Adversarial search problems, each a function of its name alone."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+from aoq.pipeline.search.problem import Problem
+
+KINDS = (
+    "normal",
+    "duplicates",
+    "a hair apart",
+    "one ulp apart",
+    "small integers",
+    "midpoints",
+    "all zero",
+    "zeros among them",
+    "denormal",
+    "tiny",
+    "huge",
+    "of all sizes",
+    "opposed",
+    "identical",
+    "collapsed",
+    "unit",
+    "sparse",
+)
+SHAPES = (
+    (7, 9, 1),
+    (12, 30, 2),
+    (25, 40, 3),
+    (9, 60, 5),
+    (40, 17, 8),
+    (30, 90, 16),
+    (64, 64, 33),
+    (20, 50, 64),
+    (300, 900, 24),
+)
+PAIRINGS = ("five each", "none", "many to many")
+
+
+def vectors_of(rng: np.random.Generator, count: int, size: int, kind: str) -> np.ndarray:
+    """Vectors of one kind; most kinds hold every vector several times."""
+    distinct = rng.standard_normal((max(1, count // 3), size))
+    chosen = rng.integers(0, len(distinct), count)
+    if kind in ("normal", "unit", "opposed", "sparse"):
+        chosen = np.arange(count)
+        distinct = rng.standard_normal((count, size))
+    if kind == "a hair apart":
+        distinct = distinct[:1] * (1 + 2.0**-22 * rng.integers(-1, 2, distinct.shape))
+    elif kind == "one ulp apart":
+        distinct = np.nextafter(distinct[:1].astype(np.float32), np.float32(9) * rng.integers(-1, 2, distinct.shape))
+    elif kind == "small integers":
+        distinct = rng.integers(-2, 3, distinct.shape)
+    elif kind == "midpoints":  # exact sums of 25 and more bits: many stand half-way between two float32 numbers
+        distinct = rng.integers(0, 2**13, distinct.shape)
+    elif kind == "all zero":
+        distinct = distinct * 0
+    elif kind == "zeros among them":
+        distinct[::2] = 0
+    elif kind == "denormal":
+        distinct = np.where(rng.random(distinct.shape) < 0.5, 1e-40, 1e-5) * distinct
+    elif kind == "tiny":
+        distinct = distinct * 1e-11
+    elif kind == "huge":
+        distinct = distinct * 10 ** rng.uniform(11, 11.5, (len(distinct), 1)) / np.sqrt(size)
+    elif kind == "of all sizes":
+        distinct = distinct * 10 ** rng.uniform(-30, 11.5, (len(distinct), 1)) / np.sqrt(size)
+    elif kind == "opposed":
+        distinct = np.abs(distinct) * (-1) ** rng.integers(0, 2)
+    elif kind == "identical":
+        distinct = np.ones_like(distinct) / 3
+    elif kind == "collapsed":
+        distinct = np.ones_like(distinct) + 1e-7 * distinct
+    elif kind == "sparse":
+        distinct = distinct * (rng.random(distinct.shape) < 0.2)
+    found = distinct[chosen].astype(np.float32)
+    if kind == "unit":
+        found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.float32(1e-6))
+    if kind in ("denormal", "of all sizes"):  # a side of nothing but tiny vectors is refused
+        found[0] = rng.standard_normal(size)
+    return found
+
+
+def problem_named(name: str) -> Problem:
+    """Make the problem of a name: `kind/shape/pairing/set`."""
+    kind, shape, pairing, sets = name.split("/")
+    images, captions, size = SHAPES[int(shape)]
+    rng = np.random.default_rng(list(name.encode()))
+    one = vectors_of(rng, images, size, kind)
+    if sets == "one set":
+        pairs = rng.integers(0, images, ({"none": 0}.get(pairing, 5), 2))
+        both = np.concatenate([pairs, pairs[:, ::-1]])
+        own = 1 + max((len(set(both[both[:, 0] == row, 1]) - {row}) for row in range(images)), default=0)
+        return Problem(one, one, pairs, int(rng.integers(1, images - own + 1)), 0, one_set=True)
+    other = vectors_of(rng, captions, size, kind)
+    if pairing == "five each":
+        pairs = np.stack([np.arange(captions) // 5 % images, np.arange(captions)], axis=1)
+    elif pairing == "none":
+        pairs = np.empty((0, 2), np.int64)
+    else:
+        pairs = rng.integers(0, [images, captions], (images, 2))
+    pairs = np.unique(pairs, axis=0)
+    most = [int(np.bincount(side, minlength=1).max()) if len(side) else 0 for side in pairs.T]
+    nearly_all = int(shape) % 2
+    h_captions, h_images = (
+        max(1, free if nearly_all else int(rng.integers(1, free + 1)))
+        for free in (captions - most[0], images - most[1])
+    )
+    return Problem(
+        one, other, pairs, h_captions * (sets != "captions alone"), h_images * (sets != "images alone"), memory=10**8
+    )
+
+
+NAMES = tuple(
+    f"{kind}/{shape}/{PAIRINGS[(shape + number) % 3]}/{sets}"
+    for number, kind in enumerate(KINDS)
+    for shape in range(len(SHAPES))
+    for sets in (
+        ("both", "one set", "captions alone", "images alone")[(shape + number) % 4],
+        *(("both",) if (shape + number) % 4 and shape in (1, 3, 5, 7, 8) else ()),
+    )
+)
+
+
+def fingerprint(*arrays: np.ndarray) -> str:
+    """First digits of the hash of all bytes."""
+    return sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in arrays)).hexdigest()[:12]

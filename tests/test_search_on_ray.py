@@ -1,0 +1,277 @@
+"""Mining on a Ray cluster of two nodes: the same table, whatever is lost on the way; nodes that do not fit are named.
+
+Run by `make test-cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import aoq
+from aoq.pipeline import on_ray
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.on_ray import run_on_ray, ship_problem
+from aoq.pipeline.search.exact import MOST_ROWS, ONE_PASS
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.units import Unit, never, run_in_process
+from aoq.pipeline.tables.table import read_table
+from tests.two_nodes import STORE_BYTES, two_nodes, wait_for
+
+pytestmark = pytest.mark.cluster
+
+HERE = Path(aoq.__file__).parent.parent
+SHIP = partial(ship_problem, fetched={})
+IN_A_FOLDER = replace(ONE_PASS, is_small=never)
+IMAGES, EACH = 2 * MOST_ROWS + 100, 1
+MEMORY = 50_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two nodes, whose workers find aoq as installed, not in this folder: a node may have another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        patch.setenv("PYTHONPATH", str(HERE))
+        with two_nodes(__name__, 2 * MEMORY) as started:
+            yield started
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Mapped vectors, for three units of images."""
+    rng = np.random.default_rng(3)
+    for name, count in (("images", IMAGES), ("captions", IMAGES * EACH)):
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=(count, 6)).astype(np.float32))
+    return opened(tmp_path)
+
+
+def opened(folder):
+    vectors = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "captions"))
+    return Problem(*vectors, np.repeat(np.arange(IMAGES, dtype=np.int32), EACH), 7, 5, MEMORY)
+
+
+def mined(problem, folder, run=run_in_process, **options):
+    given = {"search": IN_A_FOLDER, "provenance": {"dataset": "d"}, "run": run, **options}
+    mine(problem, work=folder / "work", output=folder / "table", **given)
+    return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+
+
+def whole(cluster, ship=SHIP):
+    return partial(run_on_ray, ship=ship, engine=Engine(threads=1, backend="ray", ray_address=cluster.address))
+
+
+def on(cluster, change=lambda unit: unit):
+    """A runner on the cluster, where the units of the pass over the tiles, three, are changed in some way."""
+    run = whole(cluster)
+
+    def changed(steps, problem, store, progress):
+        first, tiles, last = steps
+        run([first, [replace(unit, run=change(unit.run)) for unit in tiles], last], problem, store, progress)
+
+    return changed
+
+
+def once(marker):
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def dying(marker, unit, problem, store):
+    if once(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return unit(problem, store)
+
+
+def stuck_on(node, marker, unit, problem, store):
+    """On this node a unit never ends; on others none ends before that."""
+    import ray
+
+    if ray.get_runtime_context().get_node_id() == node:
+        marker.touch()
+        time.sleep(3600)
+    wait_for(marker.exists)
+    return unit(problem, store)
+
+
+def test_the_table_is_the_same_though_a_process_dies(cluster, world, tmp_path):
+    marker = tmp_path / "died"
+    whole = mined(world, tmp_path / "here")
+    assert mined(world, tmp_path / "there", on(cluster, lambda unit: partial(dying, marker, unit))) == whole
+    assert marker.exists()
+
+
+def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
+    import ray
+
+    third, marker = cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, memory=MEMORY), tmp_path / "stuck"
+
+    def lose_it():
+        wait_for(marker.exists)
+        cluster.remove_node(third, allow_graceful=False)
+
+    losing = threading.Thread(target=lose_it, daemon=True)
+    losing.start()
+    run = on(cluster, lambda unit: partial(stuck_on, third.node_id, marker, unit))
+    assert mined(world, tmp_path / "there", run) == mined(world, tmp_path / "here")
+    losing.join()
+    wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
+
+
+def failing(problem, store):
+    raise ValueError("this unit cannot be")
+
+
+def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
+    def second_step(steps, problem, store, progress):
+        run = whole(cluster)
+        run([steps[0], [Unit(("never",), failing)]], problem, store, progress)
+
+    with pytest.raises(ValueError, match=r"^this unit cannot be$"):
+        mined(world, tmp_path, second_step)
+    limits = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("limits-*.unit")}
+    assert len(limits) == 2
+    seen = {}
+    mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in limits}))
+    assert seen == limits
+
+
+def writing_for_ever(problem, store):
+    while True:
+        store.write("begun", pa.table({"at": [time.time()]}))
+
+
+def failing_once_begun(problem, store):
+    wait_for(lambda: store.has("begun"))
+    raise ValueError("this unit cannot be")
+
+
+def test_nothing_is_written_after_an_error_ended_the_run(cluster, world, tmp_path):
+    def second_step(steps, problem, store, progress):
+        run = whole(cluster)
+        run([[Unit(("never",), failing_once_begun), Unit(("begun",), writing_for_ever)]], problem, store, progress)
+
+    with pytest.raises(ValueError, match=r"^this unit cannot be$"):
+        mined(world, tmp_path, second_step)
+    written = (tmp_path / "work" / "begun.unit").stat().st_mtime_ns
+    time.sleep(1)
+    assert (tmp_path / "work" / "begun.unit").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("1.0", rf"has numpy {re.escape(np.__version__)}, not 1\.0"),
+        ("elsewhere", r"cannot write in .*elsewhere .*: all nodes must share it, at one path"),
+        ("other.npy", r"reads other vectors than this machine does"),
+        ("none.npy", r"cannot read the vectors \(.*none\.npy"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_named_before_anything_is_mined(
+    cluster, world, tmp_path, monkeypatch, change, message
+):
+    second = cluster.second.node_id
+    np.save(tmp_path / "other.npy", np.zeros((IMAGES, 6), np.float32))
+
+    def differs_there(versions, seen, lacking):
+        import ray
+
+        from aoq.pipeline.on_ray import problems_here  # a worker's own: here it is this function
+
+        if ray.get_runtime_context().get_node_id() == second:
+            versions = {**versions, "numpy": change} if change == "1.0" else versions
+            seen = seen.parent / change / seen.name if change == "elsewhere" else seen
+            if change.endswith(".npy"):
+                opened, sha256 = lacking.args
+                lacking = partial(lacking.func, partial(opened.func, {tmp_path / change: ""}, opened.args[1]), sha256)
+        return problems_here(versions, seen, lacking)
+
+    monkeypatch.setattr(on_ray, "problems_here", differs_there)
+    with pytest.raises(ValueError, match=rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) .*{message}"):
+        mined(world, tmp_path, on(cluster))
+    assert not list((tmp_path / "work").iterdir())
+
+
+def with_a_gpu(unit, problem, store):
+    import ray
+
+    assert ray.get_gpu_ids()
+    return unit(problem, store)
+
+
+def test_units_take_a_gpu_where_there_is_one(cluster, world, tmp_path):
+    said = r"room for 0 of 1 processes of 1 CPUs, 1 GPUs and 50 MB each; its 2 nodes have 1 CPUs, 0 GPUs and 100 MB; 1"
+    with pytest.raises(ValueError, match=said):
+        mined(world, tmp_path / "no", whole(cluster, lambda *given: replace(SHIP(*given), device="cuda")))
+    third = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE_BYTES, memory=MEMORY)
+    there = mined(world, tmp_path / "there", on(cluster, lambda unit: partial(with_a_gpu, unit)))
+    cluster.remove_node(third)
+    assert there == mined(world, tmp_path / "here")
+
+
+def test_a_unit_that_no_node_has_room_for_is_refused(cluster, world, tmp_path):
+    with pytest.raises(ValueError, match=r"room for 0 of 1 processes of 1 CPUs, 0 GPUs and 900 MB each; its 2 nodes"):
+        mined(replace(world, memory=900_000_000), tmp_path, on(cluster))
+
+
+def test_a_node_with_other_code_is_refused_in_one_sentence(cluster, world, tmp_path):
+    copy = tmp_path / "copy"
+    for folder in ("aoq", "models", "pipeline", "tasks", "configs"):
+        shutil.copytree(HERE / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    with (copy / "pipeline" / "search" / "problem.py").open("a") as changed:
+        changed.write("\n")
+    other = cluster.add_node(
+        num_cpus=1, object_store_memory=STORE_BYTES, memory=MEMORY, env_vars={"PYTHONPATH": str(copy)}
+    )
+    said = rf"^1 of 3 nodes cannot work on this: node \S+ \({other.node_id[:8]}\) has aoq's code \w+, not \w+\. Repair"
+    with pytest.raises(ValueError, match=said):
+        mined(world, tmp_path, on(cluster))
+    cluster.remove_node(other)
+
+
+DRIVER = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(HERE)!r})
+from functools import partial
+from tests.search.test_ray import mined, on, opened, slowly
+
+class Cluster:
+    address = sys.argv[2]
+
+mined(opened(Path(sys.argv[1])), Path(sys.argv[1]), on(Cluster, lambda unit: partial(slowly, unit)))
+"""
+
+
+def slowly(unit, problem, store):
+    time.sleep(2)
+    return unit(problem, store)
+
+
+def test_a_driver_that_is_killed_goes_on(cluster, world, tmp_path):
+    (tmp_path / "driver.py").write_text(DRIVER)
+    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path), cluster.address]
+    driver = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)})
+    wait_for(lambda: len(list((tmp_path / "work").glob("pairs-*.unit"))) >= 1 or driver.poll() is not None)
+    driver.send_signal(signal.SIGKILL)
+    assert driver.wait() == -signal.SIGKILL
+    done = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*.unit")}
+    assert mined(world, tmp_path, on(cluster)) == mined(world, tmp_path / "here")
+    assert {path: path.stat().st_mtime_ns for path in done} == done
