@@ -8,6 +8,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
@@ -37,8 +38,10 @@ def unwaited(device, how="error"):
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode(how)
     try:
+        with catch_warnings():
+            simplefilter("ignore")  # torch calls the mode a prototype
+            torch.cuda.set_sync_debug_mode(how)
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)

@@ -14,8 +14,7 @@ from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.device import TF32, arithmetics
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import Block, errors_of
-from tests.search.problems import KINDS, NAMES, problem_named, vectors_of
-from tests.search.test_exact import PINNED, pinned_lists
+from tests.search.problems import KINDS, NAMES, PINNED, pinned_lists, problem_named, vectors_of
 
 pytestmark = pytest.mark.gpu
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 
+from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.problem import Problem
 
 KINDS = (
@@ -128,3 +131,17 @@ NAMES = tuple(
 def fingerprint(*arrays: np.ndarray) -> str:
     """First digits of the hash of all bytes."""
     return sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in arrays)).hexdigest()[:12]
+
+
+PINNED = json.loads(Path(__file__).with_name("pinned.json").read_text())
+
+
+def pinned_lists(problem, search="onepass"):
+    """What was pinned of this problem, as this search finds it; every list is certified."""
+    found = search_problem(problem, search=search).lists
+    assert all((lists.scores[:, -1] > lists.bound).all() for lists in found.values())
+    parts = [f"{d}:{fingerprint(lists.negative_ids, lists.scores, lists.positive_score)}" for d, lists in found.items()]
+    given = fingerprint(
+        problem.images, problem.captions, problem.positives, np.array([problem.h_captions, problem.h_images])
+    )
+    return " ".join([given, *parts])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,11 +22,10 @@ from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 from aoq.pipeline.search.reference import reference_lists
 from aoq.pipeline.tables.audit import audit
-from tests.search.problems import KINDS, NAMES, fingerprint, problem_named, vectors_of
+from tests.search.problems import KINDS, NAMES, PINNED, pinned_lists, problem_named, vectors_of
 from tests.search.test_backends import mined
 from tests.training.simulated import DEVICE, Simulated
 
-PINNED = json.loads(Path(__file__).with_name("pinned.json").read_text())
 CPU = torch.device("cpu")
 ARITHMETICS = {how.name: how for how in (BFLOAT16, TF32, FLOAT32, FLOAT64)}
 
@@ -46,17 +43,6 @@ def use(monkeypatch, *, how=None, tile=None, width=None, pairs=None, rows=None):
         monkeypatch.setattr(scan, "MOST_PAIRS", pairs)
     if rows is not None:
         monkeypatch.setattr(exact, "MOST_ROWS", rows)
-
-
-def pinned_lists(problem, search="onepass"):
-    """What was pinned of this problem, as this search finds it; every list is certified."""
-    found = search_problem(problem, search=search).lists
-    assert all((lists.scores[:, -1] > lists.bound).all() for lists in found.values())
-    parts = [f"{d}:{fingerprint(lists.negative_ids, lists.scores, lists.positive_score)}" for d, lists in found.items()]
-    given = fingerprint(
-        problem.images, problem.captions, problem.positives, np.array([problem.h_captions, problem.h_images])
-    )
-    return " ".join([given, *parts])
 
 
 WAYS = {
@@ -254,7 +240,7 @@ def test_the_environment_reaches_no_search():
     """The variable makes TF32 torch's default; it is read when torch is loaded."""
     script = (
         "import torch\n"
-        "from tests.search.test_exact import NAMES, PINNED, pinned_lists, problem_named\n"
+        "from tests.search.problems import NAMES, PINNED, pinned_lists, problem_named\n"
         "assert torch.get_float32_matmul_precision() == 'high'\n"
         "assert all(pinned_lists(problem_named(name)) == PINNED[name] for name in NAMES[::20])\n"
     )
