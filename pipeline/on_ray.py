@@ -256,7 +256,5 @@ def choose_runner(engine: Engine, ship: Ship[Opened]) -> Runner[Opened]:
     """Choose the runner of the units; `ship` turns their input into a job for the nodes of a cluster."""
     if engine.backend == "inprocess":
         return run_in_process
-    from aoq.pipeline.on_ray import load_ray, run_on_ray
-
     load_ray()  # fails here, before anything is read, where Ray is missing
     return partial(run_on_ray, ship=ship, engine=engine)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import pickle
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ PLACING, LINGER, ENDING = 300.0, 60.0, 2.0
 """Seconds to wait for room on a cluster, for the end after another process was lost, and for failures of the others."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RESUMED = "Run again: the training goes on from its last checkpoint."
+TOLD: dict[str, type[Exception]] = {of.__name__: of for of in (ValueError, OSError, ImportError, RuntimeError)}
 
 
 def _store() -> Store:
@@ -104,7 +105,8 @@ def _here(engine: Engine, part: Part) -> Any:
             return elastic_launch(config, _rank)(engine, part, Path(logs), {}, None)[0]
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            failures = {int(file.stem): pickle.loads(file.read_bytes()) for file in Path(logs).glob("*.error")}
+            found = ((int(file.stem), *json.loads(file.read_text())) for file in Path(logs).glob("*.error"))
+            failures: dict[int, Any] = {number: TOLD[kind](said) for number, kind, said in found}
             how = f"was killed (signal {-failure.exitcode})." if failure.exitcode < 0 else "ended."
             raise _reason(failures or {rank: how}) from None
 
@@ -119,10 +121,11 @@ def _rank(engine: Engine, part: Part, errors: Path | None, environ: Mapping[str,
         with joined(engine) as processes:
             return part(processes, engine)
     except Exception as error:
-        told = error if isinstance(error, (ValueError, OSError, ImportError)) else RuntimeError(traceback.format_exc())
+        kind = next((of for of in TOLD.values() if isinstance(error, of)), RuntimeError)
+        told = traceback.format_exc() if kind is RuntimeError else str(error)
         if errors is not None:
-            (errors / f"{os.environ['RANK']}.error").write_bytes(pickle.dumps(told))
-        raise told from None
+            (errors / f"{os.environ['RANK']}.error").write_text(json.dumps([kind.__name__, told]))
+        raise kind(told) from None
 
 
 def _on_ray(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:

@@ -179,10 +179,10 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     split = open_train_split(chain, engine.verify)
     folders = [member.artifact.opened() / "table" for member in chain.members]
     made = [read_manifest(folder, dataset=fingerprint(chain)) for folder in folders]
-    members = [
-        {"experiment": member.asked, "teacher": about["teacher"], "tables": table_hashes(about)}
-        for member, about in zip(chain.members, made, strict=True)
-    ]
+    members = []
+    for member, about in zip(chain.members, made, strict=True):
+        asked = {"experiment": member.asked}  # a table's manifest names the experiment that mined it first
+        members.append({**asked, "teacher": about["teacher"] | asked, "tables": table_hashes(about)})
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(
         folders,

@@ -2,8 +2,8 @@
 
 Losses see the whole batch either way. In chunks nothing is kept of a forward pass but codes and scores: where gradients
 go back, each chunk is computed again with the random numbers it had (GradCache, Gao et al. 2021, arXiv 2101.06983), its
-encoding and its scores alike. Unlike accumulated gradients of small batches, every
-pair has the negatives of the whole batch.
+encoding and its scores alike. Unlike accumulated gradients of small batches, every pair has the negatives of the whole
+batch.
 """
 
 from __future__ import annotations

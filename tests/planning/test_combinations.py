@@ -94,6 +94,7 @@ def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, t
     assert tables[1].manifest["teacher"] == {"experiment": "slow", "model": "scan", "weights_sha256": weights}
     assert tables[1].manifest["shortlist"]["tables"]["i2t"] == tables[0].manifest["directions"]["i2t"]["sha256"]
     members = tables[2].manifest["teacher"]["fusion"]["members"]
+    assert members[1]["teacher"]["experiment"] == members[1]["experiment"] == str(tmp_path / "reranked.toml")
     assert members[1]["tables"]["t2i"] == tables[1].manifest["directions"]["t2i"]["sha256"]
     for chain in (reranked, fused):
         assert audit(chain["hard_negatives"].path / "table") == []
