@@ -36,6 +36,6 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
     return soft | {
-        "offline_above_positive_share": (offline > pairs.positive + SAME).float().mean(),
-        "offline_harder_share": (offline > hardest + SAME).float().mean(),
+        "offline_above_positive_share": (offline > pairs.positive + SAME).double().mean(),
+        "offline_harder_share": (offline > hardest + SAME).double().mean(),
     }

@@ -64,7 +64,9 @@ def step(given, name, loss, device, dtype=torch.float64, precision="float32", pa
     split, draw = given
     model = fresh(name).to(device, dtype)
     batch = read_batch(split, draw)
-    batch = replace(batch, images=replace(batch.images, features=batch.images.features.to(dtype))).to(device)
+    floats = {name: getattr(batch.images, name) for name in ("features", "boxes")}
+    floats = {name: one if one is None else one.to(dtype) for name, one in floats.items()}
+    batch = replace(batch, images=replace(batch.images, **floats)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     objective = make_objective(LOSSES[loss], pace)
     with unwaited(device):
