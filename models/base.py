@@ -174,6 +174,8 @@ class MatchingModel(nn.Module, ABC):
     """False if every image must have all its regions."""
     attends: bool = False
     """True if fragments attend to fragments, as `fragment_attention` returns."""
+    scores_alone: bool = False
+    """True if a pair's score depends on its codes alone, in training too, and draws no random numbers."""
 
     @abstractmethod
     def encode_images(self, images: Images) -> Code: ...

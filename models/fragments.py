@@ -34,7 +34,7 @@ class FragmentModel(MatchingModel):
     layer.
     """
 
-    attends = True
+    attends = scores_alone = True
     block_words = 128
     """Largest number of words in a block of the similarity matrix: small enough for the cache."""
 

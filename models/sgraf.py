@@ -138,6 +138,8 @@ class SAF(_SGRAF):
     gated by the running statistics: a pair's score depends on no other pair of the list.
     """
 
+    scores_alone = False
+
     def __init__(self, *, similarity_size: int = 256, **options: Any) -> None:
         super().__init__(similarity_size=similarity_size, **options)
         self.gate = _linear(similarity_size, 1)

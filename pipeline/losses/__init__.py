@@ -36,10 +36,12 @@ class LossKind:
 
     function: Callable[..., LossValue]
     offline: Literal["none", "anchors", "quintuplet", "triples"]
+    is_sparse: bool = True
+    """Whether few entries of the matrix have a gradient at full hardness: positives, and the hardest negatives."""
 
 
 LOSSES: dict[str, LossKind] = {
-    "sum": LossKind(sum_triplet, "none"),
+    "sum": LossKind(sum_triplet, "none", is_sparse=False),
     "online": LossKind(online_triplet, "none"),
     "offtri": LossKind(off_tri, "anchors"),
     "adapofftri": LossKind(adap_off_tri, "anchors"),
@@ -49,9 +51,9 @@ LOSSES: dict[str, LossKind] = {
     "onlinequin": LossKind(online_quin, "anchors"),
     "adapposquin": LossKind(adap_pos_quin, "quintuplet"),
     "squaredoffquin": LossKind(squared_off_quin, "quintuplet"),
-    "infonce": LossKind(info_nce, "anchors"),
-    "adapinfonce": LossKind(adap_info_nce, "anchors"),
-    "sigmoid": LossKind(sigmoid_loss, "anchors"),
+    "infonce": LossKind(info_nce, "anchors", is_sparse=False),
+    "adapinfonce": LossKind(adap_info_nce, "anchors", is_sparse=False),
+    "sigmoid": LossKind(sigmoid_loss, "anchors", is_sparse=False),
 }
 
 
@@ -60,7 +62,7 @@ def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKi
     kind = LOSSES[name]
     if companions is None:
         return kind
-    return LossKind(with_companions(kind.function), "triples")
+    return LossKind(with_companions(kind.function), "triples", kind.is_sparse)
 
 
 def plateau(

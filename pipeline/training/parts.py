@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores
+from aoq.pipeline.training.scoring import Aligned, AtOnce, Scores, bare
 from aoq.pipeline.training.shared_statistics import has_batch_norm, shared_statistics
 
 
@@ -82,17 +82,17 @@ class InParts(Scores):
             )
         self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
 
-    def matrix(self) -> Float[Tensor, "batch batch"]:
+    def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
         score = self._model.similarity
         with shared_statistics(self._model, self._processes):
-            rows = [self._run(score, _bare(images), self._all_captions) for images in self._images[0]]
+            rows = [self._run(score, bare(images), self._all_captions) for images in self._images[0]]
         return self._processes.gather_alike(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
         lists = []
         for of_images, of_captions in wanted:
             chunks = zip(self._images[of_images], self._captions[of_captions], strict=True)
-            scores = [self._run(self._model.pair_similarity, _bare(images), captions) for images, captions in chunks]
+            scores = [self._run(self._model.pair_similarity, bare(images), captions) for images, captions in chunks]
             lists.append(torch.cat(scores))
         return list(self._processes.gather_alike(torch.stack(lists, dim=1), self._size).unbind(1))
 
@@ -107,7 +107,7 @@ class InParts(Scores):
     def besides(self, loss: Aligned) -> LossValue:
         before = self._processes.rows(self._size).start
         values = [
-            self._run(loss, self._model, _bare(images), captions, slice(before + rows.start, before + rows.stop))
+            self._run(loss, self._model, bare(images), captions, slice(before + rows.start, before + rows.stop))
             for images, captions, rows in zip(self._images[0], self._captions[0], self._chunks, strict=True)
         ]
         figures = {
@@ -138,10 +138,5 @@ class InParts(Scores):
         return checkpoint(lambda _, *rest: function(*rest), tensor, *given, use_reentrant=False)
 
 
-def _bare(code: Code) -> Code:
-    """Return the code without the context, which is only for the auxiliary loss."""
-    return replace(code, context=None, context_mask=None)
-
-
 def _joined(chunks: Sequence[Code]) -> Code:
-    return _bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)
+    return bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)

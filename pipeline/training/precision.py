@@ -39,7 +39,7 @@ class InBfloat16(MatchingModel):
 
     def __init__(self, model: MatchingModel, device_type: str) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.scores_alone = model, model.scores_alone
         self._device_type = device_type
 
     def _autocast(self, *, enabled: bool = True) -> torch.autocast:

@@ -44,6 +44,8 @@ class Objective:
     """Adapts the hardness of online negatives to the model."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs of this batch that a guide does not accept as negatives."""
+    is_sparse: Callable[[], bool] = lambda: False
+    """Whether few entries of the matrix will have a gradient in this step."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,12 @@ def make_objective(
     def with_numbers(pairs: Similarities) -> LossValue:
         return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
 
-    objective = Objective(with_numbers, loss.mask_positives, kind.offline)
+    objective = Objective(with_numbers, loss.mask_positives, kind.offline, is_sparse=lambda: kind.is_sparse)
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
-    return replace(objective, pace=partial(pace.follow, loss=partial(online, margin=loss.online_margin)))
+    follow = partial(pace.follow, loss=partial(online, margin=loss.online_margin))
+    return replace(objective, pace=follow, is_sparse=lambda: kind.is_sparse and pace.is_at_hardest)
 
 
 def draw_batch(
@@ -132,7 +135,7 @@ def forward(
     collapsed model.
     """
     scores = cut.scores(model, batch.images, batch.captions, len(batch.image_rows))
-    matrix = scores.matrix()
+    matrix = scores.matrix(objective.is_sparse)
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if objective.guided is not None:
         is_positive = is_positive | objective.guided

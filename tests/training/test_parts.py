@@ -13,6 +13,7 @@ from aoq.models import MODELS, naaf
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config.losses import OnlineLoss
 from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.training import scoring
 from aoq.pipeline.training.parts import WHOLE, Cut
 from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import Processes
@@ -35,6 +36,21 @@ def test_chunks_are_the_whole(pairs, sampler, name, loss, monkeypatch):
     whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
     assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
     same(whole, chunked)
+
+
+ALONE = [(name, loss) for name, loss in CASES if loss in ("table", "companions") and fresh(name).scores_alone]
+
+
+@pytest.mark.parametrize(("name", "loss"), ALONE)
+def test_pairs_that_are_scored_again_have_the_gradients_of_the_matrix(pairs, sampler, name, loss, monkeypatch):
+    draw, found, again = drawn(pairs, sampler, loss), [], scoring._ScoreAgain.backward
+    called = []
+    monkeypatch.setattr(scoring._ScoreAgain, "backward", lambda *given: called.append(1) or again(*given))
+    for devices in (scoring.AT_ONCE, ()):
+        monkeypatch.setattr(scoring, "AT_ONCE", devices)
+        found.append(step(pairs, draw, name, loss))
+    same(*found)
+    assert called == [1]
 
 
 def test_there_are_all_kinds():

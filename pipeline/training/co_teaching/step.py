@@ -67,7 +67,7 @@ class Network:
     def _judged(self, batch: Batch) -> Similarities:
         self.model.eval()
         size = len(batch.image_rows)
-        matrix = self.cut.for_batch(size).scores(self.model, batch.images, batch.captions, size).matrix()
+        matrix = self.cut.for_batch(size).scores(self.model, batch.images, batch.captions, size).matrix(lambda: False)
         return Similarities(matrix, positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives))
 
     def warm_up(self, batch: Batch) -> dict[str, Tensor]:
