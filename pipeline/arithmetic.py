@@ -1,13 +1,15 @@
-"""The arithmetic of a step or a search, whatever the caller has set in torch."""
+"""The arithmetic of a step or a search, whatever the caller has set in torch, and the device that computes it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object], Any]
 """How it is read and written, and the value to have."""
@@ -55,3 +57,50 @@ def _is_allowed(cudnn: Any) -> bool:
         return bool(cudnn.allow_tf32)
     except RuntimeError:  # it is, which contradicts the cleared switches
         return True
+
+
+class Arithmetic(NamedTuple):
+    """How vectors are multiplied: rounded to `dtype`, if it `rounds` them, and the product once more by `result`."""
+
+    name: str
+    dtype: torch.dtype
+    cost: float
+    """Time of a product, in those of float32 on a CPU."""
+    adding: float
+    """Largest relative error of an addition. Tensor cores cut below 24 bits (https://doi.org/10.7717/peerj-cs.330)."""
+    rounds: bool = False
+    result: float = 0.0
+    smallest: float = 2.0**-126
+    """Smaller numbers may count as 0."""
+
+    def prepare(self, vectors: Float32[Tensor, "items D"]) -> Float[Tensor, "items D"]:
+        """Round the vectors to what is multiplied; for TF32 to 10 bits after the leading one."""
+        if self.name == "tf32":
+            return ((vectors.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        return vectors.to(self.dtype)
+
+
+BFLOAT16 = Arithmetic("bfloat16", torch.bfloat16, 0.45, 2.0**-22, rounds=True, result=2.0**-8)
+TF32 = Arithmetic("tf32", torch.float32, 0.02, 2.0**-22, rounds=True)
+FLOAT32 = Arithmetic("float32", torch.float32, 1.0, 2.0**-24)
+FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
+
+
+def find_device(name: str) -> torch.device:
+    """Find the device of this name; `auto` is the current GPU if torch sees one, else the CPU.
+
+    Raises:
+        ValueError: for a device that is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"[engine] device is {name!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= count:
+        raise ValueError(f"[engine] device is {name}, and torch sees {count} GPUs; use another, cpu or auto.")
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())

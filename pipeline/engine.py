@@ -60,17 +60,12 @@ class Engine:
 
     def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
         """Return the device and set the process's threads; `place` is its own among those sharing this machine."""
-        import torch  # takes seconds, which a small job of mining need not spend
+        import torch  # takes seconds, which a command that computes nothing need not spend
+
+        from aoq.pipeline.arithmetic import find_device
 
         torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        wanted = automatic if self.device == "auto" else self.device
-        if wanted.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError("[engine] device is cuda, but torch sees no GPU; use device = cpu or auto.")
-        try:
-            device = torch.device(wanted)
-        except RuntimeError:
-            raise ValueError(f"[engine] device is {wanted!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
+        device = find_device(self.device)
         if place is None or device.type != "cuda":
             return device
         if sharing > (there := torch.cuda.device_count()):

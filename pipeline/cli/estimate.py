@@ -23,8 +23,8 @@ from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.vectors import open_vectors
 from aoq.pipeline.settings import configured_engine, configured_path
+from aoq.pipeline.vectors import open_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.config.training import Training

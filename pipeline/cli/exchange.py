@@ -36,8 +36,8 @@ from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.pair_files import Known, read_pairs
+from aoq.pipeline.vector_files import Given
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.search.vector_files import COLUMNED, Columns, Given
+from aoq.pipeline.vector_files import COLUMNED, Columns, Given
 
 
 def read_ids(given: str) -> list[str]:

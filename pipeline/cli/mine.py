@@ -26,11 +26,11 @@ from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
-from aoq.pipeline.search.vector_files import READERS, Given
-from aoq.pipeline.search.vectors import read_vectors
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
+from aoq.pipeline.vector_files import READERS, Given
+from aoq.pipeline.vectors import read_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.engine import Engine

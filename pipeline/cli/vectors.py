@@ -14,9 +14,9 @@ from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.vectors import Vectors, open_vectors
 from aoq.pipeline.tables.pair_files import Known, read_pairs
 from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.vectors import Vectors, open_vectors
 
 
 def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:

@@ -29,7 +29,7 @@ from aoq.pipeline.search.faiss_index import PER_CELL, SAMPLED, TUNED_ON, Sizes, 
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, Size
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.units import Backend, never
-from aoq.pipeline.search.vectors import norms_of
+from aoq.pipeline.vectors import norms_of
 
 LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECES = 2

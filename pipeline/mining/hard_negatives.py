@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.vectors import Vectors, in_float32
 from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.vectors import Vectors, in_float32
 
 if TYPE_CHECKING:
     import torch

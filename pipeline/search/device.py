@@ -13,37 +13,11 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
+from aoq.pipeline.arithmetic import BFLOAT16, FLOAT32, FLOAT64, TF32, Arithmetic
 from aoq.pipeline.search.scores import score_pairs
 from aoq.pipeline.threads import in_parallel
 
 Vectors = Float32[Tensor, "items D"]
-
-
-class Arithmetic(NamedTuple):
-    """How vectors are multiplied: rounded to `dtype`, if it `rounds` them, and the product once more by `result`."""
-
-    name: str
-    dtype: torch.dtype
-    cost: float
-    """Time of a product, in those of float32 on a CPU."""
-    adding: float
-    """Largest relative error of an addition. Tensor cores cut below 24 bits (https://doi.org/10.7717/peerj-cs.330)."""
-    rounds: bool = False
-    result: float = 0.0
-    smallest: float = 2.0**-126
-    """Smaller numbers may count as 0."""
-
-    def prepare(self, vectors: Vectors) -> Float[Tensor, "items D"]:
-        """Round the vectors to what is multiplied; for TF32 to 10 bits after the leading one."""
-        if self.name == "tf32":
-            return ((vectors.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-        return vectors.to(self.dtype)
-
-
-BFLOAT16 = Arithmetic("bfloat16", torch.bfloat16, 0.45, 2.0**-22, rounds=True, result=2.0**-8)
-TF32 = Arithmetic("tf32", torch.float32, 0.02, 2.0**-22, rounds=True)
-FLOAT32 = Arithmetic("float32", torch.float32, 1.0, 2.0**-24)
-FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
 
 
 class Room(NamedTuple):
@@ -53,26 +27,6 @@ class Room(NamedTuple):
     columns: int
     resident: int
     scoring: float
-
-
-def find_device(name: str) -> torch.device:
-    """Find the device of this name; `auto` is the current GPU if torch sees one, else the CPU.
-
-    Raises:
-        ValueError: for a device that is not there.
-    """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        name = "cuda" if count else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"[engine] device is {name!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
-    if device.type != "cuda":
-        return device
-    if (device.index or 0) >= count:
-        raise ValueError(f"[engine] device is {name}, and torch sees {count} GPUs; use another, cpu or auto.")
-    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def arithmetics(device: torch.device) -> list[Arithmetic]:

@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Integer
 from threadpoolctl import threadpool_limits
 
-from aoq.pipeline.arithmetic import products_in
-from aoq.pipeline.search.device import TF32
+from aoq.pipeline.arithmetic import TF32, products_in
 from aoq.pipeline.search.kept import KEY_BYTES, NONE, Heads, Kept, keys_of, width_for
 from aoq.pipeline.search.limits import FIRST, kept_share, sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import NegativeLists, to_arrow

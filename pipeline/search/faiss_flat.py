@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.search.device import find_device
+from aoq.pipeline.arithmetic import find_device
 from aoq.pipeline.search.exact import certify, lists_table, on_device, rescored
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.store import Store

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from aoq.pipeline.search.device import Arithmetic, Room, arithmetics, multiply, to_device
+from aoq.pipeline.arithmetic import Arithmetic
+from aoq.pipeline.search.device import Room, arithmetics, multiply, to_device
 from aoq.pipeline.search.problem import Side, Size, blocks
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 

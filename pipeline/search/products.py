@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Float32, Float64
 from torch import Tensor
 
-from aoq.pipeline.search.device import Arithmetic, to_device
+from aoq.pipeline.arithmetic import Arithmetic
+from aoq.pipeline.search.device import to_device
 
 SPARE = 1.01
 """More than float64 loses in computing a bound."""

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from aoq.pipeline.search.device import Arithmetic, Room, find_device, multiply, room_on, scores_on
+from aoq.pipeline.arithmetic import Arithmetic, find_device
+from aoq.pipeline.search.device import Room, multiply, room_on, scores_on
 from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
 from aoq.pipeline.search.limits import choose_arithmetic
 from aoq.pipeline.search.problem import Side, blocks

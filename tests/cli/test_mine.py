@@ -20,9 +20,9 @@ from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import exact
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.vector_files import Given
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.vector_files import Given
 
 IMAGES, EACH = 20, 2
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.arithmetic import TF32, products_in
 from aoq.pipeline.search import limits
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import TF32, arithmetics
+from aoq.pipeline.search.device import arithmetics
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import Block, errors_of
 from tests.search.problems import KINDS, NAMES, PINNED, pinned_lists, problem_named, vectors_of

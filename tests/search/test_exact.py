@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.search import device, exact, kept, limits, scan
+from aoq.pipeline.arithmetic import BFLOAT16, FLOAT32, FLOAT64, TF32, find_device
+from aoq.pipeline.search import exact, kept, limits, scan
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, find_device, room_on
+from aoq.pipeline.search.device import arithmetics, room_on
 from aoq.pipeline.search.exact import exact_heads, rescored
-from aoq.pipeline.search.limits import choose_arithmetic
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 from aoq.pipeline.search.reference import reference_lists
@@ -195,7 +195,6 @@ def test_collapsed_vectors_take_little_more_than_others(monkeypatch, kind):
     rows = some[rng.integers(0, len(some), 8400)] + (1e-3 if kind == "a cone" else 0) * rng.normal(size=(8400, 64))
     unit = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     collapsed = Problem(unit[:1400], unit[1400:], np.arange(7000) // 5, 100, 20)
-    assert choose_arithmetic(collapsed["i2t"], CPU, room_on(CPU, 10**9, 1)) is FLOAT64
     assert scored_pairs(monkeypatch, collapsed) < 0.5 * 1400 * 7000
 
 
@@ -342,4 +341,4 @@ def test_a_gpus_arithmetic_and_room_follow_from_what_it_says(monkeypatch):
         assert room_on(gpu, 10**9, 2).rows == rows // 2
     with pytest.raises(OSError, match="too little for any tile"):
         room_on(gpu, 10**9, 128)
-    assert device.find_device("cpu") == CPU
+    assert find_device("cpu") == CPU

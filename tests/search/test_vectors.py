@@ -14,11 +14,11 @@ import safetensors.torch
 import torch
 from safetensors.numpy import save_file
 
+from aoq.pipeline import vector_files
 from aoq.pipeline.cli.ids import read_ids
 from aoq.pipeline.hub import load_splits
-from aoq.pipeline.search import vector_files
-from aoq.pipeline.search.vector_files import Given
-from aoq.pipeline.search.vectors import open_vectors
+from aoq.pipeline.vector_files import Given
+from aoq.pipeline.vectors import open_vectors
 
 ROWS, SIZE = 23, 5
 IDS = [f"item {row}" for row in range(ROWS)]

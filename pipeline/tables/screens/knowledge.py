@@ -13,12 +13,12 @@ from jaxtyping import Float32, Float64, Int64
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.search.vectors import norms_of
 from aoq.pipeline.tables.pairs import Pairs, pair_keys
 from aoq.pipeline.tables.screens.entries import Entries
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
 from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.vectors import norms_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64
 
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.vector_files import Given, Matrix
+from aoq.pipeline.vector_files import Given, Matrix
 
 TOGETHER = 256
 """Rows that are computed with at a time: their float64 copy fits into a cache."""
