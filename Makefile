@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
 
 # The student and its control at once, in one thread each: the same figures on every machine of one kind.
-demo: .venv/installed
+demo: .venv/runs
 	@$(BIN)/luigi --module tasks HardNegatives --engine-threads 1
 	@$(BIN)/luigi --module tasks SecondRound --engine-threads 1 & \
 		$(BIN)/luigi --module tasks Control --engine-threads 1 && wait $$!
@@ -75,8 +75,19 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-.venv/installed: pyproject.toml constraints.txt
+# Without an NVIDIA GPU, torch's CPU build, which is a tenth of the other, from its own index if that answers.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+FROM := --quiet --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
+
+.venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	@if ! command -v nvidia-smi > /dev/null && \
+		$(BIN)/python -m pip install $(FROM) --constraint constraints.txt torch 2> /dev/null; \
+	then echo "torch comes from $(TORCH_INDEX)"; else echo "torch comes from pip's default index"; fi
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu]"
+	@touch $@
+
+.venv/installed: .venv/runs
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev]"
 	@touch $@
 

@@ -11,17 +11,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import torch
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 from safetensors.torch import load_file
 from torch import Tensor
 
 import aoq.pipeline.settings  # noqa: F401  # Luigi warns where it is first imported without a luigi.cfg
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Dialog, Page
 
 THREADS = torch.get_num_threads()
 GOLDEN = Path(os.environ.get("AOQ_GOLDEN_DIR", Path(__file__).parent / "golden"))
@@ -93,6 +95,8 @@ def chromium() -> Iterator[Browser]:
     path = named or shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.skip("no Chromium; install one, or name it in AOQ_CHROMIUM")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
         yield browser
