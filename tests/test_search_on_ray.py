@@ -251,7 +251,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from functools import partial
-from tests.search.test_ray import mined, on, opened, slowly
+from tests.test_search_on_ray import mined, on, opened, slowly
 
 class Cluster:
     address = sys.argv[2]
@@ -269,7 +269,7 @@ def test_a_driver_that_is_killed_goes_on(cluster, world, tmp_path):
     (tmp_path / "driver.py").write_text(DRIVER)
     command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path), cluster.address]
     driver = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)})
-    wait_for(lambda: len(list((tmp_path / "work").glob("pairs-*.unit"))) >= 1 or driver.poll() is not None)
+    wait_for(lambda: len(list((tmp_path / "work").glob("*.unit"))) >= 1 or driver.poll() is not None)
     driver.send_signal(signal.SIGKILL)
     assert driver.wait() == -signal.SIGKILL
     done = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*.unit")}
