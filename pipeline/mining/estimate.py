@@ -24,8 +24,9 @@ from jaxtyping import Float32
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import choose_backend, piece_of
 from aoq.pipeline.search.exact import ONE_PASS
+from aoq.pipeline.search.faiss_build import PER_CELL, Sizes, ivf
 from aoq.pipeline.search.faiss_flat import has_faiss, load_faiss
-from aoq.pipeline.search.faiss_index import PER_CELL, SAMPLED, TUNED_ON, Sizes, candidates_asked, ivf
+from aoq.pipeline.search.faiss_index import SAMPLED, TUNED_ON, candidates_asked
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, Size
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.search.units import Backend, never

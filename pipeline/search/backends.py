@@ -1,4 +1,4 @@
-"""The search backends by name, one line each, and a search by one of them. Exact backends find identical lists."""
+"""The registry of search backends, and the search itself. All exact backends find identical lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Lists = TypeVar("Lists")
 
 WORTH_MEASURING = 2e12
-"""Products of two numbers in a job of ten seconds and more."""
+"""Multiplications in a job of ten seconds or more."""
 PIECE = 2048, 8192
 
 BACKENDS: dict[str, Backend] = {
@@ -35,7 +35,7 @@ BACKENDS: dict[str, Backend] = {
 
 
 def fastest(problem: Problem) -> tuple[Backend, str]:
-    """Choose the exact backend that `auto` takes, and say why: a large job takes the one that a piece takes less of."""
+    """Choose the backend for `auto`, with the reason: large jobs take the one that is faster on a piece of the job."""
     products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
     if products < WORTH_MEASURING or not has_faiss():
         return ONE_PASS, "a tile serves both directions"
@@ -44,18 +44,18 @@ def fastest(problem: Problem) -> tuple[Backend, str]:
         for side, most in zip((problem.images, problem.captions), PIECE, strict=True)
     )
     piece, seconds = piece_of(problem, images, captions), {}
-    for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first turn of each loads and compiles
+    for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first run of each loads and compiles
         started, store = time.perf_counter(), Memory()
         for step in backend.plan(piece):
             for unit in step:
                 unit.do(piece, store)
         seconds[backend.name] = time.perf_counter() - started
-    said = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in seconds.items())
-    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"a piece of the problem took {said}"
+    times = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in seconds.items())
+    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"a piece of the problem took {times}"
 
 
 def piece_of(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
-    """Take some images and captions without their pairs, and lists in proportion, as tiles and lists then are too."""
+    """Take a piece of the problem without its pairs, with depths reduced in proportion."""
     captions = images if problem.one_set else captions
     h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
     return replace(
@@ -72,12 +72,12 @@ def piece_of(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Prob
 def choose_backend(
     search: str, problem: Problem | None = None, *, wanted: float = RECALL_FLOOR, kept: Path | None = None
 ) -> Backend:
-    """Find a backend by its name; an unknown one is refused with the list of names. `auto` depends on the problem.
+    """Find a backend by name; `auto` depends on the problem.
 
-    An approximate one looks for `wanted` of the true lists, and keeps its indexes below the folder `kept`.
+    An approximate one aims at the recall `wanted` and keeps its indexes below the folder `kept`.
     """
     if search == "streamed":
-        logger.warning('search = "streamed" is an old name of "onepass", which finds the same lists; write "onepass"')
+        logger.warning('search = "streamed" is the old name of "onepass", which finds the same lists; use "onepass"')
         search = "onepass"
     if search == "auto":
         backend, why = (ONE_PASS, "") if problem is None else fastest(problem)
@@ -93,10 +93,9 @@ def choose_backend(
 
 @dataclass(frozen=True)
 class Found(Generic[Lists]):
-    """The lists of every direction that was searched, and their guarantees."""
+    """The lists of each searched direction, and their guarantees."""
 
     search: str
-    """The backend's name."""
     lists: Mapping[Direction, Lists]
     guarantees: Mapping[Direction, Mapping[str, Any]]
     """`guarantee`: exact or approximate; of approximate lists also `recall`, measured on `recall_anchors` anchors."""
@@ -111,18 +110,17 @@ def run_search(
     run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
 ) -> Found[Iterator[pa.Table]]:
-    """Search all directions of a problem; units that are done in the store are kept.
+    """Search all directions of a problem; units that the store already has are reused.
 
-    The lists are tables (`lists_table`), from the first anchor on. `search` is a backend or its name
-    (`aoq.pipeline.search.backends`). Approximate lists are refused if fewer than `recall_floor` of the true ones are in
-    them, though they were searched more widely where that can be.
+    The lists are tables (`lists_table`), in the order of anchors. Approximate lists whose recall is below
+    `recall_floor` are searched more widely if possible, and refused if they still fall short.
     """
     backend = choose_backend(search, problem, wanted=recall_floor) if isinstance(search, str) else search
     while True:
         steps = backend.plan(problem)
         run(steps, problem, store, progress)
         guarantees = {direction: backend.guarantee(store, direction) for direction in problem.directions}
-        short = [direction for direction, said in guarantees.items() if said.get("recall", 1.0) < recall_floor]
+        short = [direction for direction, each in guarantees.items() if each.get("recall", 1.0) < recall_floor]
         wider = backend.widened(problem, store, short) if short else None
         if wider is None:
             break
@@ -144,10 +142,10 @@ def run_search(
 def search_problem(
     problem: Problem, *, search: str | Backend = "auto", recall_floor: float = RECALL_FLOOR
 ) -> Found[NegativeLists]:
-    """Find the lists that `aoq.pipeline.mining.mine` would write into a table, without writing a file.
+    """Find the lists that `aoq.pipeline.mining.mine` would write, without writing a file.
 
-    Intermediate results of the search are held in memory too: for the one pass, 8 bytes for each candidate that a
-    caption keeps of a block of images, at most `h_images`.
+    Intermediate results stay in memory too: in the one pass, 8 bytes for each of the at most `h_images` candidates that
+    a caption keeps from a block of images.
     """
     found = run_search(problem, search, Memory(), recall_floor=recall_floor)
     lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in found.lists.items()}

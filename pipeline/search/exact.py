@@ -1,8 +1,9 @@
-"""Backend onepass: exact lists of both directions from one pass over tiles of near products.
+"""Backend onepass: exact lists of both directions from one pass over tiles of approximate products.
 
-A sample gives each anchor a limit that its h best candidates should reach, and few others (`limits.py`). Blocks of
-images then meet all captions, tile by tile; what may reach a limit is scored exactly, once for both sides (`scan.py`),
-and kept (`kept.py`). Captions merge what they keep of every block. An anchor that keeps fewer than h is searched again.
+A sample gives each anchor a limit that its h best candidates, and few others, should reach (`limits.py`). Blocks of
+images are then compared with all captions, tile by tile; each pair that may reach a limit is scored exactly, once for
+both sides (`scan.py`), and kept (`kept.py`). Captions merge what they kept from every block. An anchor that keeps fewer
+than h is searched again.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SMALL = 2e11
-"""Products of two numbers in a job of seconds, whose tables stay in memory; a crash may lose it."""
+"""Multiplications in a job of seconds; its tables stay in memory, and a crash loses it."""
 MOST_ROWS = 8192
-"""Images of a unit; a crash loses at most one unit."""
+"""Images per unit; a crash loses at most one unit."""
 AGAIN = 6.0, None
-"""Deviations (`limits.FIRST`) of further searches; the last has no limits to begin with, and proves every list."""
+"""Deviations (`limits.FIRST`) of further searches; the last starts without limits and certifies every list."""
 LOST = ("cuda", "cublas", "hip error")
-"""Words in the errors of a device that failed."""
+"""Words in the error messages of a device that failed."""
 
 
 def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
-    """Work on the side's device; where its memory does not suffice, again with smaller tiles.
+    """Run `work` on the side's device; if memory runs out, run it again with smaller tiles.
 
     Raises:
         OSError: if the device fails, or has too little memory.
@@ -52,7 +53,7 @@ def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
     shrink = 1
     while True:
         try:
-            with torch.no_grad(), threadpool_limits(1, "blas"):  # threads multiply rows of their own
+            with torch.no_grad(), threadpool_limits(1, "blas"):  # `multiply` runs its own threads
                 if "scan" not in side.cache:
                     with products_in("float32"):
                         side.cache["scan"] = Scan.of(side, shrink)
@@ -60,7 +61,7 @@ def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
                 with products_in("tf32" if scan.how is TF32 else "float32"):
                     return work(scan)
         except torch.OutOfMemoryError:
-            pass  # what was allocated is given back once the error is handled
+            pass  # memory is freed when the handler ends
         except RuntimeError as error:
             side.cache.clear()
             if not any(word in str(error).lower() for word in LOST):
@@ -71,13 +72,13 @@ def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
             ) from error
         side.cache.clear()
         shrink *= 2
-        logger.warning("%s ran out of memory; going on with tiles of half the memory", side.device)
+        logger.warning("%s ran out of memory; continuing with tiles of half the size", side.device)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | None] = AGAIN) -> Heads:
-    """Search every anchor whose list is not certified again, with lower limits, and last without any."""
+    """Search anchors whose lists are not certified again, first with lower limits, then without limits."""
     for deviations in searches:
         rows = np.flatnonzero(~found.certified)
         most = max(1, side.memory // 4 // (KEY_BYTES * width_for(side.h, len(side.candidates))))
@@ -101,7 +102,7 @@ def exact_heads(side: Side) -> Heads:
 
 
 def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
-    """Score and sort what was found of each anchor, -1 where nothing was; nothing bounds the others."""
+    """Score and sort the candidates proposed for each anchor (-1: none); no bound is known for the others."""
     rows, places = np.nonzero(ids >= 0)
     found = ids[rows, places].astype(np.int64)
     scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), (rows, found))
@@ -116,7 +117,7 @@ def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
 
 
 def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
-    """Make the table rows, with bounds, of what a search found."""
+    """Make table rows, with bounds, from the results of a search."""
     own = side.matches
     rows = np.repeat(np.arange(len(side.anchors)), np.diff(own.offsets))
     pairs = rows, own.ids.astype(np.int64)
@@ -125,7 +126,7 @@ def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
 
 
 def _steps(problem: Problem) -> Steps[Problem]:
-    """Limits of both sides; blocks of images; and from all of these the lists of captions."""
+    """Plan the limits of both sides, then the blocks of images, then the lists of captions."""
     images, captions = _image_rows(problem), []
     if "t2i" in problem.directions:
         each = KEY_BYTES * problem.h_images * len(images)
@@ -138,7 +139,7 @@ def _steps(problem: Problem) -> Steps[Problem]:
 
 
 def _image_rows(problem: Problem) -> list[tuple[int, int]]:
-    """Blocks of images whose vectors, and what they and all captions keep of each other, fit into the memory."""
+    """Divide the images into blocks that fit into memory with all the pairs that are kept."""
     each = 16 * problem.images.shape[1]
     if "i2t" in problem.directions:
         each += KEY_BYTES * width_for(problem.h_captions, len(problem.captions))
@@ -162,27 +163,27 @@ def _limits(direction: Direction, problem: Problem, store: Store) -> list[pa.Tab
 
 
 def _scan(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
-    """Find the lists of some images, and what all captions keep of these images."""
+    """Find the lists of a block of images, and the images of this block that each caption keeps."""
     side, h = problem["i2t"].rows(slice(start, stop)), problem.h_images
 
     def work(scan: Scan) -> list[pa.Table]:
         read = {direction: store.read(f"limits-{direction}")["limit"].to_numpy() for direction in problem.directions}
         limits = {direction: torch.tensor(each, device=scan.device) for direction, each in read.items()}
         kept = Kept.nothing(limits["i2t"][start:stop], side.h, len(side.candidates)) if "i2t" in limits else None
-        tiles = scan.sweep(side, kept, limits.get("t2i"), h, start)
-        others = [_kept_table(each) for each in tiles if each is not None]
-        made = []
+        sweep = scan.sweep(side, kept, limits.get("t2i"), h, start)
+        others = [_kept_table(each) for each in sweep if each is not None]
+        tables = []
         if kept is not None:
             found = Heads.of(kept.keys, kept.limits, side.h)
-            _say_again(found, side)
-            made.append(lists_table(side, certify(found, side, scan), start))
-        return [*made, pa.concat_tables(others)] if others else made
+            _log_second_search(found, side)
+            tables.append(lists_table(side, certify(found, side, scan), start))
+        return [*tables, pa.concat_tables(others)] if others else tables
 
     return on_device(problem["i2t"], work)
 
 
 def _kept_table(kept: Kept) -> pa.Table:
-    """What some captions keep: a limit each, and up to h keys."""
+    """Make a table of what captions keep: a limit and up to h keys each."""
     kept.trim()
     is_key = torch.arange(kept.keys.shape[1], device=kept.keys.device) < kept.counts[:, None]
     offsets = offsets_of(kept.counts.cpu().numpy()).astype(np.int32)
@@ -191,7 +192,7 @@ def _kept_table(kept: Kept) -> pa.Table:
 
 
 def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
-    """Find the lists of some captions, from what they keep of every block of images."""
+    """Merge what captions kept from every block of images into their lists."""
     tables = [store.read(_scanned("t2i", *rows)).slice(start, stop - start) for rows in _image_rows(problem)]
     side = problem["t2i"].rows(slice(start, stop))
     limits = np.max([table["limit"].to_numpy() for table in tables], axis=0)
@@ -203,13 +204,13 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     for column, end, count in zip(columns, ends, counts, strict=True):
         keys[(places < end[:, None]) & (places >= (end - count)[:, None])] = column.flatten().to_numpy()
     found = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
-    _say_again(found, side)
+    _log_second_search(found, side)
     if not found.certified.all():
         found = on_device(side, lambda scan: certify(found, side, scan))
     return [lists_table(side, found, start)]
 
 
-def _say_again(found: Heads, side: Side) -> None:
+def _log_second_search(found: Heads, side: Side) -> None:
     if count := int((~found.certified).sum()):
         logger.info("%d of %d rows need a second exact search", count, len(side.anchors))
 
@@ -221,7 +222,7 @@ def _costs(problem: Problem) -> Mapping[str, float]:
     return {
         "limits from samples": each * sampled,
         "tiles and lists of images": each * scored,
-        "lists of captions": _passed(problem),  # these are sorted
+        "lists of captions": _passed(problem),  # sorting dominates
     }
 
 
@@ -231,7 +232,7 @@ def _work_bytes(problem: Problem) -> float:
 
 
 def _passed(problem: Problem) -> float:
-    """Number of candidates that captions keep until they are merged."""
+    """Count the candidates that captions keep until they are merged."""
     size, rows = problem.size("t2i"), [stop - start for start, stop in _image_rows(problem)]
     return float(size.anchors * sum(min(size.h, kept_share(size) * count) for count in rows)) if size.h else 0.0
 

@@ -1,7 +1,7 @@
-"""Backend faiss-flat: a brute-force search by FAISS proposes candidates, and their scores are exact.
+"""Backend faiss-flat: FAISS's brute-force search proposes candidates, which are then scored exactly.
 
 The last proposed score plus float32's rounding error bounds all other candidates. An anchor whose h-th negative does
-not clear that bound is searched by the one pass.
+not exceed that bound is searched by the one pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
 BLOCK = 4096
 """Anchors per unit; a crash loses at most one unit."""
 SLACK = 32
-"""Candidates that are asked for beyond h and the positives."""
+"""Candidates requested beyond h and the positives."""
 GPU_MOST = 2048
 """The longest list that FAISS returns on a GPU."""
 
@@ -72,7 +72,7 @@ def flat_search(side: Side, k: int) -> tuple[Float32[np.ndarray, "anchors k"], I
 
 
 def _in_halves(index: Any, anchors: Float32[np.ndarray, "anchors D"], k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Search all anchors at once, or where memory does not suffice one half after the other."""
+    """Search all anchors at once, or in halves if memory runs out."""
     try:
         return index.search(anchors, k)
     except RuntimeError as error:
@@ -96,7 +96,7 @@ def _search(direction: Direction, start: int, stop: int, problem: Problem, store
 
 
 def _flat_steps(problem: Problem) -> Steps[Problem]:
-    load_faiss()  # fails here, before anything is read, where FAISS is missing
+    load_faiss()  # fail before anything is read if FAISS is missing
     units = [
         Unit((unit_name(direction, *rows),), partial(_search, direction, *rows))
         for direction in problem.directions

@@ -1,4 +1,4 @@
-"""The best candidates of some anchors so far: each is one number that sorts by score, falling, then by id, rising."""
+"""The best candidates of each anchor so far, as integer keys that sort by falling score, then by rising id."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from aoq.pipeline.search.device import sort_rows
 
 NONE = torch.iinfo(torch.int64).max
-"""A key behind all others."""
+"""The key that sorts last: no candidate."""
 KEY_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Keys of the candidates that anchors keep, in no order; the n-th anchor has `counts[n]`.
+    """Unsorted keys of the candidates that anchors keep; anchor n keeps `counts[n]`.
 
-    What is not kept scores less than the anchor's limit, or comes after h candidates that are kept, because candidates
-    are offered in the order of their ids.
+    Any other candidate scores below the anchor's limit, or ties with it and sorts after h kept candidates, because
+    candidates are offered in the order of their ids.
     """
 
     h: int
@@ -31,23 +31,23 @@ class Kept:
 
     @classmethod
     def nothing(cls, limits: Float32[Tensor, " anchors"], h: int, candidates: int) -> Kept:
-        """Keep nothing yet."""
+        """Start with nothing kept."""
         counts = torch.zeros(len(limits), dtype=torch.int64, device=limits.device)
         shape = len(limits), width_for(h, candidates)
         return cls(h, limits.clone(), counts, torch.full(shape, NONE, dtype=torch.int64, device=limits.device))
 
     def __getitem__(self, rows: slice) -> Kept:
-        """Some of the anchors; what they keep is kept here too."""
+        """Select anchors, as a view: what they keep is kept here too."""
         return Kept(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
 
     def has_no_room(self, anchors: Int64[Tensor, " pairs"]) -> bool:
-        """Whether an anchor is offered more at once than it has room for, so that these need not be scored first."""
+        """Return whether any anchor is offered more candidates than it has room for, before they are scored."""
         return bool((torch.bincount(anchors, minlength=1) > self.keys.shape[1]).any())
 
     def reached(
         self, anchors: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> Bool[Tensor, " pairs"] | None:
-        """Mark the pairs to keep; None if they are too many to be added at once, even if limits are raised."""
+        """Mark the pairs to keep; None if they do not fit even after limits are raised."""
         for _ in range(2):
             reached = scores >= self.limits[anchors]
             crowded = self.counts + torch.bincount(anchors[reached], minlength=len(self.counts)) > self.keys.shape[1]
@@ -59,8 +59,8 @@ class Kept:
     def add(
         self, anchors: Int64[Tensor, " pairs"], candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> None:
-        """Keep these pairs, for which there is room."""
-        order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and short numbers sort fast
+        """Keep these pairs; there must be room for them."""
+        order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and int16 sorts fast
         anchors = anchors[order]
         new = torch.bincount(anchors, minlength=len(self.counts))
         places = torch.arange(len(anchors), device=anchors.device) + (self.counts - new.cumsum(0) + new)[anchors]
@@ -68,11 +68,11 @@ class Kept:
         self.counts.add_(new)
 
     def trim(self) -> None:
-        """Keep h of each anchor at most."""
+        """Reduce each anchor's candidates to the h best."""
         self._raise_limits((self.counts > self.h).nonzero().squeeze(1))
 
     def _raise_limits(self, rows: Int64[Tensor, " some"]) -> None:
-        """Keep the h best. From now on a candidate must score more than the last of them, as equal ones come later."""
+        """Keep the h best. From now on a candidate must beat the last of them, because ties have higher ids."""
         keys = sort_rows(self.keys[rows])
         keys[:, self.h :] = NONE
         last = scores_of(keys[:, self.h - 1])
@@ -83,12 +83,12 @@ class Kept:
 
 
 def width_for(h: int, candidates: int) -> int:
-    """Number of keys that an anchor has room for: more than most keep, as raising limits takes time."""
+    """Return the number of keys per anchor: more than most anchors keep, because raising limits takes time."""
     return max(h, min(candidates, 3 * h + 256))
 
 
 def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
-    """Make the keys: a score's bits, so changed that they fall, above the id.
+    """Make keys: the id in the low bits, above it the bits of the score, transformed so that they fall.
 
     >>> keys = keys_of(torch.tensor([4, 7, 2]), torch.tensor([0.5, 0.5, -1.0]))
     >>> (keys & 0xFFFFFFFF)[keys.argsort()].tolist()
@@ -99,17 +99,17 @@ def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs
 
 
 def scores_of(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
-    """Read the scores of keys; that of `NONE` is NaN."""
+    """Decode the scores of keys; that of `NONE` is NaN."""
     bits = ~(keys >> 32).int()
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).view(torch.float32)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The h best candidates of each anchor, score falling, then id rising; -1 and -inf where fewer were found.
+    """The h best candidates of each anchor by falling score, then rising id; padded with -1 and -inf.
 
-    No other candidate scores above `bound`, except for ties with the last, which come after it. A list whose last score
-    is above the bound is certified: proven exact.
+    No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list whose last
+    score is above the bound is certified, that is, proven exact.
     """
 
     ids: Int32[np.ndarray, "anchors h"]
@@ -118,7 +118,7 @@ class Heads:
 
     @classmethod
     def of(cls, keys: Int64[Tensor, "anchors width"], limits: Float32[Tensor, " anchors"], h: int) -> Heads:
-        """Take the best of `keys`, and reorder these; what was not kept scores less than the limits, or comes later."""
+        """Take the h best of `keys`, which are sorted in place; other candidates score below `limits` or sort later."""
         best = sort_rows(keys)[:, :h]
         ids = torch.where(best == NONE, -1, best & 0xFFFFFFFF).int()
         scores = torch.where(best == NONE, -torch.inf, scores_of(best))
@@ -128,7 +128,7 @@ class Heads:
 
     @classmethod
     def none(cls, anchors: int, h: int) -> Heads:
-        """Lists of nothing, which prove nothing."""
+        """Return empty lists without a bound."""
         empty = np.full((anchors, h), -1, np.int32), np.full((anchors, h), -np.inf, np.float32)
         return cls(*empty, np.full(anchors, np.inf, np.float32))
 

@@ -1,6 +1,6 @@
-"""Limits: for every anchor a score that its h best candidates should reach, but few others, from a sample.
+"""Limits: for every anchor a score that its h best candidates, and few others, should reach; estimated from a sample.
 
-A limit proves nothing. It decides how many pairs are scored exactly, and an anchor whose limit was too high is searched
+A limit proves nothing: it decides how many pairs are scored exactly. An anchor whose limit was too high is searched
 again.
 """
 
@@ -19,20 +19,20 @@ from aoq.pipeline.search.problem import Side, Size, blocks
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 
 SCORING = 14.0
-"""Time of an exact score, in products."""
+"""Cost of an exact score, in products."""
 FEWEST_EXPECTED = 2.0
 FIRST = 2.8
-"""Standard deviations by which the rank of a limit exceeds the expected one: about one limit in 100 is too high."""
+"""Standard deviations by which a limit's rank exceeds the expected one; about one limit in 100 is too high."""
 PROBED = 256
-"""Anchors by which the arithmetic is chosen."""
+"""Anchors on which the arithmetic is chosen."""
 
 
 def sample_and_rank(size: Size, deviations: float = FIRST) -> tuple[int, int]:
-    """Number of candidates to sample, and the rank among them of the score that becomes the limit.
+    """Return the number of candidates to sample, and the rank in the sample of the score that becomes the limit.
 
-    Of an anchor's w best among N candidates, e are expected in a sample of e N / w. The rank is d standard deviations
-    beyond that, so about w (1 + d / sqrt(e)) candidates reach the limit. With e = (c d w^2 / 2 N)^(2/3) the products
-    with the sample and the exact scores of what reaches the limit, which cost c products each, cost least.
+    A sample of e N / w candidates contains on average e of an anchor's w best among N. The rank is d standard
+    deviations beyond e, so about w (1 + d / sqrt(e)) candidates reach the limit. Sampling and the exact scores, each of
+    which costs c products, cost least in total if e = (c d w^2 / 2 N)^(2/3).
 
     >>> sample_and_rank(Size(anchors=29_000, candidates=145_000, h=300, wanted=305))
     (2571, 12)
@@ -46,7 +46,7 @@ def sample_and_rank(size: Size, deviations: float = FIRST) -> tuple[int, int]:
 
 
 def kept_share(size: Size) -> float:
-    """Fraction of a direction's pairs that is expected to reach the limits."""
+    """Return the fraction of a direction's pairs that is expected to reach the limits."""
     sampled, rank = sample_and_rank(size)
     return rank / sampled
 
@@ -54,7 +54,7 @@ def kept_share(size: Size) -> float:
 def sampled_limits(
     side: Side, how: Arithmetic, device: torch.device, room: Room, deviations: float = FIRST
 ) -> Float32[Tensor, " anchors"]:
-    """Take each anchor's near product of the rank in the sample."""
+    """Take, for each anchor, the approximate product of the chosen rank in the sample."""
     sample, rank = _sample(side, how, device, deviations)
     limits = []
     for start, stop in blocks(len(side.anchors), max(1, room.rows * room.columns // len(sample))):
@@ -64,9 +64,10 @@ def sampled_limits(
 
 
 def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmetic:
-    """Choose the arithmetic that costs least, with the exact scores of the pairs that it leaves open.
+    """Choose the arithmetic with the least total cost of products and exact scores.
 
-    Those are many where vectors have collapsed: the error of a coarse product exceeds the differences of their scores.
+    If the vectors have collapsed, the error of a coarse product exceeds the differences between scores, so most pairs
+    would need an exact score.
     """
     rows = np.linspace(0, len(side.anchors) - 1, min(PROBED, len(side.anchors))).astype(np.int64)
     able, costs = arithmetics(device), []
@@ -75,7 +76,7 @@ def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmeti
         anchors = Block.of(side.anchors[rows], side.anchor_norms[rows], how, device)
         near = multiply(anchors.near, sample.near)
         limits = near.topk(rank, sorted=False).values.amin(1).float()
-        above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # limits rise where many tie
+        above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # many ties raise limits during the scan
         left_open = near >= floors_of(above, errors_of(anchors, sample, how), how)[:, None]
         costs.append(how.cost + room.scoring * float(left_open.float().mean()))
     return able[int(np.argmin(costs))]

@@ -1,4 +1,4 @@
-"""Negatives of every anchor of one direction, as arrays and as Arrow columns."""
+"""Lists of negatives of one direction, as arrays and as Arrow columns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxtyping import Bool, Float32, Int32, Int64, UInt8
 
 @dataclass(frozen=True, repr=False)
 class NegativeLists:
-    """Lists of one direction, one row per anchor: score falling, then id rising; padded with -1 and NaN."""
+    """Lists of one direction, one row per anchor, by falling score, then rising id; padded with -1 and NaN."""
 
     negative_ids: Int32[np.ndarray, "anchors h"]
     scores: Float32[np.ndarray, "anchors h"]
     positive_score: Float32[np.ndarray, " anchors"]
     """Score of the lowest-scoring positive; NaN if there is none."""
     sources: UInt8[np.ndarray, "anchors h"] | None = None
-    """Fused tables only: bit m is set where member m lists the pair."""
+    """Fused tables only: bit m is set if member m lists the pair."""
     bound: Float32[np.ndarray, " anchors"] | None = None
     """An upper bound for every candidate that was not scored exactly; None if no search gave one."""
 
@@ -42,12 +42,12 @@ class NegativeLists:
         return (self.negative_ids >= 0).sum(axis=1)
 
     def head(self, depth: int) -> NegativeLists:
-        """The first `depth` negatives of each list."""
+        """Select the first `depth` negatives of each list."""
         columns = {"negative_ids": self.negative_ids, "scores": self.scores, "sources": self.sources}
         return replace(self, **{name: column[:, :depth] for name, column in columns.items() if column is not None})
 
     def keep(self, left: Bool[np.ndarray, "anchors h"]) -> NegativeLists:
-        """Keep the marked negatives; they move up, and the rest is padding."""
+        """Keep the marked negatives, moved to the front; pad the rest."""
         left = left & (self.negative_ids >= 0)
         order = np.argsort(~left, axis=1, kind="stable")
         kept = np.take_along_axis(left, order, axis=1)
@@ -59,13 +59,13 @@ class NegativeLists:
 def in_table_order(
     ids: Int32[np.ndarray, "anchors depth"], scores: Float32[np.ndarray, "anchors depth"]
 ) -> tuple[Int32[np.ndarray, "anchors depth"], Float32[np.ndarray, "anchors depth"]]:
-    """Sort lists into a table's order: score falling, then id rising; padding last."""
+    """Sort lists by falling score, then rising id; padding comes last."""
     order = np.lexsort((ids, -scores, ids < 0), axis=1)
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def to_arrow(lists: NegativeLists, first_anchor: int = 0) -> pa.Table:
-    """Make the table's columns; anchors are numbered from `first_anchor`, and `bound` is added if there is one."""
+    """Make a table's columns; anchors are numbered from `first_anchor`, and `bound` is added if there is one."""
     h = lists.h
     scores = pa.array(lists.scores.ravel(), mask=(lists.negative_ids.ravel() < 0) | np.isnan(lists.scores.ravel()))
     columns = {

@@ -1,4 +1,4 @@
-"""Matching pairs, as rows (image, caption) and grouped by anchor."""
+"""Matching pairs, as rows (image, caption) or grouped by anchor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Positives:
         return Positives(self.ids[places], offsets)
 
     def without(self, rows: Integer[np.ndarray, " anchors"]) -> Positives:
-        """Leave out one candidate of each anchor, if it is there."""
+        """Remove one candidate per anchor, if it is present."""
         kept = self.ids != np.repeat(rows, np.diff(self.offsets))
         return Positives(self.ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets].astype(np.int64))
 
@@ -43,7 +43,7 @@ class Positives:
         return int(np.diff(self.offsets).max(initial=0))
 
     def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
-        """Take the lowest of each anchor's scores; NaN if it has none."""
+        """Return each anchor's lowest score; NaN if it has none."""
         found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
         has = np.diff(self.offsets) > 0
         found[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
@@ -51,32 +51,32 @@ class Positives:
 
 
 def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
-    """Make pairs (image, caption), each once, sorted by caption and then by image."""
+    """Make unique pairs (image, caption), sorted by caption, then by image."""
     if given.ndim == 1:
         if len(given) != captions:
-            raise ValueError(f"{len(given)} captions are paired with images, and {captions} are there.")
+            raise ValueError(f"{len(given)} captions are paired with images, but there are {captions} captions.")
         if len(outside := np.flatnonzero((given < -1) | (given >= images))):
             raise ValueError(
-                f"caption {outside[0]} is paired with image {given[outside[0]]}, and there are images 0 to "
-                f"{images - 1} (-1: of none)."
+                f"caption {outside[0]} is paired with image {given[outside[0]]}, but images are numbered 0 to "
+                f"{images - 1} (-1: no image)."
             )
         paired = np.flatnonzero(given >= 0)
         return np.stack([given[paired], paired], axis=1).astype(np.int32)
     if given.ndim != 2 or given.shape[1] != 2:
         raise ValueError(
-            f"positives have shape {given.shape}; give (n, 2) rows (image, caption), or an image a caption."
+            f"positives have shape {given.shape}; give (n, 2) rows (image, caption), or one image per caption."
         )
     for name, rows, count in (("image", given[:, 0], images), ("caption", given[:, 1], captions)):
         if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
             raise ValueError(
-                f"pair {outside[0]} names {name} {rows[outside[0]]}, and there are {name}s 0 to {count - 1}."
+                f"pair {outside[0]} names {name} {rows[outside[0]]}, but {name}s are numbered 0 to {count - 1}."
             )
     keys = np.unique(given[:, 1].astype(np.int64) * images + given[:, 0])
     return np.stack([keys % images, keys // images], axis=1).astype(np.int32)
 
 
 def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs 2"]:
-    """Give pairs within one set in both orders, each once, without pairs of a row and itself.
+    """Return the pairs within one set in both orders, each once, without pairs of a row with itself.
 
     >>> both_ways(np.array([[0, 2], [1, 1], [2, 0]])).tolist()
     [[2, 0], [0, 2]]
@@ -87,12 +87,12 @@ def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs
 
 
 def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndarray, "more 2"]:
-    """Add to the pairs within one set the pair of each row and itself."""
+    """Add the pair of each row with itself to the pairs within one set."""
     return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
 
 
 def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
-    """Group captions by image, rising; captions of no image (-1) are left out."""
+    """Group captions by image, in rising order; captions without an image (-1) are left out."""
     captions = np.flatnonzero(image_of >= 0)
     return Positives.of_pairs(image_of[captions], captions, images)
 
@@ -100,7 +100,7 @@ def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Posit
 def positive_pairs_of(
     image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
 ) -> Int32[np.ndarray, "pairs 2"]:
-    """Pair each caption with its image and with all images that are the same photograph by `identity`.
+    """Pair each caption with its image and with all images of the same `identity`.
 
     >>> positive_pairs_of(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
     [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
@@ -117,7 +117,7 @@ def positive_pairs_of(
 
 
 def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
-    """Offsets at which groups of these sizes start, and at which the last one stops.
+    """Return the offsets at which groups of these sizes start, and at which the last one ends.
 
     >>> offsets_of(np.array([2, 0, 1])).tolist()
     [0, 2, 2, 3]

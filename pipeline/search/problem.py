@@ -1,4 +1,4 @@
-"""Search problem: two sets of vectors, the pairs that match, and the depth of each side's lists."""
+"""A search problem: two sets of vectors, the matching pairs, and the depth of each direction's lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
 BLOCK = 4096
 DEFAULT_MEMORY = 1_500_000_000
 NORMS = 1e-12, 1e12
-"""Limits of a side's largest norm. Between them no square or product overflows float32 or underflows to nothing.
+"""Limits of a side's largest norm, between which no square or product overflows or underflows float32.
 A side of zeros is allowed too."""
 
 
@@ -31,7 +31,7 @@ class Size(NamedTuple):
     candidates: int
     h: int
     wanted: int
-    """Number of best candidates that surely hold h negatives."""
+    """Number of best candidates that are sure to contain h negatives."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Side:
     memory: int = DEFAULT_MEMORY
     device: str = "auto"
     themselves: Int64[np.ndarray, " anchors"] | None = None
-    """Anchors' own rows in one set. They are among `positives`, as no list may hold them, but match nothing."""
+    """Anchors' own rows in one set. `positives` contains them, so that no list does, but they are no matches."""
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What a search keeps on its device from one selection of anchors to the next."""
+    """Device state that a search reuses for other selections of anchors."""
 
     def rows(self, rows: Int64[np.ndarray, " some"] | slice) -> Side:
-        """Select some anchors; the vectors of a slice are not copied."""
+        """Select anchors; the vectors of a slice are not copied."""
         numbers = np.arange(len(self.anchors))[rows]
         return replace(
             self,
@@ -75,14 +75,14 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Two sides of memory-mapped vectors, the pairs that match, and the number of negatives that each side keeps.
+    """Two sides of memory-mapped vectors, the matching pairs, and the number of negatives per anchor of each side.
 
-    `positives` are rows (image, caption), in any order: an image may have many captions, a caption many images, and
-    either none. A vector with the image of each caption (-1: none) is accepted too. An h of 0 leaves its
+    `positives` are rows (image, caption) in any order: an image may have many captions, a caption many images, and
+    either may have none. A vector with the image of each caption (-1: none) is accepted too. An h of 0 leaves its
     direction out.
 
-    In `one_set` the captions are the images, the same array: no row is its own negative, and pairs are positives both
-    ways. The lists of either direction are then the same, so only the images' are searched, and `h_images` is 0.
+    With `one_set`, images and captions are the same array: no row is its own negative, and pairs count both ways. Both
+    directions have the same lists, so only the images' are searched, and `h_images` is 0.
     """
 
     images: Float32[np.ndarray, "images D"]
@@ -91,12 +91,12 @@ class Problem:
     h_captions: int
     h_images: int
     memory: int = DEFAULT_MEMORY
-    """Approximate bytes that may be used beyond the vectors; the system caches those as it sees fit."""
+    """Approximate bytes that may be used beyond the vectors, which are memory-mapped."""
     one_set: bool = False
     device: str = "auto"
-    """Where the search computes: auto (a GPU if torch sees one), cpu, cuda, or cuda:1; no list depends on it."""
+    """auto (a GPU if torch sees one), cpu, cuda, or cuda:1; lists do not depend on it."""
     known_norms: tuple[Float64[np.ndarray, " images"], Float64[np.ndarray, " captions"]] | None = None
-    """Upper bounds of the norms, where reading the vectors has found them."""
+    """Upper bounds of the norms, if they were computed while the vectors were read."""
     _caches: dict[Direction, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Problem:
             )
         if self.one_set and (self.captions is not self.images or self.h_images):
             raise ValueError(
-                "one set has one array of vectors and one h; give the array as both sides, and h_images=0."
+                "one_set takes one array of vectors and one h; give the array as both sides, and h_images=0."
             )
         pairs = pairs_of(self.positives, len(self.images), len(self.captions))
         object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
@@ -153,7 +153,7 @@ class Problem:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Directions that are searched."""
+        """The directions that are searched."""
         return tuple(direction for direction in DIRECTIONS if self._sides[direction][3] > 0)
 
     @cached_property
@@ -168,15 +168,15 @@ class Problem:
 
     @cached_property
     def row_norms(self) -> tuple[Float64[np.ndarray, " images"], Float64[np.ndarray, " captions"]]:
-        """Upper bounds of the norms of the images, and of the captions; refused if scores could leave float32."""
+        """Upper bounds of the norms of images and captions, checked so that no score overflows float32."""
         if (norms := self.known_norms) is None:
             images = _norms(self.images, "images")
             norms = images, images if self.one_set else _norms(self.captions, "captions")
         for name, own in zip(("images", "captions"), norms, strict=True):
             if (largest := own.max()) and not NORMS[0] <= largest <= NORMS[1]:
                 raise ValueError(
-                    f"the largest norm of the {name} is {largest:.3g}, and dot products do not fit into float32 unless "
-                    f"it is from {NORMS[0]:g} to {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
+                    f"the largest norm of the {name} is {largest:.3g}, and dot products fit into float32 only if it is "
+                    f"between {NORMS[0]:g} and {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
                     "list, or by their norms."
                 )
         return norms

@@ -1,4 +1,4 @@
-"""Near products of blocks of vectors, and what a near product proves of the exact score."""
+"""Approximate products of blocks of vectors, and their error bounds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aoq.pipeline.arithmetic import Arithmetic
 from aoq.pipeline.search.device import to_device
 
 SPARE = 1.01
-"""More than float64 loses in computing a bound."""
+"""Covers the rounding errors of computing a bound in float64."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Vectors on a device, as given and as multiplied, with upper bounds of their norms and of what rounding took."""
+    """Vectors on a device, exact and rounded (`near`), with upper bounds of norms and rounding errors."""
 
     vectors: Float32[Tensor, "items D"]
     near: Float[Tensor, "items D"]
@@ -47,13 +47,13 @@ class Block:
 
 
 def errors_of(rows: Block, columns: Block, how: Arithmetic) -> Float64[Tensor, " rows"]:
-    """Bound, for each row, how far its near products with the columns are from the exact ones.
+    """Bound, for each row, the errors of its approximate products with the columns.
 
-    With vectors a and c rounded to a' and c', of which e_a and e_c are lost,
+    For vectors a and c that are rounded to a' and c', with rounding errors e_a and e_c,
 
         |<a, c> - near| <= |e_a| |c| + |a'| |e_c| + (D + 2) u |a'| |c'|,
 
-    where u is the error of an addition, in any order. Rounding of the result comes on top (`floors_of`).
+    where u is the relative error of an addition, in any order. `floors_of` adds the rounding of the result.
     """
     dimensions, norm, lost = rows.near.shape[1], columns.norms.amax(), columns.lost.amax()
     ours = rows.norms + rows.lost
@@ -65,9 +65,9 @@ def errors_of(rows: Block, columns: Block, how: Arithmetic) -> Float64[Tensor, "
 def floors_of(
     limits: Float32[Tensor, " anchors"], errors: Float64[Tensor, " anchors"], how: Arithmetic
 ) -> Float[Tensor, " anchors"]:
-    """The least near product of a pair whose score reaches the limit.
+    """Return the least approximate product that a pair whose score reaches the limit can have.
 
-    A score that is rounded to the limit lies above the middle between it and the number below.
+    A score that rounds to the limit lies above the midpoint between the limit and the float32 below it.
     """
     before = torch.nextafter(limits, torch.full_like(limits, -torch.inf))
     least = (limits.double() + before.double()) / 2 - errors
@@ -76,4 +76,4 @@ def floors_of(
     else:
         floors = least.to(how.dtype)
         floors = torch.nextafter(floors, torch.full_like(floors, -torch.inf))
-    return floors.clamp(min=torch.finfo(how.dtype).min)  # what is masked with -inf reaches none
+    return floors.clamp(min=torch.finfo(how.dtype).min)  # -inf, which masks positives, never reaches it

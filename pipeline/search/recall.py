@@ -1,4 +1,4 @@
-"""Recall of lists, measured on sampled anchors that are also searched exactly, and the least breadth that is enough."""
+"""Recall of approximate lists, measured on a sample of anchors, and the choice of a search breadth."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from aoq.pipeline.search.problem import Side
 logger = logging.getLogger(__name__)
 
 NORMAL_QUANTILE = 1.959964
-"""Of 97.5 %: the interval covers 95 %."""
+"""The 97.5 % quantile, so that the interval covers 95 %."""
 DEVIATIONS = 3 * math.sqrt(3)
-"""Standard errors by which the recall of the sample must exceed the wanted one. Another sample, half as large, decides
-later: the difference of both has sqrt(3) times the standard error, and three of these are hardly ever exceeded."""
+"""Standard errors by which the sample's recall must exceed the wanted one. A second sample, half as large, decides
+later; the difference of the two has sqrt(3) times the standard error, and three of those are hardly ever exceeded."""
 STEP = 1.125
-"""The breadth that is chosen is at most this factor above the least that is enough."""
+"""The chosen breadth exceeds the least sufficient one by at most this factor."""
 
 
 def sampled_rows(count: int, size: int, seed: int) -> Int64[np.ndarray, " sample"]:
@@ -29,17 +29,17 @@ def sampled_rows(count: int, size: int, seed: int) -> Int64[np.ndarray, " sample
 
 
 def last_true_scores(sample: Side) -> Float32[np.ndarray, "sample 1"]:
-    """Score of each anchor's h-th negative. An exact score that reaches it belongs to a negative of the true list."""
+    """Return the score of each anchor's h-th negative; a score that reaches it belongs to the true list."""
     return exact_heads(sample).scores[:, -1:]
 
 
 def wilson_interval(recall: float, sampled: int, count: int) -> tuple[float, float]:
-    """Wilson's interval (1927) of 95 %, with the anchors as its trials.
+    """Wilson's 95 % interval (1927), with anchors as trials.
 
         (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
 
-    A fraction of a list varies less than a yes or no with the same mean, so the interval is wide enough however the
-    entries of a list depend on each other. Of all `count` anchors the recall is known.
+    A fraction of a list varies less than a Bernoulli trial with the same mean, so the interval is wide enough however
+    the entries of a list depend on each other. If all `count` anchors were sampled, the recall is known exactly.
 
     >>> [round(end, 4) for end in wilson_interval(0.96, 512, 10_000)]
     [0.9393, 0.9738]
@@ -52,13 +52,13 @@ def wilson_interval(recall: float, sampled: int, count: int) -> tuple[float, flo
 
 
 Measure = Callable[[int], Float[np.ndarray, " sample"]]
-"""Fractions found of the lists of sampled anchors, at a breadth."""
+"""Maps a breadth to the fraction found of each sampled anchor's list."""
 
 
 def choose_breadth(index: str, widest: int, measure: Measure, wanted: float, count: int, beyond: int = 0) -> int:
-    """Find about the least breadth, wider than `beyond`, whose recall is surely `wanted` of all `count` anchors.
+    """Find roughly the least breadth above `beyond` whose recall is `wanted` with high confidence.
 
-    Breadths are doubled until one is enough, and halved back between it and the one before.
+    Breadths are doubled until one suffices; bisection then narrows the last step.
 
     Raises:
         ValueError: if the widest is not enough.

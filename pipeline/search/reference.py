@@ -1,4 +1,4 @@
-"""The definition of an exact search, for tests and for readers: every pair is scored exactly, and all are sorted."""
+"""The definition of an exact search, for tests and for readers: score every pair exactly and sort."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aoq.pipeline.search.scores import sum_exactly
 def reference_lists(
     problem: Problem, direction: Direction
 ) -> tuple[Int32[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"]]:
-    """Ids and scores of each anchor's h best candidates that are not its positives: score falling, then id rising."""
+    """Return ids and scores of each anchor's h best negatives, by falling score, then rising id."""
     side, ids, scores = problem[direction], [], []
     for row, anchor in enumerate(side.anchors):
         own = set(side.positives[row].tolist())

@@ -1,6 +1,6 @@
-"""The one pass: tiles of near products, and of each the pairs that may be in a list of its rows or its columns.
+"""The one pass over tiles of approximate products: select the pairs that may reach a limit, and score them exactly.
 
-A pair is scored exactly if its near product may belong to a score that reaches the limit of its row or of its column.
+A pair is scored if its product, with the error that it may have, could reach the limit of its row or of its column.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from aoq.pipeline.search.problem import Side, blocks
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 
 MOST_PAIRS = 2**18
-"""Pairs of a tile that are scored together; a tile of more is divided."""
+"""Pairs scored together; a tile that selects more is divided."""
 
 Near = Float[Tensor, "rows columns"]
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The rows of a tile, or its columns: vectors, how far off their near products are, and what they keep.
+    """The rows or the columns of a tile: vectors, error bounds of their products, and the pairs that they keep.
 
-    They are candidates of the other edge from number `first` on. An edge whose lists are not wanted keeps None.
+    They are candidates `first`, `first` + 1, … of the other edge. `kept` is None if their lists are not wanted.
     """
 
     block: Block
@@ -45,7 +45,7 @@ class Edge:
 
 @dataclass(eq=False)
 class Scan:
-    """Looks tiles through: on a device, in one arithmetic, with memory that is used again and again."""
+    """Scans tiles on a device, in one arithmetic, with buffers that are reused."""
 
     device: torch.device
     room: Room
@@ -55,7 +55,7 @@ class Scan:
 
     @classmethod
     def of(cls, side: Side, shrink: int = 1) -> Scan:
-        """Choose what suits the vectors; with tiles a fraction as large, if they are to shrink."""
+        """Choose device, tile size and arithmetic for these vectors."""
         device = find_device(side.device)
         room = room_on(device, side.memory, shrink)
         return cls(device, room, choose_arithmetic(side, device, room))
@@ -68,10 +68,10 @@ class Scan:
         h: int = 0,
         first: int = 0,
     ) -> Iterator[Kept | None]:
-        """Let all candidates meet these anchors, tile by tile, and give what those of each tile keep.
+        """Compare these anchors with all candidates, tile by tile, and yield what the candidates of each tile keep.
 
-        The anchors keep candidates in `kept`. With `limits` candidates keep the best of the anchors for their lists of
-        h, as numbers from `first` on.
+        Anchors keep candidates in `kept`. With `limits`, candidates keep anchors too, for lists of h, numbered from
+        `first`.
         """
         columns = self.room.columns
         if limits is not None:
@@ -81,18 +81,17 @@ class Scan:
             candidates = self._candidates(side, start, stop)
             others = None if limits is None else Kept.nothing(limits[start:stop], h, len(side.anchors))
             for top, bottom in blocks(len(anchors), self.room.rows):
-                mine = None if kept is None else kept[top:bottom]
-                ours = anchors[top:bottom]
+                ours, mine = anchors[top:bottom], None if kept is None else kept[top:bottom]
                 rows = Edge(ours, errors_of(ours, candidates, self.how), mine, first + top)
                 ends = Edge(candidates, errors_of(candidates, ours, self.how), others, start)
                 near = self._reuse("near", (bottom - top, stop - start), self.how.dtype)
                 multiply(ours.near, candidates.near, out=near)
                 near[own.within(top, bottom, start, stop, self.device)] = -torch.inf
-                self._look_through(near, rows, ends)
+                self._select(near, rows, ends)
             yield others
 
     def _candidates(self, side: Side, start: int, stop: int) -> Block:
-        """Move some candidates to the device; they stay on a GPU that has room for all."""
+        """Move candidates to the device; they stay on a GPU that has room for all of them."""
         known = self._resident.get(start)
         if known is None or len(known) != stop - start:
             known = Block.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
@@ -100,8 +99,8 @@ class Scan:
                 self._resident[start] = known
         return known
 
-    def _look_through(self, near: Near, rows: Edge, columns: Edge) -> None:
-        """Keep pairs; of a tile that has too many at once, those of its earlier half first, which raise limits."""
+    def _select(self, near: Near, rows: Edge, columns: Edge) -> None:
+        """Keep the pairs of a tile. If they are too many, keep those of its first half first, which raises limits."""
         places = self._reaching(near, rows, columns)
         if len(places) <= MOST_PAIRS and self._keep(
             near, rows, columns, places // near.shape[1], places % near.shape[1]
@@ -109,12 +108,12 @@ class Scan:
             return
         for half in (slice(0, max(near.shape) // 2), slice(max(near.shape) // 2, max(near.shape))):
             if near.shape[0] > near.shape[1]:
-                self._look_through(near[half], rows[half], columns)
+                self._select(near[half], rows[half], columns)
             else:
-                self._look_through(near[:, half], rows, columns[half])
+                self._select(near[:, half], rows, columns[half])
 
     def _reaching(self, near: Near, rows: Edge, columns: Edge) -> Int64[Tensor, " pairs"]:
-        """Find the places of pairs that may reach a limit; what is not a number does, so that a fault is found."""
+        """Find the pairs that may reach a limit; NaN counts as reaching it, so that `_check` sees it."""
         floors = [
             floors_of(edge.kept.limits, edge.errors, self.how) for edge in (rows, columns) if edge.kept is not None
         ]
@@ -127,7 +126,7 @@ class Scan:
     def _keep(
         self, near: Near, rows: Edge, columns: Edge, row: Int64[Tensor, " pairs"], column: Int64[Tensor, " pairs"]
     ) -> bool:
-        """Score pairs exactly and keep those that reach a limit; False if an edge has no room for so many."""
+        """Score pairs exactly and keep those that reach a limit; return False if an edge has no room for them."""
         sides = [
             (edge.kept, own, others + first)
             for edge, own, others, first in ((rows, row, column, columns.first), (columns, column, row, rows.first))
@@ -146,16 +145,16 @@ class Scan:
         return True
 
     def _check(self, near: Tensor, scores: Tensor, errors: Tensor) -> None:
-        """Refuse a device whose products are further from the exact ones than they can be."""
+        """Refuse a device whose products exceed their error bound."""
         allowed = errors + (self.how.result + 2.0**-22) * (scores.abs() + errors) + 2.0**-149
         if not bool(((near - scores).abs() <= allowed).all()):
             raise OSError(
-                f"{self.device} computed products that are further from the exact ones than {self.how.name} allows; no "
-                "list was made of them. Check the device, or search with [engine] device = cpu."
+                f"{self.device} computed products whose errors exceed what {self.how.name} allows; no list was made; "
+                "check the device, or search with [engine] device = cpu."
             )
 
     def _reuse(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Memory that was used before: fresh pages cost more than what is written into them."""
+        """Return a reused buffer: touching fresh pages costs more than filling them."""
         size = shape[0] * shape[1]
         if name not in self._reused or len(self._reused[name]) < size:
             self._reused[name] = torch.empty(size, dtype=dtype, device=self.device)
@@ -163,7 +162,7 @@ class Scan:
 
 
 class _Own:
-    """Pairs of anchors with their positives, by candidate."""
+    """Pairs of anchors and their positives, sorted by candidate."""
 
     def __init__(self, side: Side) -> None:
         order = np.argsort(side.positives.ids, kind="stable")
@@ -171,7 +170,7 @@ class _Own:
         self._anchors, self._candidates = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order]
 
     def within(self, top: int, bottom: int, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Places in the tile of these rows and columns."""
+        """Return the positions of positives within a tile."""
         some = slice(*np.searchsorted(self._candidates, [start, stop]))
         rows, columns = self._anchors[some], self._candidates[some].astype(np.int64)
         here = (rows >= top) & (rows < bottom)

@@ -1,8 +1,8 @@
-"""Dot products of float32 vectors: the real number, rounded once to float32. -0 becomes 0.
+"""Exact scores: the dot product of two float32 vectors as a real number, rounded once to float32. -0 becomes 0.
 
 A product of two float32 numbers is exact in float64, so only the summation rounds. A fast sum comes first, in any
-order. If its error bound leaves two float32 numbers to choose from, the sum is repeated with its rounding errors added
-up, and where even these decide nothing, in exact arithmetic. So a score depends on its two vectors alone.
+order. If its error bound leaves two float32 numbers to choose from, the sum is repeated with compensation, and if that
+does not decide either, in exact arithmetic. So a score depends on its two vectors alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Float32, Float64, Integer
+import torch
+from jaxtyping import Float32, Float64, Int64, Integer
 from numba import njit
+from torch import Tensor
 
 from aoq.pipeline.search.problem import BLOCK, blocks
 from aoq.pipeline.threads import in_parallel
@@ -38,7 +40,7 @@ def exact_scores(
 
 
 def norms_of(vectors: Float32[np.ndarray, "items D"]) -> Float64[np.ndarray, " items"]:
-    """Bound the norms from above, by less than one part in a million."""
+    """Return upper bounds of the norms, within 1e-6 relative."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)) * (1 + 2.0**-20)
 
 
@@ -48,7 +50,7 @@ def score_pairs(
     norms: Sequence[Float64[np.ndarray, " _"]],
     pairs: Sequence[Integer[np.ndarray, " pairs"]],
 ) -> Float32[np.ndarray, " pairs"]:
-    """Score the vectors `ones[pairs[0]]` with `others[pairs[1]]`; `norms` are upper bounds of their norms."""
+    """Score `ones[pairs[0]]` with `others[pairs[1]]`; `norms` are upper bounds of the norms of both sides."""
     scores = np.empty(len(pairs[0]), np.float32)
     in_parallel(_score, len(scores), *map(_read_only, (ones, others, *norms, *pairs)), scores)
     for pair in np.flatnonzero(np.isnan(scores)):
@@ -56,8 +58,23 @@ def score_pairs(
     return scores
 
 
+def sum_in_float64(
+    vectors: Sequence[Float32[Tensor, "_ D"]],
+    norms: Sequence[Float64[Tensor, " _"]],
+    pairs: Sequence[Int64[Tensor, " pairs"]],
+) -> Float32[Tensor, " pairs"]:
+    """Score pairs with torch alone, on any device; NaN where a float64 sum does not decide the rounding."""
+    (ones, others), scores = vectors, [norms[0].new_empty(0, dtype=torch.float32)]
+    for rows, columns in zip(*(each.split(max(1, 2**25 // ones.shape[1])) for each in pairs), strict=True):
+        totals = (ones[rows].double() * others[columns]).sum(1)
+        errors = norms[0][rows] * norms[1][columns] * (ones.shape[1] + 1) * 2.0**-52
+        lows, highs = (totals - errors).float(), (totals + errors).float()
+        scores.append(torch.where(lows == highs, lows + 0.0, torch.nan))
+    return torch.cat(scores)
+
+
 def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]) -> np.float32:
-    """Sum the products exactly and round once, by way of a float64 that is rounded to odd."""
+    """Sum the products exactly and round once. The intermediate float64 is rounded to odd against double rounding."""
     terms = one.astype(np.float64) * other.astype(np.float64)
     total = math.fsum(terms)
     rest = math.fsum([*terms, -total])
@@ -67,7 +84,7 @@ def sum_exactly(one: Float32[np.ndarray, " D"], other: Float32[np.ndarray, " D"]
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """View an array as mapped files are viewed: kernels are compiled anew for writable ones."""
+    """Return a read-only view, like that of a mapped file: numba compiles kernels separately for writable arrays."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -78,7 +95,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def _score(
     start: int, stop: int, ones: Any, others: Any, norms: Any, other_norms: Any, rows: Any, columns: Any, scores: Any
 ) -> None:
-    """Write the scores of these pairs; NaN where only exact arithmetic decides."""
+    """Write the scores of these pairs; NaN if only exact arithmetic decides."""
     each = (ones.shape[1] + 1) * 2.0**-52  # twice what a sum of float64 products can lose, in any order
     for pair in range(start, stop):
         one, other = ones[rows[pair]], others[columns[pair]]
@@ -100,7 +117,7 @@ def _fast_sum(one: Any, other: Any) -> Any:
 @njit(nogil=True, cache=True)
 @no_type_check
 def _careful_sum(one: Any, other: Any) -> Any:
-    """Sum with the rounding errors of all additions (Neumaier 1974); NaN if these are too large to decide."""
+    """Sum with compensation (Neumaier 1974); NaN if the remaining error leaves two float32 numbers."""
     total = rest = lost = 0.0
     for k in range(len(other)):
         term = np.float64(one[k]) * np.float64(other[k])
@@ -115,7 +132,7 @@ def _careful_sum(one: Any, other: Any) -> Any:
 @njit(nogil=True, cache=True)
 @no_type_check
 def _round_sum(total: float, rest: float) -> Any:
-    """Round total + rest once: to a float64, to odd if it is not exact, and that to float32."""
+    """Round total + rest to float32 once, through a float64 that is rounded to odd."""
     whole = total + rest
     part = (total - whole) + rest if abs(total) >= abs(rest) else (rest - whole) + total
     if part != 0.0:

@@ -1,4 +1,4 @@
-"""Stores of the tables that units write: a folder, which survives a crash, or memory."""
+"""Where units keep their tables: in a folder, which survives a crash, or in memory."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ CHECKSUM_BYTES = sha256().digest_size
 
 @dataclass(frozen=True)
 class Folder:
-    """Arrow files with a checksum of their content, their name and the work that they are `of`. Each appears whole or
-    not at all, and is read only unchanged, under the same name of the same work."""
+    """Arrow files, each with a checksum of its content, its name and the job that it is `of`.
+
+    A file appears whole or not at all, and is read only if it is unchanged and belongs to the same job.
+    """
 
     path: Path
     of: str = ""
 
     def has(self, name: str) -> bool:
-        """Return whether the table is there, whole and undamaged."""
+        """Return whether the table exists and is undamaged."""
         path = self._file(name)
         if not path.is_file():
             return False
         if not self._is_whole(name):
-            logger.warning("%s is damaged or of another search; making it again", path)
+            logger.warning("%s is damaged or belongs to another search; making it again", path)
             return False
         return True
 
     def read(self, name: str) -> pa.Table:
-        """Map the table: only what is used of it is read."""
+        """Map the table, so that only the used parts are read."""
         path = self._file(name)
         if not path.is_file() or not self._is_whole(name):
             raise ValueError(
-                f"{path} was lost or damaged after it was written; run again: it is made again, and the others kept."
+                f"{path} was lost or damaged after it was written; run again: only this file is made again."
             )
         with pa.memory_map(str(path)) as file:
             content = file.read_buffer().slice(0, file.size() - CHECKSUM_BYTES)
@@ -58,16 +60,16 @@ class Folder:
         os.replace(temporary, self._file(name))
 
     def drop(self, name: str) -> None:
-        """Delete a table that was consumed elsewhere."""
+        """Delete a table that was consumed."""
         self._file(name).unlink(missing_ok=True)
 
     def clear_unfinished(self) -> None:
-        """Delete the unfinished files of killed processes."""
+        """Delete the temporary files of killed processes."""
         for path in self.path.glob("*.tmp-*"):
             path.unlink(missing_ok=True)
 
     def names(self, prefix: str) -> list[str]:
-        """Names of whole tables, in order."""
+        """Return the names of undamaged tables, in order."""
         found = sorted(path.stem for path in self.path.glob(f"{prefix}*.unit"))
         return [name for name in found if self._is_whole(name)]
 
@@ -88,7 +90,7 @@ def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
 
 
 def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> bytes:
-    """Hash the file's first bytes, by default all of them, and leave the position behind them."""
+    """Hash the first `size` bytes, by default all, and leave the file position after them."""
     found, left = sha256(f"{of}\0{name}\0".encode()), math.inf if size is None else size
     while block := file.read(int(min(left, 2**20))):
         found.update(block)
@@ -98,7 +100,7 @@ def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> by
 
 @dataclass(eq=False)
 class Memory:
-    """Tables that vanish with the process."""
+    """Tables in this process's memory."""
 
     _tables: dict[str, pa.Table] = field(default_factory=dict)
 

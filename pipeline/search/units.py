@@ -1,4 +1,4 @@
-"""Units of work, how they are run, and the backends that plan a search in them."""
+"""Units of work, how to run them, and the search backends that plan them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aoq.pipeline.search.store import Store
 
 Job = TypeVar("Job")
 RECALL_FLOOR = 0.95
-"""Fraction of the true lists that an approximate search must find, if nobody says otherwise."""
+"""Default fraction of the true lists that an approximate search must find."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished units and the total."""
@@ -22,13 +22,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Unit(Generic[Job]):
-    """`run(job, store)` makes the tables `outputs`, identical on every run and machine."""
+    """`run(job, store)` makes the tables `outputs`; they are identical on every run and machine."""
 
     outputs: tuple[str, ...]
     run: Callable[[Job, Store], Sequence[pa.Table]]
 
     def do(self, job: Job, store: Store) -> None:
-        """Write the outputs, unless all are there."""
+        """Write the outputs unless the store has all of them."""
         if all(store.has(name) for name in self.outputs):
             return
         for name, table in zip(self.outputs, self.run(job, store), strict=True):
@@ -44,14 +44,14 @@ def unit_name(kind: str, start: int, stop: int) -> str:
 
 
 Steps = Sequence[Sequence[Unit[Job]]]
-"""The units of one step need those of the steps before it, but not each other."""
+"""The units of a step depend on earlier steps, but not on each other."""
 
 
 Runner = Callable[[Steps[Job], Job, Store, Progress], None]
 
 
 def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
-    """Do one unit after the other, each with all threads."""
+    """Run the units one after another, each with all threads."""
     total, done = sum(map(len, steps)), 0
     for units in steps:
         for unit in units:
@@ -63,9 +63,9 @@ def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress
 def run_in_order(
     units: Sequence[Unit[Job]], job: Job, store: Store, run: Runner[Job], take: Callable[[int, pa.Table], None]
 ) -> None:
-    """Do units of one table each. `take` gets each number and table, in order, and the store drops the table.
+    """Run units of one table each, and call `take` with each number and table, in order; the store then drops it.
 
-    A table is taken once it and all before it are there. If taking it fails, the next run makes it again.
+    A table is taken as soon as all before it were taken. If `take` fails, the next run makes the table again.
     """
     waiting = deque(enumerate(units))
 
@@ -84,7 +84,7 @@ def run_in_order(
     take_ready()
     if missing := [unit for _, unit in waiting if not store.has(unit.outputs[0])]:
         run([missing], job, store, take_ready)
-    while waiting:  # a folder shared by nodes may show files late
+    while waiting:  # a shared folder may show files of other nodes late
         take_next()
 
 
@@ -93,13 +93,13 @@ def exact(store: Store, direction: Direction) -> Mapping[str, Any]:
 
 
 def list_bytes(problem: Problem) -> float:
-    """Bytes of all lists as units write them."""
+    """Bytes of all lists as they are written."""
     sizes = (problem.size(direction) for direction in problem.directions)
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
 
-def as_it_is(problem: Problem, store: Store, short: Sequence[Direction]) -> None:
-    """There is nothing wider."""
+def no_wider_search(problem: Problem, store: Store, short: Sequence[Direction]) -> None:
+    """Return None: this search cannot be widened."""
 
 
 def never(problem: Problem) -> bool:
@@ -108,26 +108,21 @@ def never(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class Backend:
-    """A search backend.
-
-    It reads and writes nothing but its units' tables, so it runs in memory, in a folder and on a cluster alike.
-    """
+    """A search backend: it reads and writes only tables, so it runs in memory, in a folder or on a cluster."""
 
     name: str
     about: str
-    """One line of help for choosing a backend."""
     plan: Callable[[Problem], Steps[Problem]]
     guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
-    """Guarantee of a direction's lists, once all units are done."""
+    """Guarantee of a direction's lists, read once all units are done."""
     costs: Callable[[Problem], Mapping[str, float]] | None = None
-    """Floating-point operations of each step, by the step's name, in order; None if unknown."""
+    """Floating-point operations of each step by name, in order; None if unknown."""
     work_bytes: Callable[[Problem], float] = list_bytes
-    """Bytes that the units write during the search; beyond these and the vectors it may use `problem.memory` bytes."""
-
-    widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = as_it_is
-    """The backend that searches directions whose guarantee fell short again, more widely; None if there is none."""
+    """Bytes that the units write during the search, not counted in `problem.memory`."""
+    widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = no_wider_search
+    """Return a backend that searches directions whose recall fell short more widely, or None."""
     is_small: Callable[[Problem], bool] = never
-    """Whether a job takes seconds, so that its tables need not pass through files."""
+    """Return whether a job takes seconds, so that its tables may stay in memory."""
 
     @property
     def is_exact(self) -> bool:

@@ -115,7 +115,7 @@ def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatc
 
 def test_what_a_search_says_of_a_piece_is_not_logged(problem, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(exact, "_say_again", lambda found, side: exact.logger.info("a second exact search"))
+    monkeypatch.setattr(exact, "_log_second_search", lambda found, side: exact.logger.info("a second exact search"))
     mine(problem, search="onepass", provenance={"dataset": "d"}, work=tmp_path / "w", output=tmp_path / "t")
     assert "second exact search" in caplog.text
     caplog.clear()

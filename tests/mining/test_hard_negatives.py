@@ -212,7 +212,7 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"queries": GOOD, "documents": GOOD}, r"positives; \[\] if none is"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
-        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, and there are"),
+        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, but .* are numbered"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not go in pairs"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0.5] * 4}, "image_of is float64"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
@@ -232,7 +232,10 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3], "h": 1}, "give a list of document rows"),
         ({"images": torch.eye(4).long(), "captions": GOOD, "h": 1}, "images are int64"),
         ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD, "h": 1}, "images are complex64"),
-        ({"images": GOOD * 1e25, "captions": GOOD * 1e25, "h": 1, "metric": "dot"}, "do not fit into float32"),
+        (
+            {"images": GOOD * 1e25, "captions": GOOD * 1e25, "h": 1, "metric": "dot"},
+            "dot products fit into float32 only",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(given, message):

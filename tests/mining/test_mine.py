@@ -160,7 +160,7 @@ def test_units_of_another_search_are_made_again(world, tmp_path, caplog, change)
     given = {"provenance": {"dataset": "d", "teacher": {"weights_sha256": "x"}}} if change == "provenance" else {}
     whole = content_hash(run(world, tmp_path / "whole", **given))
     assert content_hash(run(world, tmp_path / "cut", **given)) == whole
-    assert "is damaged or of another search; making it again" in caplog.text
+    assert "is damaged or belongs to another search; making it again" in caplog.text
 
 
 @pytest.mark.parametrize("search", EXACT)

@@ -90,8 +90,8 @@ def test_an_index_that_misses_too_much_is_refused(problem, tmp_path):
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ("faiss:Nonsense", r"FAISS makes no index of 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
-        ("faiss:IVF16,Flat|probes=4", r"FAISS makes no index of 'IVF16,Flat\|probes=4'"),
+        ("faiss:Nonsense", r"FAISS cannot build 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
+        ("faiss:IVF16,Flat|probes=4", r"FAISS cannot build 'IVF16,Flat\|probes=4'"),
         ("faiss:IVF4096,Flat", r"cannot train 'IVF4096,Flat' on 800 vectors .*; ask for fewer clusters"),
         ("exact", "no search 'exact'; known are auto, onepass, faiss-flat, .*and faiss:FACTORY"),
     ],
@@ -127,7 +127,7 @@ def test_auto_takes_the_faster_of_a_large_job_and_says_what_it_measured(problem,
 
 def test_an_old_name_is_understood(problem, caplog):
     assert choose_backend("streamed", problem) is BACKENDS["onepass"]
-    assert 'search = "streamed" is an old name of "onepass"' in caplog.text
+    assert 'search = "streamed" is the old name of "onepass"' in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def test_an_old_name_is_understood(problem, caplog):
     [
         ({"captions": np.ones((800, 13), np.float32)}, "images have 12 dimensions and captions 13"),
         ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
-        ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, and 800 are there"),
+        ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, but there are 800 captions"),
         (
             {"positives": np.full(800, 400, np.int32)},
-            "caption 0 is paired with image 400, and there are images 0 to 399",
+            "caption 0 is paired with image 400, but images are numbered 0 to 399",
         ),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         ({"h_images": 400}, "lower h_images to at most 399"),
-        ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, and there are images 0 to 399"),
-        ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, and there are captions 0 to 799"),
+        ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, but images are numbered 0 to 399"),
+        ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, but captions are numbered 0 to 799"),
         ({"positives": np.zeros((3, 3), np.int32)}, r"positives have shape \(3, 3\); give \(n, 2\) rows"),
         ({"h_images": 0, "h_captions": 0}, "one must be at least 1, the other may be 0"),
         ({"h_images": -1}, "h_images -1; one must be at least 1"),

@@ -260,7 +260,7 @@ def test_memory_that_runs_out_makes_smaller_tiles(problem, monkeypatch, caplog):
     monkeypatch.setattr(scan, "multiply", scarce)
     found = search_problem(replace(problem), search="onepass").lists
     assert most[0] == 256
-    assert "auto ran out of memory; going on with tiles of half the memory" in caplog.text
+    assert "auto ran out of memory; continuing with tiles of half the size" in caplog.text
     assert found["t2i"].negative_ids.tobytes() == expected["t2i"].negative_ids.tobytes()
     monkeypatch.setattr(scan, "multiply", lambda *given, out: scarce(torch.empty(301, 1), None, out=out))
     with pytest.raises(OSError, match=r"cpu has [\d,]+ MB free, which is too little .*; free some of its memory, or"):
@@ -306,7 +306,7 @@ def test_products_that_are_wrong_stop_the_search(problem, monkeypatch, tmp_path,
             out[5, 7] = out[5].max() + wrong
 
     monkeypatch.setattr(scan, "multiply", faulty)
-    with pytest.raises(OSError, match="computed products that are further from the exact ones than"):
+    with pytest.raises(OSError, match="computed products whose errors exceed what"):
         mined(problem, tmp_path, "onepass")
     assert not (tmp_path / "table").exists()
 

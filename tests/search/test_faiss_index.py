@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search import faiss_index
+from aoq.pipeline.search import faiss_build, faiss_index
 from aoq.pipeline.search.backends import choose_backend, run_search, search_problem
-from aoq.pipeline.search.faiss_index import Sizes, build_index, hnsw, ivf
+from aoq.pipeline.search.faiss_build import Sizes, build_index, hnsw, ivf
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, blocks
 from aoq.pipeline.search.recall import sampled_rows
 from aoq.pipeline.search.store import Memory
@@ -176,7 +176,7 @@ def never(*_, **__):
 def test_an_index_serves_other_depths_pairs_and_either_side(problem, tmp_path, monkeypatch, search):
     first = mined(problem, tmp_path / "first", search)
     built = [path.name for path in (tmp_path / "kept" / "index").iterdir() if not path.name.startswith(".")]
-    monkeypatch.setattr(faiss_index, "_fill", never)
+    monkeypatch.setattr(faiss_build, "_fill", never)
     deeper = mined(replace(problem, h_captions=40, h_images=5), tmp_path / "deeper", search)
     swapped = Problem(problem.captions, problem.images, problem.positives[:, ::-1], 10, 20)
     turned = mined(swapped, tmp_path / "turned", search)
@@ -200,7 +200,7 @@ def test_other_vectors_have_another_index(problem, tmp_path):
 def test_shards_find_what_one_file_finds(problem, tmp_path, monkeypatch, search):
     """Shards of an index of cells have the same cells; each graph of shards is searched as widely as the whole."""
     whole = mined(problem, tmp_path / "whole", search, recall_floor=0.3)
-    monkeypatch.setattr(faiss_index, "SHARD_BYTES", 5000)
+    monkeypatch.setattr(faiss_build, "SHARD_BYTES", 5000)
     parts = mined(problem, tmp_path / "parts", search, indexes=tmp_path / "parted", recall_floor=0.3)
     assert len(files_of(tmp_path / "parted")) > 4
     if search == "hnsw":
@@ -210,8 +210,8 @@ def test_shards_find_what_one_file_finds(problem, tmp_path, monkeypatch, search)
 
 
 def test_a_crash_while_building_loses_one_shard(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(faiss_index, "SHARD_BYTES", 2000)  # 100 vectors
-    make, recipe, made = faiss_index._shard, ivf(1200), []
+    monkeypatch.setattr(faiss_build, "SHARD_BYTES", 2000)  # 100 vectors
+    make, recipe, made = faiss_build._shard, ivf(1200), []
 
     def until_the_third(vectors, rows, *others):
         if rows[0] == 200:
@@ -222,10 +222,10 @@ def test_a_crash_while_building_loses_one_shard(problem, tmp_path, monkeypatch):
         made.append(rows)
         return make(vectors, rows, *others)
 
-    monkeypatch.setattr(faiss_index, "_shard", until_the_third)
+    monkeypatch.setattr(faiss_build, "_shard", until_the_third)
     with pytest.raises(KeyboardInterrupt):
         build_index(problem.captions, recipe, tmp_path / "a", 10**9)
-    monkeypatch.setattr(faiss_index, "_shard", noting)
+    monkeypatch.setattr(faiss_build, "_shard", noting)
     whole = build_index(problem.captions, recipe, tmp_path / "b", 10**9)
     assert made == blocks(1200, 100)
     made.clear()

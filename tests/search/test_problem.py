@@ -79,7 +79,7 @@ def test_a_cluster_opens_one_set_as_one_array(tmp_path):
 def test_one_set_is_one_array_with_one_kind_of_lists(change):
     vectors = np.eye(4, dtype=np.float32)
     given = {"images": vectors, "captions": vectors, "h_captions": 1, "h_images": 0, **change}
-    with pytest.raises(ValueError, match="one set has one array of vectors and one h"):
+    with pytest.raises(ValueError, match="one_set takes one array of vectors and one h"):
         Problem(**given, positives=np.full(4, -1), one_set=True)
 
 

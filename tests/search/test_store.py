@@ -51,4 +51,4 @@ def test_a_table_of_a_folder_is_read_only_as_it_was_written(tmp_path, caplog):
     other = Folder(tmp_path, "another search")
     assert not other.has("i2t-0")
     assert other.names("i2t") == []
-    assert "i2t-0.unit is damaged or of another search; making it again" in caplog.text
+    assert "i2t-0.unit is damaged or belongs to another search; making it again" in caplog.text
