@@ -1,36 +1,46 @@
-"""Similarity models, one file a paper. A new one is a file and a line in `MODELS`; its keywords are [model] keys."""
+"""Similarity models, one file per paper. A new one is a file and a line in `MODELS`; its keywords are [model] keys."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import UserDict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from aoq.models.base import MatchingModel
-from aoq.models.bfan import BFAN
-from aoq.models.dual_encoder import DualEncoder
-from aoq.models.imram import IMRAM
-from aoq.models.maxsim import MaxSim
-from aoq.models.naaf import NAAF
-from aoq.models.pfan import PFAN
-from aoq.models.scan import SCAN
-from aoq.models.sgraf import SAF, SGR
-from aoq.models.vse_infinity import VSEInfinity
-from aoq.models.vsepp import VSEpp
-from aoq.models.vsrn import VSRN
+if TYPE_CHECKING:
+    from aoq.models.base import MatchingModel
 
-MODELS: dict[str, type[MatchingModel]] = {
-    "vsepp": VSEpp,
-    "vsrn": VSRN,
-    "scan": SCAN,
-    "bfan": BFAN,
-    "pfan": PFAN,
-    "sgr": SGR,
-    "saf": SAF,
-    "naaf": NAAF,
-    "imram": IMRAM,
-    "maxsim": MaxSim,
-    "vse_infinity": VSEInfinity,
-    "dual_encoder": DualEncoder,
-}
+
+class Registry(UserDict[str, Any]):
+    """Models by name, as classes or as `module.Class` in this package; a file is imported when its model is named."""
+
+    def place(self, name: str) -> tuple[str, str]:
+        """Return the module and the name of a model's class, without importing it."""
+        entry = self.data[name]
+        if isinstance(entry, type):
+            return entry.__module__, entry.__name__
+        module, _, kind = entry.rpartition(".")
+        return f"{__name__}.{module}", kind
+
+    def __getitem__(self, name: str) -> type[MatchingModel]:
+        module, kind = self.place(name)
+        model: type[MatchingModel] = getattr(import_module(module), kind)
+        return model
+
+
+MODELS = Registry(
+    vsepp="vsepp.VSEpp",
+    vsrn="vsrn.VSRN",
+    scan="scan.SCAN",
+    pfan="pfan.PFAN",
+    bfan="bfan.BFAN",
+    sgr="sgraf.SGR",
+    saf="sgraf.SAF",
+    naaf="naaf.NAAF",
+    imram="imram.IMRAM",
+    maxsim="maxsim.MaxSim",
+    vse_infinity="vse_infinity.VSEInfinity",
+    dual_encoder="dual_encoder.DualEncoder",
+)
 
 
 def build_model(name: str, *, feature_size: int, vocabulary_size: int, **options: Any) -> MatchingModel:

@@ -10,8 +10,6 @@ so the word-region products and small Gram matrices are enough. Everything here 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -19,10 +17,7 @@ from torch.nn import functional as F
 
 from aoq.models.blocks import Block
 from aoq.models.normalise import clipped_unit, l1_normalise
-
-Direction = Literal["t2i", "i2t"]
-Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]
-Aggregation = Literal["LogSumExp", "Mean", "Max", "Sum"]
+from aoq.models.options import Aggregation, Direction, Normalisation
 
 SLOPE = 0.1
 FLOOR = 1e-37  # near the smallest normal float32: a squared norm below it is that of a zero vector
@@ -48,7 +43,7 @@ def normalise_products(block: Block, *, direction: Direction, normalisation: Nor
         return masked_softmax(products, block.mask(query), query)
     slope = SLOPE if normalisation.startswith("clipped") else 1.0
     if normalisation.endswith("l2norm"):
-        # No epsilon: the products of a query alone are 1 or -1 to the last bit, and what is alike stays so (BFAN).
+        # No epsilon: the products of a single query must be exactly 1 or -1, so that equal ones stay equal (BFAN).
         return clipped_unit(products, query, slope)
     products = products if slope == 1 else F.leaky_relu(products, slope)
     return l1_normalise(products, query) if normalisation.endswith("l1norm") else products

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aoq.models.attention import Direction
+from aoq.models.options import Direction
 from aoq.models.packing import ranks, sent
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.models.towers.tower import SideName, Tower
@@ -24,8 +24,8 @@ class Images:
 
     For models whose tower reads photographs, `features` are their 8-bit pixels, as the tower is to see them.
 
-    In training mode BatchNorm takes each of `groups` equal parts of the batch by itself, as if they were encoded in
-    turn. A selection of images is one group. `mask_here` is the mask on the CPU, once the images are elsewhere.
+    In training mode BatchNorm normalises each of `groups` equal parts of the batch separately, as if they were encoded
+    in turn. A selection of images is one group. `mask_here` is the mask on the CPU, once the images are elsewhere.
     """
 
     features: Float[Tensor, "images regions features"] | UInt8[Tensor, "images height width 3"]
@@ -38,14 +38,14 @@ class Images:
         return len(self.features)
 
     def real_here(self) -> Bool[Tensor, "images regions"] | None:
-        """The mask on the CPU."""
+        """Return the mask on the CPU."""
         return self.mask.cpu() if self.mask_here is None and self.mask is not None else self.mask_here
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
         return replace(self._each(lambda part: part[rows]), groups=1)
 
     def to(self, device: torch.device) -> Images:
-        """Move to a device, which is not waited for."""
+        """Move to a device without waiting for it."""
         return replace(self._each(lambda part: sent(part, device)), mask_here=self.real_here())
 
     def pin_memory(self) -> Images:
@@ -70,7 +70,7 @@ class Captions:
         return Captions(self.words[rows][:, : int(lengths.max())], lengths)
 
     def real(self) -> tuple[Int[Tensor, "captions words"], Bool[Tensor, "captions words"]]:
-        """The ids up to the longest caption, whatever stands beyond a length, and the mask of real ones."""
+        """Return the ids up to the longest caption, with any padding, and the mask of real ones."""
         longest = int(self.lengths.max())
         return self.words[:, :longest], sent(ranks(longest, self.lengths), self.words.device)
 
@@ -86,9 +86,9 @@ class Code:
     """Codes of N images or captions.
 
     `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
-    `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one vector an item besides.
-    `context` (N, ...) is whatever the auxiliary loss needs, and `context_mask` is True at its real fragments.
-    `lengths` is how many fragments of each item, or of its context, are real, on the CPU; they come first then.
+    `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one more vector per item.
+    `context` (N, ...) is what the auxiliary loss needs, and `context_mask` is True at its real fragments.
+    `lengths`, on the CPU, counts the real fragments of each item or of its context, which then come first.
     """
 
     vectors: Float[Tensor, "items ..."]
@@ -102,19 +102,19 @@ class Code:
         return len(self.vectors)
 
     def __getitem__(self, rows: slice | Tensor) -> Code:
-        """Choose items; by a tensor that is on the CPU, no device is waited for."""
+        """Choose items; a tensor of rows on the CPU avoids waiting for the device."""
         parts = {name: part for name, part in vars(self).items() if part is not None}
         if isinstance(rows, slice):
             return Code(**{name: part[rows] for name, part in parts.items()})
         rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
         lengths, chosen = parts.pop("lengths", None), sent(rows, self.vectors.device)
-        # Not `part[chosen]`, whose gradient is added up more slowly.
+        # Not `part[chosen]`: its gradient accumulates more slowly.
         code = Code(**{name: part.index_select(0, chosen) for name, part in parts.items()})
         return code if lengths is None else replace(code, lengths=lengths[rows.cpu()])
 
 
 def real_fragments(code: Code) -> Bool[Tensor, "items fragments"]:
-    """Return the mask of a code's fragments; all are real without one."""
+    """Return the mask of a code's fragments; without one, all are real."""
     return code.vectors.new_ones(code.vectors.shape[:2], dtype=torch.bool) if code.mask is None else code.mask
 
 
@@ -135,7 +135,7 @@ def concatenate(codes: Sequence[Code]) -> Code:
 
 
 def real_first(code: Code) -> Code:
-    """Return the code with its real fragments first, and their `lengths`: waits for the device where it lacks these."""
+    """Return the code with its real fragments first, and their `lengths`; computing these waits for the device."""
     if code.lengths is not None:
         return code
     mask = real_fragments(code)
@@ -149,8 +149,8 @@ class FragmentAttention:
     """Attention within P aligned pairs, in one direction: a query attends to sum_k weights[k] keys[k].
 
     Words are the queries of "t2i" and regions those of "i2t". Weights are not negative, 0 at queries and keys that are
-    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient, but
-    MaxSim's, which are 1 at one key.
+    not real, and those of a real query sum to 1 (0 where a model lets it attend to nothing). They have a gradient,
+    except for MaxSim's, which are 1 at one key.
     """
 
     direction: Direction
@@ -166,6 +166,17 @@ class MatchingModel(nn.Module, ABC):
 
     In eval mode `pair_similarity` equals the matching entries of `similarity`, whatever the padding, the batch
     mates or the order of lengths.
+
+    Constructors take keywords only, which are the keys of [model]. Several models share these:
+
+    Args:
+        embedding_size: Length of the vectors that are compared.
+        word_size: Length of a word vector.
+        bidirectional: A GRU in both directions over the words; their states are averaged.
+        image_tower: A pretrained encoder of photographs, `timm:`, `transformers:` or `open_clip:`; its patches replace
+            the regions.
+        text_tower: A pretrained encoder of captions, `transformers:`, `open_clip:` or `static:`, instead of the GRU.
+        normalise_images: Divide image vectors by their norm.
     """
 
     needs_boxes: bool = False

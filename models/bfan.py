@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT, Direction, aggregate, attended_cosine, attention
+from aoq.models.attention import CONTEXT, aggregate, attended_cosine, attention
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
+from aoq.models.options import Direction, Positive
 
 Focal = Literal["equal", "prob"]
 
@@ -20,9 +21,14 @@ class BFAN(FragmentModel):
 
     The similarity is the sum of both directions' mean cosines. The paper's BFAN averages the scores of an "equal" and
     a "prob" model.
+
+    Args:
+        focal: A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by
+            confidence (`prob`).
+        temperature: Temperature of the attention.
     """
 
-    def __init__(self, *, focal: Focal = "equal", temperature: float = 20.0, **encoders: Any) -> None:
+    def __init__(self, *, focal: Focal = "equal", temperature: Positive = 20.0, **encoders: Any) -> None:
         super().__init__(**encoders)
         self.focal, self.temperature = focal, temperature
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.gpo import GPO
 from aoq.models.normalise import l2_normalise
+from aoq.models.options import Size
 from aoq.models.regions import Projection, masked_mean, zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
@@ -19,13 +20,16 @@ from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
 class DualEncoder(EmbeddingModel):
     """image = l2(W pool(image tower)), caption = l2(V pool(text tower)), similarity = their dot product.
 
-    `image_tower` reads photographs, LIBRARY:NAME_OR_PATH (`towers.opening`); without one, an image is its region
-    features. `text_tower` reads the ids of its own tokeniser; without one, a bidirectional GRU of `embedding_size`
-    reads words.
-
-    A side's pooling is "mean" (of patches, regions, word pieces or states), "gpo" (VSE∞'s, learnt), "cls" (the state
-    of the class token), or "native": what the encoder was pretrained with, of the GRU its last state. Without `project`
-    pooled vectors are compared as they are, as those of a pretrained pair: they must have `embedding_size` numbers.
+    Args:
+        image_tower: A pretrained encoder of photographs, `timm:`, `transformers:` or `open_clip:`; by default images
+            are their region features.
+        text_tower: A pretrained encoder of captions, `transformers:`, `open_clip:` or `static:`; by default a
+            bidirectional GRU reads words.
+        image_pooling: `mean`, the class token (`cls`), VSE∞'s learnt pooling (`gpo`), or the one that the tower was
+            pretrained with (`native`).
+        text_pooling: Likewise; `native` for the GRU is its last state.
+        project: A linear layer into the common space; `false` compares pooled vectors as they are, as those of a
+            pretrained pair. They must have `embedding_size` numbers.
     """
 
     def __init__(
@@ -33,8 +37,8 @@ class DualEncoder(EmbeddingModel):
         *,
         feature_size: int,
         vocabulary_size: int,
-        embedding_size: int = 512,
-        word_size: int = 300,
+        embedding_size: Size = 512,
+        word_size: Size = 300,
         image_tower: str | None = None,
         text_tower: str | None = None,
         image_pooling: Pooling = "mean",
@@ -42,12 +46,17 @@ class DualEncoder(EmbeddingModel):
         project: bool = True,
     ) -> None:
         super().__init__()
-        image = _image_encoder(image_tower, image_pooling, feature_size)
-        text = _text_encoder(text_tower, text_pooling, vocabulary_size, word_size, embedding_size)
+        image: Tower | RegionFeatures = RegionFeatures(feature_size)
+        if image_tower is not None:
+            image = open_image_tower(image_tower, native=image_pooling == "native")
+        text: Tower | RecurrentText
+        if text_tower is None:
+            text = RecurrentText(vocabulary_size, word_size, embedding_size)
+        else:
+            text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, native=text_pooling == "native")
         self.image = Side("image", image_tower, image, image_pooling, embedding_size if project else None)
-        # The states of the GRU have the size already.
-        projects = project and text_tower is not None
-        self.text = Side("text", text_tower, text, text_pooling, embedding_size if projects else None)
+        # The GRU's states have the size already.
+        self.text = Side("text", text_tower, text, text_pooling, embedding_size if project and text_tower else None)
         natives = (image_pooling, text_pooling) == ("native", "native")
         if not project and natives and image_tower != text_tower:
             raise ValueError(
@@ -56,9 +65,8 @@ class DualEncoder(EmbeddingModel):
             )
         if {self.image.size, self.text.size} != {embedding_size}:
             raise ValueError(
-                f"without `project` the vectors of images have {self.image.size} numbers, those of captions "
-                f"{self.text.size}, and embedding_size is {embedding_size}; where they are all one size, set "
-                "embedding_size to it, and otherwise leave `project` at true."
+                f"without `project` image vectors have {self.image.size} numbers, caption vectors {self.text.size}, "
+                f"and embedding_size is {embedding_size}; set it to their common size, or leave `project` at true."
             )
 
     def encode_images(self, images: Images) -> Code:
@@ -70,20 +78,6 @@ class DualEncoder(EmbeddingModel):
     @property
     def towers(self) -> dict[SideName, Tower]:
         return named_towers(self.image.encoder, self.text.encoder)
-
-
-def _image_encoder(tower: str | None, pooling: Pooling, feature_size: int) -> Tower | RegionFeatures:
-    if tower is None:
-        return RegionFeatures(feature_size)
-    return open_image_tower(tower, native=pooling == "native")
-
-
-def _text_encoder(
-    tower: str | None, pooling: Pooling, vocabulary_size: int, word_size: int, embedding_size: int
-) -> Tower | RecurrentText:
-    if tower is None:
-        return RecurrentText(vocabulary_size, word_size, embedding_size)
-    return open_text_tower(tower, vocabulary_size=vocabulary_size, native=pooling == "native")
 
 
 class Side(nn.Module):
@@ -101,24 +95,24 @@ class Side(nn.Module):
         self.encoder, self.pooling = encoder, pooling
         if pooling not in encoder.poolings:
             raise ValueError(
-                f'{name}_pooling = "{pooling}" is nothing that {tower or encoder.says} has; choose '
+                f'{tower or encoder.description} does not support {name}_pooling = "{pooling}"; choose '
                 f"{' or '.join(sorted(encoder.poolings))}."
             )
         self.pool = GPO() if pooling == "gpo" else None
-        found = encoder.native_size if pooling == "native" else encoder.size
-        assert found is not None  # of those whose poolings have "native"
-        self.project = nn.Identity() if embedding_size is None else Projection(found, embedding_size)
-        self.size = found if embedding_size is None else embedding_size
+        size = encoder.native_size if pooling == "native" else encoder.size
+        assert size is not None  # an encoder with "native" has one
+        self.project = nn.Identity() if embedding_size is None else Projection(size, embedding_size)
+        self.size = size if embedding_size is None else embedding_size
 
     def forward(self, items: Any) -> Float[Tensor, "items size"]:
         return self.project(self._pooled(items))
 
     def _pooled(self, items: Any) -> Float[Tensor, "items size"]:
         if self.pooling == "native":
-            assert not isinstance(self.encoder, RegionFeatures)  # which do not allow it
+            assert not isinstance(self.encoder, RegionFeatures)
             return self.encoder.native(items)
         if self.pooling == "cls":
-            assert isinstance(self.encoder, Tower)  # nothing else allows it
+            assert isinstance(self.encoder, Tower)
             return self.encoder.first(items)
         states, mask = self.encoder.states(items)
         return masked_mean(states, mask) if self.pool is None else self.pool(states, mask)
@@ -127,7 +121,7 @@ class Side(nn.Module):
 class RegionFeatures(nn.Module):
     """Image side without a tower: unchanged region features."""
 
-    says = "an image without a tower"
+    description = "an image without a tower"
     poolings = frozenset[Pooling]({"mean", "gpo"})
     native_size = None
 
@@ -142,7 +136,7 @@ class RegionFeatures(nn.Module):
 class RecurrentText(nn.Module):
     """Text side without a tower: a GRU over word embeddings, which are trained with it."""
 
-    says = "a caption without a tower"
+    description = "a caption without a tower"
     poolings = frozenset[Pooling]({"mean", "gpo", "native"})
 
     def __init__(self, vocabulary_size: int, word_size: int, size: int) -> None:

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
-from aoq.models.attention import Direction
 from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel, real_first, real_fragments
 from aoq.models.blocks import Block, Regions
 from aoq.models.normalise import l2_normalise
+from aoq.models.options import Direction, Size
 from aoq.models.packing import sent
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
@@ -28,10 +28,12 @@ TILE_IMAGES, TILE_CAPTIONS = 64, 256
 class FragmentModel(MatchingModel):
     """A model that compares every word with every region, by `compare` of a block of pairs.
 
-    A region is l2(W v + b), a word the l2-normalised state of a GRU, of which two directions are averaged.
-    `weight_norm` learns the norm of W apart from its direction. With `image_tower` regions are the patches of a
-    pretrained encoder of photographs, with `text_tower` words are the word pieces of one of texts, through a linear
-    layer.
+    A region is l2(W v + b), a word the l2-normalised state of a GRU. With `text_tower` words are the word pieces of a
+    pretrained encoder, through a linear layer.
+
+    Args:
+        normalise_captions: Divide word vectors by their norm.
+        weight_norm: Learn the norm of the regions' projection apart from its direction.
     """
 
     attends = scores_alone = True
@@ -43,8 +45,8 @@ class FragmentModel(MatchingModel):
         *,
         feature_size: int,
         vocabulary_size: int,
-        embedding_size: int = 1024,
-        word_size: int = 300,
+        embedding_size: Size = 1024,
+        word_size: Size = 300,
         bidirectional: bool = True,
         normalise_images: bool = True,
         normalise_captions: bool = True,
@@ -120,13 +122,13 @@ class FragmentModel(MatchingModel):
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
         block = self.pair_block(images, captions)
         words, regions = (block.words, real_fragments(captions)), (block.regions.vectors[:, 0], real_fragments(images))
-        found = []
+        attentions = []
         for direction, weights in self.attend(block).items():
             (queries, real), (keys, real_keys) = (words, regions) if direction == "t2i" else (regions, words)
             weights = weights.squeeze(2) if direction == "t2i" else weights.squeeze(2).transpose(1, 2)
             weights = weights.masked_fill(~real.unsqueeze(2), 0)
-            found.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
-        return tuple(found)
+            attentions.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
+        return tuple(attentions)
 
     def pair_block(self, images: Code, captions: Code) -> Block:
         """Make the block of image b with caption b."""

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import QUERY, Direction, aggregate, attended_cosine, attention
+from aoq.models.attention import QUERY, aggregate, attended_cosine, attention
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
+from aoq.models.options import Direction, Positive, Size, Steps
 
 Mode = Literal["text", "image", "full"]
 DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
@@ -22,16 +23,21 @@ class IMRAM(FragmentModel):
     """Attention in `steps` rounds, each query refined by what it has seen; the rounds' similarities are added.
 
     In each round a query's similarity is the cosine of the *original* fragment and the refined one's attended vector,
-    averaged over the queries. Words are the queries ("text"), regions ("image"), or both in turn ("full").
+    averaged over the queries.
+
+    Args:
+        mode: Fragments that are the queries: words (`text`), regions (`image`), or both in turn (`full`).
+        steps: Rounds of attention, with a memory between them.
+        temperature: Temperature of the attention.
     """
 
     def __init__(
         self,
         *,
         mode: Mode = "full",
-        steps: int = 3,
-        temperature: float = 9.0,
-        embedding_size: int = 1024,
+        steps: Steps = 3,
+        temperature: Positive = 9.0,
+        embedding_size: Size = 1024,
         **encoders: Any,
     ) -> None:
         super().__init__(embedding_size=embedding_size, **encoders)
@@ -62,7 +68,7 @@ class IMRAM(FragmentModel):
             first, own = block.regions.vectors, block.regions.once(memory.own)
             context, seen = block.words, memory.seen(block.words)
             of_query, of_context = "cir", "cw"
-        row = 0 if of_context == "ir" else ...  # one group of images stands for all captions
+        row = 0 if of_context == "ir" else ...  # one group of images for all captions
 
         def rounds() -> Tensor:
             total, weights = self._look(block, block.products, direction)
@@ -78,7 +84,7 @@ class IMRAM(FragmentModel):
 
         if not torch.is_grad_enabled():
             return rounds()
-        # What a block caches is computed now: inside, it would be taken for new each time.
+        # Fill the block's caches now: inside the checkpoint they would be computed again each time.
         _ = block.word_norm, block.word_gram, block.regions.norm, block.regions.gram
         return checkpoint(rounds, use_reentrant=False, preserve_rng_state=False)
 
@@ -87,7 +93,7 @@ class IMRAM(FragmentModel):
     ) -> tuple[Float[Tensor, "C I"], Float[Tensor, "C W I R"]]:
         """Do one round: return the original fragments' similarity to the attended vectors, and the weights."""
         real = block.mask(QUERY[direction])
-        if real is not None:  # padding is a zero vector only until it is refined, and products are normalised over it
+        if real is not None:  # refined padding is no longer zero, and products are normalised over it
             products = products.masked_fill(~real, 0)
         weights = attention(replace(block, products=products), direction=direction, temperature=self.temperature)
         cosines = attended_cosine(block, weights, direction=direction)
@@ -97,8 +103,8 @@ class IMRAM(FragmentModel):
 class Memory(nn.Module):
     """q <- g q + (1 - g) tanh(W [q; c]) with g = sigmoid(W' [q; c]), for a query q and what it attends to, c.
 
-    W and W' are applied to q (`own`) and to c's fragments (`seen`) apart: a weighted sum of fragments through W is the
-    weighted sum of fragments through W, and there are far fewer fragments than pairs.
+    W and W' are applied to q (`own`) and to the fragments of c (`seen`) separately: both are linear, and there are far
+    fewer fragments than pairs.
     """
 
     def __init__(self, size: int) -> None:

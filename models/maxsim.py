@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT, Direction, aggregate
+from aoq.models.attention import CONTEXT, aggregate
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
+from aoq.models.options import Direction
 
 
 class MaxSim(FragmentModel):
@@ -20,8 +21,12 @@ class MaxSim(FragmentModel):
         t2i: sum over words w of max over regions r of <w, r>
         i2t: sum over regions r of max over words w of <w, r>
 
-    "Sum" is the paper's. "Mean" divides by the number of words (t2i) or regions (i2t), so that captions of all lengths
-    are compared alike. The direction "both" is the mean of the two (FILIP, Yao et al., ICLR 2022).
+    "Mean" divides by the number of words (t2i) or regions (i2t), so that length does not change a caption's score.
+
+    Args:
+        direction: `t2i`: the best region of each word. `i2t`: the best word of each region. `both`: the mean of the two
+            (FILIP, Yao et al., ICLR 2022).
+        aggregation: Function that makes one similarity of the best matches; the paper's is `Sum`.
     """
 
     def __init__(
@@ -36,25 +41,25 @@ class MaxSim(FragmentModel):
         self.aggregation = aggregation
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
-        """1 at the best match; without gradient."""
-        found = {}
+        """Weigh the best match by 1, without gradient."""
+        weights_by_direction = {}
         for direction in self.directions:
-            products, dim = _of_real_context(block, direction).detach(), CONTEXT[direction]
+            products, dim = _real_products(block, direction).detach(), CONTEXT[direction]
             weights = torch.zeros_like(products).scatter_(dim, products.argmax(dim, keepdim=True), 1)
             mask = block.mask(dim)
-            found[direction] = weights if mask is None else weights.masked_fill(~mask, 0)
-        return found
+            weights_by_direction[direction] = weights if mask is None else weights.masked_fill(~mask, 0)
+        return weights_by_direction
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         scores = []
         for direction in self.directions:
-            best = _of_real_context(block, direction).max(CONTEXT[direction]).values
+            best = _real_products(block, direction).max(CONTEXT[direction]).values
             scores.append(aggregate(best, block, direction=direction, aggregation=self.aggregation))
         return sum(scores[1:], scores[0]) / len(scores)
 
 
-def _of_real_context(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
-    """The products, -inf at context that is not real; where nothing is, zero vectors are compared."""
+def _real_products(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
+    """Set the products with masked context to -inf; where all is masked, zero vectors are compared."""
     dim = CONTEXT[direction]
     mask = block.mask(dim)
     if mask is None:

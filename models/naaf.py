@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aoq.models.attention import CONTEXT, Direction, aggregate, attention, inverse_root, masked_softmax
+from aoq.models.attention import CONTEXT, aggregate, attention, inverse_root, masked_softmax
 from aoq.models.base import Code, real_fragments
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
+from aoq.models.options import Direction, Positive
 
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
@@ -31,13 +32,18 @@ class NAAF(FragmentModel):
     matrix, caption by caption); evaluation uses `safe_threshold`, mu+ - 3 sigma+, and decides by max_r s - t
     propagated over like words. `alpha_schedule="adaptive"` sets the penalty on missed mismatches to alpha*, if there
     is one, at three quarters of the epochs, as in the paper; the official code keeps it.
+
+    Args:
+        temperature: Temperature of the attention.
+        alpha: Cost of calling a mismatched pair matched when the threshold is learnt.
+        alpha_schedule: `adaptive`: alpha* of the paper's supplement replaces `alpha`.
     """
 
     def __init__(
         self,
         *,
-        temperature: float = 20.0,
-        alpha: float = 2.0,
+        temperature: Positive = 20.0,
+        alpha: Positive = 2.0,
         alpha_schedule: Literal["fixed", "adaptive"] = "fixed",
         **encoders: Any,
     ) -> None:

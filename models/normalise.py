@@ -40,5 +40,5 @@ def clipped_unit(x: Float[Tensor, "*axes"], dim: int, slope: float) -> Float[Ten
     """
     clipped = x if slope == 1 else F.leaky_relu(x, slope)
     square = (clipped * clipped).sum(dim, keepdim=True)
-    # In float64: some processors' float32 root is a bit off, and what stands alone would not be 1 (BFAN needs it).
+    # In float64: on some processors the float32 root is a bit off, and a single entry would not be exactly 1 (BFAN).
     return clipped / square.masked_fill(square == 0, 1).double().sqrt().to(x.dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aoq.models import build_model
-from aoq.models.official_programs import Options, State, Told, our_options, recognise
+from aoq.models.official_programs import OfficialOptions, Options, State, our_options, recognise
 
 MOST_NAMES = 8
 
@@ -72,7 +72,7 @@ UNUSED = re.compile(r"mlp\.bns\.1\.")
 class OfficialModel:
     """An official checkpoint as ours: `build_model(name, **options).load_state_dict(weights)`.
 
-    `evidence` says how it was recognised; `assumed` are the official options that were not given, at their defaults.
+    `evidence` says how it was recognised; `assumed` are the official options that were absent, at their defaults.
     """
 
     name: str
@@ -95,15 +95,15 @@ def from_official(parts: Sequence[State], options: Options, name: str | None = N
     for part, kind in zip(parts, kinds, strict=False):
         weights |= our_weights(part, kind)
         origin |= {_our_name(key, kind) or key: f"{key} ({kind})" for key in part}
-    told = Told(options)
-    ours = our_options(recognised, weights, told)
+    take = OfficialOptions(options)
+    ours = our_options(recognised, weights, take)
     if recognised == "naaf":  # what it has learnt besides its weights: the official code keeps it among the options
         numbers = {"threshold": ("thres", 0.0), "safe_threshold": ("thres_safe", 0.0), "alpha": ("alpha", 2.0)}
-        weights |= {ours: torch.tensor(told(*official)) for ours, official in numbers.items()}
-        statistics = [told(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
+        weights |= {name: torch.tensor(take(*official)) for name, official in numbers.items()}
+        statistics = [take(key, 0.0) for key in ("mean_pos", "stnd_pos", "mean_neg", "stnd_neg")]
         weights["statistics"] = torch.tensor(statistics)
     _check_weights(recognised, ours, weights, origin)
-    return OfficialModel(recognised, ours, weights, evidence, told.assumed)
+    return OfficialModel(recognised, ours, weights, evidence, take.assumed)
 
 
 def our_weights(part: State, kind: str) -> dict[str, Tensor]:
@@ -140,9 +140,9 @@ def _check_weights(name: str, options: Mapping[str, object], weights: State, ori
         "without a place": [origin.get(key, key) for key in weights if key not in expected],
         "of another shape": [f"{origin.get(key, key)} is {a}, not {b}" for key, (a, b) in shapes.items() if a != b],
     }
-    found = [f"{what}: {_listed(names)}" for what, names in problems.items() if names]
-    if found:
-        raise ValueError(f"These are not the weights of one whole {name}; {'; '.join(found)}.")
+    if any(problems.values()):
+        listed = [f"{what}: {_listed(names)}" for what, names in problems.items() if names]
+        raise ValueError(f"These are not the weights of one whole {name}; {'; '.join(listed)}.")
 
 
 def _listed(names: Sequence[str]) -> str:

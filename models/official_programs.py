@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from aoq.models.attention import Aggregation, Direction, Normalisation
 from aoq.models.bfan import Focal
+from aoq.models.options import Aggregation, Direction, Normalisation
 
 State = Mapping[str, Tensor]
 Options = Mapping[str, object]
@@ -45,7 +45,7 @@ TELLING = {
     "bfan": ("focal_type",),
     "naaf": ("thres_safe",),
 }
-"""Options that tell apart programs whose weights look alike."""
+"""Options that distinguish programs whose weights have the same names and shapes."""
 
 
 def recognise(parts: Sequence[State], options: Options, name: str | None = None) -> tuple[str, str]:
@@ -55,7 +55,7 @@ def recognise(parts: Sequence[State], options: Options, name: str | None = None)
         if name not in fits:
             raise ValueError(f"These weights cannot be {name!r} ({evidence}); they fit {', '.join(fits)}.")
         return name, "you named it"
-    return (fits[0], evidence) if len(fits) == 1 else _told_by(fits, options)
+    return (fits[0], evidence) if len(fits) == 1 else _recognise_by_options(fits, options)
 
 
 def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
@@ -76,31 +76,31 @@ def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
     )
 
 
-def _told_by(fits: Sequence[str], options: Options) -> tuple[str, str]:
+def _recognise_by_options(fits: Sequence[str], options: Options) -> tuple[str, str]:
     """Return the model that has such options.
 
-    Programs that hold the options of several models leave values to tell: NAAF has learnt a threshold, and the
+    Where a program has the options of several models, their values decide: NAAF has learnt a threshold, and the
     temperature is 20 in BFAN, at most 9 in SCAN.
     """
-    told = [name for name in fits if all(key in options for key in TELLING[name])]
-    if len(told) == 1:
-        return told[0], f"the options have its {' and '.join(TELLING[told[0]])}"
-    several = f"the options of {', '.join(told)} are there (--model chooses)"
-    if "naaf" in told and options["thres_safe"]:
+    candidates = [name for name in fits if all(key in options for key in TELLING[name])]
+    if len(candidates) == 1:
+        return candidates[0], f"the options have its {' and '.join(TELLING[candidates[0]])}"
+    several = f"the options of {', '.join(candidates)} are there (--model chooses)"
+    if "naaf" in candidates and options["thres_safe"]:
         return "naaf", f"{several}, and thres_safe = {options['thres_safe']} is naaf's"
-    if "scan" in told and set(told) <= {"scan", "bfan", "naaf"}:
+    if "scan" in candidates and set(candidates) <= {"scan", "bfan", "naaf"}:
         temperature = options.get("lambda_softmax")
-        name = "bfan" if "bfan" in told and temperature == BFAN_TEMPERATURE else "scan"
+        name = "bfan" if "bfan" in candidates and temperature == BFAN_TEMPERATURE else "scan"
         return name, f"{several}, and lambda_softmax = {temperature} is {name}'s"
     telling = ", ".join(f"{' and '.join(TELLING[name])} ({name})" for name in fits)
     there = [key for name in fits for key in TELLING[name] if key in options]
     raise ValueError(
-        f"These weights fit {', '.join(fits)} alike, and the options do not say which: of {telling} they have "
+        f"These weights fit {', '.join(fits)}, and the options do not say which: among {telling} they have "
         f"{' and '.join(there) or 'none'}. Name the model with --model."
     )
 
 
-class Told:
+class OfficialOptions:
     """Official command-line options; absent ones take the official default and are noted."""
 
     def __init__(self, options: Options) -> None:
@@ -134,7 +134,7 @@ _SCAN = {
     "temperature": ("lambda_softmax", 9.0),
     "temperature_lse": ("lambda_lse", 6.0),
 }
-TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
+RENAMED: dict[str, dict[str, tuple[Any, ...]]] = {
     "scan": _SCAN,
     "pfan": _SCAN,
     "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
@@ -150,7 +150,7 @@ SIZES: dict[str, dict[str, tuple[str, int]]] = {
 """Our options that are the length of a weight (our name) along an axis."""
 
 
-def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
+def our_options(name: str, weights: State, take: OfficialOptions) -> dict[str, object]:
     """Return our options for these weights (under our names), from their sizes and the official options."""
     project = NORMED if NORMED in weights else "project.weight"
     options: dict[str, object] = {
@@ -160,17 +160,17 @@ def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
         "word_size": _size(weights, "text.embedding.weight", 1),
     }
     if name == "vsrn":
-        return options | _vsrn(weights, told)
+        return options | _vsrn(weights, take)
     if name == "vse_infinity":
-        return options | _vse_infinity(weights, told)
+        return options | _vse_infinity(weights, take)
     options["bidirectional"] = "text.recurrence.weight_ih_l0_reverse" in weights
     if name == "vsepp":
-        told.expect(measure="cosine", use_abs=False, no_imgnorm=False)
+        take.expect(measure="cosine", use_abs=False, no_imgnorm=False)
         return options
-    options["normalise_images"] = not told("no_imgnorm", False)
-    options["normalise_captions"] = not told("no_txtnorm", False)
+    options["normalise_images"] = not take("no_imgnorm", False)
+    options["normalise_captions"] = not take("no_txtnorm", False)
     options["weight_norm"] = NORMED in weights
-    options |= {ours: told(*official) for ours, official in TOLD.get(name, {}).items()}
+    options |= {ours: take(*official) for ours, official in RENAMED.get(name, {}).items()}
     options |= {ours: _size(weights, *place) for ours, place in SIZES.get(name, {}).items()}
     if name == "pfan":
         options["grid"] = math.isqrt(_size(weights, "block_embedding.weight", 0) - 1)
@@ -179,28 +179,28 @@ def our_options(name: str, weights: State, told: Told) -> dict[str, object]:
     return options
 
 
-def _vsrn(weights: State, told: Told) -> dict[str, object]:
-    told.expect(measure="cosine", rnn_type="gru")
+def _vsrn(weights: State, take: OfficialOptions) -> dict[str, object]:
+    take.expect(measure="cosine", rnn_type="gru")
     has_captioner = any(key.startswith("captioner.") for key in weights)
-    found: dict[str, object] = {
+    options: dict[str, object] = {
         "variant": "f30k" if "norm.weight" in weights else "coco",
         "normalise_axis": "regions",
-        "absolute": told("use_abs", False),
-        "normalise_images": not told("no_imgnorm", False),
+        "absolute": take("use_abs", False),
+        "normalise_images": not take("no_imgnorm", False),
         "caption_weight": 1.0 if has_captioner else 0.0,
     }
     if has_captioner:
-        found["caption_hidden_size"] = _size(weights, "captioner.project.weight", 0)
-        found["caption_word_size"] = _size(weights, "captioner.embedding.weight", 1)
-        found["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
-        found["caption_max_length"] = int(told("max_len", 60.0))
-        found["caption_dropout"] = told("input_dropout_p", 0.2)
-    return found
+        options["caption_hidden_size"] = _size(weights, "captioner.project.weight", 0)
+        options["caption_word_size"] = _size(weights, "captioner.embedding.weight", 1)
+        options["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
+        options["caption_max_length"] = int(take("max_len", 60.0))
+        options["caption_dropout"] = take("input_dropout_p", 0.2)
+    return options
 
 
-def _vse_infinity(weights: State, told: Told) -> dict[str, object]:
+def _vse_infinity(weights: State, take: OfficialOptions) -> dict[str, object]:
     """Return the options of VSE∞; the last word of its vocabulary is <mask>."""
-    told.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
+    take.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
     return {"vocabulary_size": _size(weights, "text.embedding.weight", 0) - 1, "augment_words": "mask"}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from aoq.models.attention import aggregate, attended_cosine
 from aoq.models.base import Code, Images
 from aoq.models.blocks import Block
+from aoq.models.options import Aggregation, Size
 from aoq.models.regions import zero_masked
 from aoq.models.scan import SCAN
 
@@ -22,8 +23,13 @@ class PFAN(SCAN):
     """SCAN over regions with positions; t2i adds half the aggregate of each word's largest attention.
 
     A region's position is a sum of block embeddings, with weights softmax(share * softmax(tanh(<q, e_block>))) over
-    the grid's blocks that its box covers. Unused places of that list take part in both softmaxes, as published;
-    `mask_padding` leaves them out.
+    the grid's blocks that its box covers.
+
+    Args:
+        position_size: Length of a region's position vector.
+        grid: Blocks per side that an image is cut into.
+        mask_padding: Leave out the unused places of a region's list of blocks; as published they take part in both
+            softmaxes.
     """
 
     needs_boxes = True
@@ -32,9 +38,9 @@ class PFAN(SCAN):
         self,
         *,
         feature_size: int,
-        aggregation: Any = "Mean",
-        position_size: int = 200,
-        grid: int = 16,
+        aggregation: Aggregation = "Mean",
+        position_size: Size = 200,
+        grid: Size = 16,
         mask_padding: bool = False,
         **options: Any,
     ) -> None:
@@ -101,7 +107,7 @@ def grid_blocks(
     low, high = boxes[..., :2].unsqueeze(-1), boxes[..., 2:].unsqueeze(-1)
     overlap = (torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])).clamp_min(0)
     area = (overlap[..., 0, :, None] * overlap[..., 1, None, :]).flatten(-2)
-    # Rounding tells blocks apart that are covered alike; a thousandth of a block does not. But covered is covered.
+    # Coverage in thousandths of a block: rounding errors must not order blocks that are covered equally.
     key = (area.double() * (1000 * grid**2)).round().maximum((area > 0).double())
     key = key - torch.arange(grid**2, device=boxes.device) / (2 * grid**2)
     indices = key.topk(most, dim=-1).indices

@@ -7,9 +7,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.attention import Aggregation, Direction, Normalisation, aggregate, attended_cosine, attention
+from aoq.models.attention import aggregate, attended_cosine, attention
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
+from aoq.models.options import Aggregation, Direction, Normalisation, Positive
 
 TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
 
@@ -17,8 +18,12 @@ TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
 class SCAN(FragmentModel):
     """Words attend to regions (`t2i`) or regions to words (`i2t`); the similarity aggregates their cosines.
 
-    Attention is the softmax, with `temperature`, of products normalised along the queries. "LogSumExp" with
-    `temperature_lse` is a soft maximum over the queries.
+    Args:
+        direction: `t2i`: words attend to regions. `i2t`: regions attend to words.
+        aggregation: Function that makes one similarity of the cosines of all queries.
+        normalisation: Normalisation of products along the queries, before the softmax.
+        temperature: Temperature of the attention; by default 9 for `t2i`, 4 for `i2t`.
+        temperature_lse: Sharpness of `LogSumExp`, a soft maximum: the higher, the nearer to the maximum.
     """
 
     def __init__(
@@ -27,8 +32,8 @@ class SCAN(FragmentModel):
         direction: Direction = "t2i",
         aggregation: Aggregation = "LogSumExp",
         normalisation: Normalisation = "clipped_l2norm",
-        temperature: float | None = None,
-        temperature_lse: float = 6.0,
+        temperature: Positive | None = None,
+        temperature_lse: Positive = 6.0,
         **encoders: Any,
     ) -> None:
         super().__init__(**encoders)

@@ -14,16 +14,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import Direction, attention, inverse_root, masked_softmax
+from aoq.models.attention import attention, inverse_root, masked_softmax
 from aoq.models.base import Captions, Code, Images
 from aoq.models.blocks import Block
 from aoq.models.fragments import FragmentModel
-from aoq.models.moments import Moments
 from aoq.models.normalise import EPSILON, clipped_unit, l1_normalise, l2_normalise, safe_norm
+from aoq.models.options import Direction, Fraction, Size, Steps
 from aoq.models.regions import Fragments, Mask, group_by_group, masked_mean
 
 TEMPERATURE = 9.0
-DROPOUT = 0.4
 
 
 class _SGRAF(FragmentModel):
@@ -33,6 +32,10 @@ class _SGRAF(FragmentModel):
 
     BatchNorm treats each region slot as a channel, so the number of regions is fixed, and none may be masked. While
     training, the image's statistics are those of its group.
+
+    Args:
+        similarity_size: Length of a similarity vector.
+        dropout: Dropout of words and of pooled vectors.
     """
 
     takes_masks = False
@@ -41,9 +44,9 @@ class _SGRAF(FragmentModel):
         self,
         *,
         regions: int = 36,
-        embedding_size: int = 1024,
-        similarity_size: int = 256,
-        dropout: float = DROPOUT,
+        embedding_size: Size = 1024,
+        similarity_size: Size = 256,
+        dropout: Fraction = 0.4,
         **encoders: Any,
     ) -> None:
         super().__init__(embedding_size=embedding_size, word_dropout=dropout, **encoders)
@@ -58,7 +61,7 @@ class _SGRAF(FragmentModel):
         count = images.features.shape[1]
         if count != self.regions:
             raise ValueError(
-                f"this {type(self).__name__} was built for {self.regions} regions an image, and these have {count}: "
+                f"this {type(self).__name__} was built for {self.regions} regions per image, and these have {count}: "
                 "BatchNorm over region slots fixes the number. Set `max_regions`, or build it for the data's number."
             )
         real = images.real_here()
@@ -117,9 +120,13 @@ class _SGRAF(FragmentModel):
 
 
 class SGR(_SGRAF):
-    """Graph reasoning: `steps` rounds of X <- ReLU(W softmax(Q K^T) X); the global node's vector is the result."""
+    """Graph reasoning: `steps` rounds of X <- ReLU(W softmax(Q K^T) X); the global node's vector is the result.
 
-    def __init__(self, *, steps: int = 3, similarity_size: int = 256, **options: Any) -> None:
+    Args:
+        steps: Reasoning steps over the similarity graph.
+    """
+
+    def __init__(self, *, steps: Steps = 3, similarity_size: Size = 256, **options: Any) -> None:
         super().__init__(similarity_size=similarity_size, **options)
         self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
 
@@ -140,7 +147,7 @@ class SAF(_SGRAF):
 
     scores_alone = False
 
-    def __init__(self, *, similarity_size: int = 256, **options: Any) -> None:
+    def __init__(self, *, similarity_size: Size = 256, **options: Any) -> None:
         super().__init__(similarity_size=similarity_size, **options)
         self.gate = _linear(similarity_size, 1)
         self.norm = nn.BatchNorm1d(1)
@@ -171,10 +178,24 @@ class SAF(_SGRAF):
     ) -> None:
         """Update the running statistics, one momentum step per caption."""
         norm, momentum = self.norm, float(self.norm.momentum or 0.0)
-        kept = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)
+        decay = (1 - momentum) ** torch.arange(len(means) - 1, -1, -1, device=means.device)
         for name, values in {"running_mean": means, "running_var": variances * (count / (count - 1))}.items():
-            norm.get_buffer(name).mul_((1 - momentum) ** len(means)).add_(momentum * (kept * values).sum())
+            norm.get_buffer(name).mul_((1 - momentum) ** len(means)).add_(momentum * (decay * values).sum())
         norm.get_buffer("num_batches_tracked").add_(len(means))
+
+
+class Moments(nn.Module):
+    """Mean and variance of each channel of (items, channels, ...), and how many values each has.
+
+    A module, so that several processes that share a batch can put those of all in its place.
+    """
+
+    def forward(
+        self, values: Float[Tensor, "items channels ..."]
+    ) -> tuple[Float[Tensor, " channels"], Float[Tensor, " channels"], int]:
+        axes = [axis for axis in range(values.ndim) if axis != 1]
+        variance, mean = torch.var_mean(values, dim=axes, correction=0)
+        return mean, variance, values.numel() // values.shape[1]
 
 
 class Pooling(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.gpo import GPO, SizeAugmentation
 from aoq.models.normalise import l2_normalise
+from aoq.models.options import Fraction, Size
 from aoq.models.packing import places_of, ranks, sent
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
@@ -25,16 +26,15 @@ MASKED, REPLACED = 0.5, 0.6
 class VSEInfinity(EmbeddingModel):
     """image = l2(GPO_r(W v_r + MLP(v_r))), caption = l2(GPO_w(state of a bidirectional GRU at w)), each its own GPO.
 
-    In training each region and each word is left out with probability `size_augmentation`, before it is encoded. The
-    released code does so with regions; of the words chosen so, it leaves out 40 %, replaces 50 % by <mask> and 10 % by
-    any word: `augment_words = "mask"`. The word <mask> is the model's own, after those of the vocabulary.
-
-    `image_tower` gives patches of photographs in place of regions. `text_tower` stands in place of the GRU, as the
-    paper's BERT does. Captions are then ids of its own tokeniser, whose special ones, first and last, are never left
-    out.
+    With `text_tower`, as the paper's BERT, the first and last ids of a caption are the tokeniser's and never left out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
-    the embedding. Its statistics are of real regions, those of the code of zero padding too.
+    the embedding. Its statistics are those of real regions; in the code zero padding counts too.
+
+    Args:
+        size_augmentation: Probability that a region or word is left out in training, before it is encoded.
+        augment_words: `mask`: leave out 40 % of the chosen words, replace 50 % by <mask>, the model's own word after
+            the vocabulary, and 10 % by any word, as in the released code.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class VSEInfinity(EmbeddingModel):
         *,
         feature_size: int,
         vocabulary_size: int,
-        embedding_size: int = 1024,
-        word_size: int = 300,
-        size_augmentation: float = 0.2,
+        embedding_size: Size = 1024,
+        word_size: Size = 300,
+        size_augmentation: Fraction = 0.2,
         augment_words: Literal["drop", "mask"] = "drop",
         text_tower: str | None = None,
         image_tower: str | None = None,

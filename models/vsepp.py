@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.normalise import l2_normalise
+from aoq.models.options import Size
 from aoq.models.regions import Projection, masked_mean
 from aoq.models.text import TextEncoder
 
@@ -19,8 +20,8 @@ class VSEpp(EmbeddingModel):
         *,
         feature_size: int,
         vocabulary_size: int,
-        embedding_size: int = 1024,
-        word_size: int = 300,
+        embedding_size: Size = 1024,
+        word_size: Size = 300,
         bidirectional: bool = False,
     ) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.captioner import Captioner
 from aoq.models.normalise import l2_normalise
+from aoq.models.options import Fraction, Length, Size, Weight
 from aoq.models.packing import places_of, run_over, sent
 from aoq.models.regions import Fragments, Mask, Projection, compact, count, group_by_group, zero_masked
 from aoq.models.text import TextEncoder
@@ -76,8 +77,17 @@ class RegionReasoning(nn.Module):
 class VSRN(EmbeddingModel):
     """Four graph layers over the regions, a GRU over the result, and a captioner as a second task.
 
-    `variant` "coco" normalises the projected regions; "f30k" does not, but ends in a BatchNorm. The official
-    code normalises each channel over the regions (`normalise_axis="regions"`); "features" is what was meant.
+    Args:
+        variant: Published variant: `coco` normalises projected regions; `f30k` ends in a BatchNorm instead.
+        normalise_axis: `regions`: each channel over the regions, as the official code does. `features`: each region, as
+            was meant.
+        absolute: Compare absolute values.
+        caption_weight: Weight of the captioning loss; 0 leaves the captioner out.
+        caption_hidden_size: Length of the captioner's state.
+        caption_word_size: Length of the captioner's word vectors.
+        caption_max_length: Words of a caption that it learns to write, at most.
+        caption_dropout: Dropout in the captioner.
+        caption_bidirectional: A captioner that reads regions in both directions.
     """
 
     def __init__(
@@ -85,17 +95,17 @@ class VSRN(EmbeddingModel):
         *,
         feature_size: int,
         vocabulary_size: int,
-        embedding_size: int = 2048,
-        word_size: int = 300,
+        embedding_size: Size = 2048,
+        word_size: Size = 300,
         variant: Literal["coco", "f30k"] = "coco",
         normalise_axis: Literal["regions", "features"] = "regions",
         absolute: bool = False,
         normalise_images: bool = True,
-        caption_weight: float = 1.0,
-        caption_hidden_size: int = 512,
-        caption_word_size: int = 300,
-        caption_max_length: int = 60,
-        caption_dropout: float = 0.2,
+        caption_weight: Weight = 1.0,
+        caption_hidden_size: Size = 512,
+        caption_word_size: Size = 300,
+        caption_max_length: Length = 60,
+        caption_dropout: Fraction = 0.2,
         caption_bidirectional: bool = False,
     ) -> None:
         super().__init__()

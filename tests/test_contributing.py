@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -22,19 +22,18 @@ from aoq.pipeline.search.backends import BACKENDS
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def added(file: str, monkeypatch) -> ModuleType:
+def added(file: str, monkeypatch, folder: Path) -> ModuleType:
     """The module that a diff adds."""
     block = re.search(rf"^\+\+\+ {re.escape(file)}\n((?:\+.*\n)+)", TEXT, re.MULTILINE)
     assert block is not None, file
-    module = ModuleType("added")
-    monkeypatch.setitem(sys.modules, "added", module)
-    source = "\n".join(line[1:] for line in block[1].splitlines())
-    exec(compile(source, file, "exec"), vars(module))
-    return module
+    name = Path(file).stem
+    (folder / f"{name}.py").write_text("\n".join(line[1:] for line in block[1].splitlines()), encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    return import_module(name)
 
 
-def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch):
-    monkeypatch.setitem(MODELS, "meanbag", added("models/meanbag.py", monkeypatch).MeanBag)
+def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch, tmp_path):
+    monkeypatch.setitem(MODELS, "meanbag", added("models/meanbag.py", monkeypatch, tmp_path).MeanBag)
     assert ModelSection.kind("meanbag")(name="meanbag").embedding_size == 256
     model = build_model("meanbag", feature_size=5, vocabulary_size=9).eval()
     images = model.encode_images(Images(torch.randn(3, 4, 5)))
@@ -44,8 +43,8 @@ def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch):
     torch.testing.assert_close(model.encode_captions(captions[torch.tensor([2])]).vectors, codes.vectors[2:])
 
 
-def test_the_loss_falls_as_pairs_come_apart(monkeypatch):
-    logistic = added("pipeline/losses/logistic.py", monkeypatch).logistic
+def test_the_loss_falls_as_pairs_come_apart(monkeypatch, tmp_path):
+    logistic = added("pipeline/losses/logistic.py", monkeypatch, tmp_path).logistic
     monkeypatch.setitem(LOSSES, "logistic", LossKind(logistic, "none"))
     assert LossSection.kind("logistic")(name="logistic").steepness == 10.0
     alike, apart = (
@@ -55,8 +54,10 @@ def test_the_loss_falls_as_pairs_come_apart(monkeypatch):
     assert apart < alike
 
 
-def test_the_backend_finds_what_the_others_find(monkeypatch):
-    monkeypatch.setitem(BACKENDS, "everything", added("pipeline/search/everything.py", monkeypatch).EVERYTHING)
+def test_the_backend_finds_what_the_others_find(monkeypatch, tmp_path):
+    monkeypatch.setitem(
+        BACKENDS, "everything", added("pipeline/search/everything.py", monkeypatch, tmp_path).EVERYTHING
+    )
     rng = np.random.default_rng(0)
     images, captions, image_of = rng.normal(size=(20, 4)), rng.normal(size=(40, 4)), np.arange(40) // 2
     tables = [aoq.hard_negatives(images, captions, image_of, h=(5, 3), search=one) for one in ("everything", "onepass")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,10 +15,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import aoq
+from aoq.models import MODELS
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import SECTIONS as LOSSES
 from aoq.pipeline.config.losses import LossSection
-from aoq.pipeline.config.models import SECTIONS as MODELS
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.config.section import NamedSection
 from aoq.pipeline.config.study import Study
@@ -30,7 +31,10 @@ out of range are refused. An option that is neither required nor has a default m
 [Experiments](../experiments.md) explains the sections. `--override 'seed=1, second_round.epochs=4'` changes single
 options.
 """
-NAMED: dict[type[NamedSection], Mapping[str, type[NamedSection]]] = {LossSection: LOSSES, ModelSection: MODELS}
+NAMED: dict[type[NamedSection], Mapping[str, type[NamedSection]]] = {
+    LossSection: LOSSES,
+    ModelSection: {name: ModelSection.kind(name) for name in MODELS},
+}
 """Sections of which `name` says the kind."""
 OTHERS = {
     "An ensemble": (Ensemble, "trains nothing: the weighted mean of several second rounds' similarities"),
@@ -116,10 +120,12 @@ def sections_in(annotation: Any) -> list[Section]:
 
 
 def docstrings(section: Section) -> dict[str, str]:
-    """The docstring of each option, in the class or in one that it derives from."""
+    """The description of each option, or its docstring in the class or in one that it derives from."""
+    described = {name: field.description for name, field in section.model_fields.items() if field.description}
     found: dict[str, str] = {}
     for owner in reversed(section.__mro__):
-        if not issubclass(owner, BaseModel) or owner is BaseModel:
+        is_derived = getattr(sys.modules[owner.__module__], owner.__name__, None) is not owner  # and has no source
+        if not issubclass(owner, BaseModel) or owner is BaseModel or is_derived:
             continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(body, ast.ClassDef)
@@ -127,7 +133,7 @@ def docstrings(section: Section) -> dict[str, str]:
             match field, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
                     found[name] = " ".join(said.split())
-    return found
+    return found | described
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:

@@ -8,9 +8,15 @@ from typing import Any
 
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.named_files import CONFIGS, read_named
-from aoq.pipeline.config.overrides import changed_by, override_text, parse_override
-from aoq.pipeline.config.passing_on import passed_on, passing_on, without_passed
-from aoq.pipeline.config.refusals import validated
+from aoq.pipeline.config.overrides import (
+    changed_by,
+    override_text,
+    parse_override,
+    pass_on,
+    shared_change,
+    without_shared,
+)
+from aoq.pipeline.config.section import validated
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
 
 Combination = Ensemble | Reranking | Fusing
@@ -21,21 +27,20 @@ KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking
 def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
     """Load the experiment in `configs/<name>.toml`, or in the TOML file `name`; its sections tell its kind.
 
-    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`. If it changes the
-    training data, it changes those of the experiments that are named here too: the table's and the student's are the
-    same.
+    `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`. A change of the
+    training data also reaches the experiments that the file names.
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
     _check_has_rounds(name, content, change)
-    content, passed = changed_by(content, change), passed_on(change)
+    content, shared = changed_by(content, change), shared_change(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
-    if passed and kind:
-        members = passing_on(passed, content[section], change.get(section), configs)
-        content = {**without_passed(passed, content, kind), section: members}
-    elif passed:
-        content = passing_on(passed, content, change, configs)
+    if shared and kind:
+        members = pass_on(shared, content[section], change.get(section), configs)
+        content = {**without_shared(shared, content, kind), section: members}
+    elif shared:
+        content = pass_on(shared, content, change, configs)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     content = {"name": path.stem, **content}
     return validated(kind, where, content) if kind else validated(Experiment, where, content)

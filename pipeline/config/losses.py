@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, model_validator
 
-from aoq.pipeline.config.section import Margin, NamedSection, derive_section, keyword_options, registered
+from aoq.pipeline.config.section import Margin, NamedSection, check_registered, derive_section, keyword_options
 
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
@@ -66,7 +66,8 @@ class LossSection(NamedSection):
             return SECTIONS[name]
         from aoq.pipeline.losses import LOSSES  # late: planning losses written out here needs no torch
 
-        return _section_of(name, registered("loss", name, LOSSES, SECTIONS))
+        check_registered("loss", name, LOSSES)
+        return _section_of(name, LOSSES[name])
 
 
 @cache

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from aoq.pipeline.config.dataset import TRAINING_DATA
+from aoq.pipeline.config.named_files import read_named
 from aoq.pipeline.reading import parse_toml
 
 WORLDS = {"folder", "source", "demo"}
 """Options of [dataset] of which one is given."""
+NAMING = ("teacher", "shortlist", "members")
+"""Options that name other experiments."""
+OF_WORDS = ("vocabulary_splits", "min_count")
+"""Options of [dataset] that say which words of the captions are known."""
+SHARED = (*TRAINING_DATA, "dev", *OF_WORDS)
+"""Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
 def split_member(name: str) -> tuple[str, str]:
@@ -40,27 +51,23 @@ def override_text(change: Mapping[str, Any]) -> str:
 
 
 def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    for key, value in change.items():
+    for name, value in change.items():
+        is_bare = re.fullmatch("[A-Za-z0-9_-]+", name)
+        key = f"{place}{name if is_bare else json.dumps(name, ensure_ascii=False)}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{place}{_key(key)}.")
+            yield from _leaves(value, f"{key}.")
             continue
         try:
-            yield f"{place}{_key(key)}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+            yield f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         except (TypeError, ValueError):
-            raise ValueError(f"{place}{key} = {value} is no value that an experiment has") from None
-
-
-def _key(key: str) -> str:
-    """Quote a key that TOML does not take bare."""
-    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+            raise ValueError(f"{place}{name} = {value} is no value that an experiment has") from None
 
 
 def changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the change into an experiment; data of one kind replace those of another."""
     result, data = merged(content, change), change.get("dataset")
-    if isinstance(data, Mapping) and (given := data.keys() & WORLDS):
-        old = WORLDS - given
-        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in old}
+    if isinstance(data, Mapping) and (chosen := data.keys() & WORLDS):
+        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in WORLDS - chosen}
     return result
 
 
@@ -72,3 +79,49 @@ def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
         is_part = isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value
         result[key] = merged(content[key], value) if is_part else value
     return result
+
+
+def shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a change that the experiments named in a file share; empty if it keeps the training pairs.
+
+    A table's training data are its student's.
+    """
+    data = change.get("dataset")
+    if not isinstance(data, Mapping) or not data.keys() & {*TRAINING_DATA}:
+        return {}
+    shared = {"dataset": {key: value for key, value in data.items() if key in SHARED}}
+    return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
+
+
+def pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
+    """Pass the change on to the experiments that a section names; what `change` itself says about one wins."""
+    if not isinstance(content, Mapping):
+        return content
+
+    def passed(value: Any, own_wins: bool) -> Any:
+        if isinstance(value, list):
+            return [passed(each, own_wins) for each in value]
+        return _change_named(value, shared, own_wins, configs) if isinstance(value, str) else value
+
+    own = change if isinstance(change, Mapping) else {}
+    return {key: passed(value, key in own) if key in NAMING else value for key, value in content.items()}
+
+
+def _change_named(asked: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
+    """Add the change to an experiment's override, unless it changes nothing."""
+    name, override = split_member(asked)
+    own = parse_override(override)
+    content = changed_by(read_named("experiment", name, configs)[1], own)
+    dataset = content.get("dataset")
+    if isinstance(dataset, Mapping) and dataset.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
+        data = {key: value for key, value in shared["dataset"].items() if key not in OF_WORDS}
+        shared = {**shared, "dataset": data}
+    both = changed_by(shared, own) if own_wins else changed_by(own, shared)
+    return asked if changed_by(content, both) == content else f"{name}@{override_text(both)}"
+
+
+def without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """Leave out what the members take and a file of this kind has not; other options stay, and are refused."""
+    rest = {key: value for key, value in content["dataset"].items() if key not in shared["dataset"]}
+    own = {key: value for key, value in content.items() if key in kind.model_fields or key not in shared}
+    return own | ({"dataset": rest} if rest else {})

@@ -1,4 +1,4 @@
-"""Base classes of all sections of an experiment's file, and value types that several share."""
+"""Base classes of all sections of an experiment's file, shared value types, and validation in the user's terms."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import inspect
 import sys
 import typing
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
 Array = Annotated[tuple[T, ...], Field(strict=False)]  # TOML's arrays are lists
 Margin = Annotated[float, Field(ge=0.0, le=2.0)]
 
@@ -35,9 +44,9 @@ class NamedSection(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _as_its_kind(cls, given: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
-        kind = cls.kind(str(given.get("name", ""))) if isinstance(given, Mapping) else cls
-        return validate(given) if kind is cls else kind.model_validate(given)
+    def _as_its_kind(cls, content: Any, validate: ModelWrapValidatorHandler[NamedSection]) -> NamedSection:
+        kind = cls.kind(str(content.get("name", ""))) if isinstance(content, Mapping) else cls
+        return validate(content) if kind is cls else kind.model_validate(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by content: a derived section's class is in no module, and another process derives it anew."""
@@ -50,16 +59,14 @@ class NamedSection(Section):
 S = TypeVar("S", bound=NamedSection)
 
 
-def registered(what: str, name: str, registry: Mapping[str, T], written: Mapping[str, Any]) -> T:
-    """Look up a name in the registry; an unknown one is an error that lists all names, the `written` ones first."""
+def check_registered(what: str, name: str, registry: Collection[str]) -> None:
+    """Refuse a name that is not in the registry, and list those that are."""
     if name not in registry:
-        known = [*written, *sorted(registry.keys() - written.keys())]
-        raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, known))}")
-    return registry[name]
+        raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, registry))}")
 
 
 def derive_section(name: str, base: type[S], options: Mapping[str, Any], **about: bool) -> type[S]:
-    """Derive the section of a registry's entry without one: its `options` with defaults, and class variables."""
+    """Derive the section of a registry's entry: its `options`, each a type and a default, and class variables."""
     section = create_model(f"{base.__name__}_{name}", __base__=base, **options)
     for variable, value in about.items():
         setattr(section, variable, value)
@@ -79,3 +86,52 @@ def keyword_options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
+
+
+def validated(kind: type[B], where: str, content: Mapping[str, Any]) -> B:
+    """Validate the content; an error begins with `where`, the place of the content."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {explain(kind, error, content)}") from None
+
+
+def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
+    """Describe each problem in one sentence, with the section as the user writes it and the keys it allows.
+
+    A section with a `name` allows the keys of its kind; `content`, the refused content, has the name.
+    """
+    unknown: dict[tuple[str, ...], list[str]] = {}
+    sentences = []
+    problems = [(tuple(map(str, problem["loc"])), problem) for problem in error.errors()]
+    for place, problem in problems:
+        if problem["type"] == "extra_forbidden":
+            unknown.setdefault(place[:-1], []).append(place[-1])
+        elif problem["type"] != "too_short" or not any(
+            other != place and other[: len(place)] == place for other, _ in problems
+        ):  # a list with a wrong item is also reported as too short: only the valid items count
+            written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name them themselves
+            value = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
+            message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # TOML's term
+            sentences.append(f"{written}{message}{value}")
+    for place, keys in unknown.items():
+        section = f"[{'.'.join(place)}]" if place else "the top level"
+        sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place, content)}")
+    return "; ".join(sentences)
+
+
+def _allowed_keys(section: type[BaseModel], place: tuple[str, ...], content: Any) -> list[str]:
+    for part in place:
+        content = content.get(part) if isinstance(content, Mapping) else None
+        if part in section.model_fields:  # else a key of a table of sections
+            choices = _sections_in(section.model_fields[part].annotation)
+            section = choices[0] if len(choices) == 1 else section
+            if issubclass(section, NamedSection) and isinstance(content, Mapping):
+                section = section.kind(content["name"])
+    return sorted(section.model_fields)
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]

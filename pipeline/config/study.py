@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, model_validator
 
 from aoq.pipeline.config.named_files import CONFIGS, read_named
-from aoq.pipeline.config.refusals import validated
-from aoq.pipeline.config.section import Array, Section
+from aoq.pipeline.config.section import Array, Section, validated
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")

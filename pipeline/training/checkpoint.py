@@ -18,7 +18,7 @@ from typing_extensions import NotRequired, TypedDict
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.models import ModelSection
-from aoq.pipeline.config.refusals import validated
+from aoq.pipeline.config.section import validated
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.reading import parse_json, reading

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
 from aoq.pipeline.config.sampling import check_windows
-from aoq.pipeline.config.section import registered
+from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
 from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of
@@ -131,7 +131,8 @@ class Sampler:
         self._captions_of = positives_of("i2t", self.pairs, images)
         true = own if identity is None else positive_pairs_of(positives, identity)
         self._true = np.unique(pair_keys(true[:, 0], true[:, 1], captions))
-        self._strategy = registered("strategy", strategy, STRATEGIES, STRATEGIES)
+        check_registered("strategy", strategy, STRATEGIES)
+        self._strategy = STRATEGIES[strategy]
         self._companions, self._windows = companions, windows
         self._resample = resample and companions  # for the sake of derived pairs, of which companions are one
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from aoq.models.moments import Moments
+from aoq.models.sgraf import Moments
 from aoq.pipeline.training.processes import Processes
 
 Channels = Float[Tensor, " channels"]

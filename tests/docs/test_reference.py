@@ -10,10 +10,11 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 import aoq
+from aoq.models import MODELS
 from aoq.pipeline.cli import main
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import SECTIONS as LOSSES
-from aoq.pipeline.config.models import SECTIONS as MODELS
+from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
 from docs.generate import commands, configuration, names
@@ -31,7 +32,7 @@ def sections(section):
     return found
 
 
-ALL = {inner for file in FILES for inner in sections(file)} | {*LOSSES.values(), *MODELS.values()}
+ALL = {inner for file in FILES for inner in sections(file)} | {*LOSSES.values(), *map(ModelSection.kind, MODELS)}
 
 
 @pytest.mark.parametrize("section", sorted(ALL, key=lambda each: each.__name__))

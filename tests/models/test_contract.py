@@ -43,13 +43,6 @@ def spoilt(images):
     return Images(torch.where(real, images.features, garbage), images.mask, torch.where(real, images.boxes, garbage))
 
 
-def test_one_row_an_image_and_one_column_a_caption(build, world):
-    result = similarity(build(), world(images=3, lengths=(2, 5, 5, 1)))
-    assert result.shape == (3, 4)
-    assert result.isfinite().all()
-    assert len(result.unique()) == 12
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_pairs_are_entries_of_the_matrix(build, world, masked):
     model, pairs = build(), world(masked=masked and build.takes_masks)
@@ -82,16 +75,6 @@ def test_batch_mates_are_irrelevant(build, world):
     for i, c in zip([0, 1, 2, 3, 4] * 2, [0, 1, 2, 3, 4, 2, 4, 1, 0, 3], strict=True):
         alone = similarity(model, (images[i : i + 1], captions[c : c + 1]))
         assert_close(alone, full[i : i + 1, c : c + 1], **CLOSE)
-
-
-def test_tile_size_is_irrelevant(build, world):
-    model, tile = build(), 2
-    images, captions = encode(model, world(masked=build.takes_masks))
-    full = model.similarity(images, captions)
-    for i in range(0, 5, tile):
-        for c in range(0, 5, tile):
-            part = model.similarity(images[i : i + tile], captions[c : c + tile])
-            assert_close(part, full[i : i + tile, c : c + tile], **CLOSE)
 
 
 def test_gradients_do_not_change_values(build, world, monkeypatch):
@@ -238,13 +221,6 @@ def test_weights_and_what_was_learnt_besides_survive_a_save(build, world, tmp_pa
         assert torch.equal(similarity(other.train(training), pairs), expected)
     for kept, loaded in zip(model.buffers(), other.buffers(), strict=True):
         assert torch.equal(kept, loaded)
-
-
-def test_features_stored_as_float16_are_as_good(build, world):
-    """The data layer reads them as float32: what is left is their rounding."""
-    model, (images, captions) = build(), world()
-    rounded = similarity(model, (replace(images, features=images.features.half().float()), captions))
-    assert_close(rounded, similarity(model, (images, captions)), atol=5e-3, rtol=5e-3)
 
 
 @pytest.mark.parametrize(

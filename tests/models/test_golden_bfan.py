@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.models import BFAN
 from aoq.models.base import Code
+from aoq.models.bfan import BFAN
 from aoq.pipeline.losses.aoq import adap_off_quin
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 

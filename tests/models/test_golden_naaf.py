@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.models import NAAF
 from aoq.models.base import Code
-from aoq.models.naaf import FEWEST_WORDS, Mismatch
+from aoq.models.naaf import FEWEST_WORDS, NAAF, Mismatch
 
 
 @pytest.mark.parametrize("name", ["naaf_basic", "naaf_glove", "naaf_nonorm"])

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.models import PFAN, SCAN
 from aoq.models.base import Code
+from aoq.models.pfan import PFAN
+from aoq.models.scan import SCAN
 
 
 @pytest.mark.parametrize(

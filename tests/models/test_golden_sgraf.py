@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aoq.models import SAF, SGR
 from aoq.models.base import Code
+from aoq.models.sgraf import SAF, SGR
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sgraf_sgr", SGR), ("sgraf_saf", SAF), ("ncr_sgraf_unsorted", SGR)])

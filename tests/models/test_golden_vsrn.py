@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.models import VSRN, VSEpp, build_model
+from aoq.models import build_model
 from aoq.models.base import Captions, Code, Images
 from aoq.models.captioner import Captioner, caption_labels
 from aoq.models.official import from_official, our_weights
 from aoq.models.packing import run_over
 from aoq.models.text import TextEncoder
+from aoq.models.vsepp import VSEpp
+from aoq.models.vsrn import VSRN
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]
 

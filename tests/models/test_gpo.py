@@ -77,20 +77,6 @@ def test_without_a_mask_all_fragments_are_real(loops):
     assert_close(gpo(fragments, everything), gpo(fragments, None))
 
 
-def test_of_no_fragments_the_vector_is_zero():
-    mask = torch.tensor([[False, False, False], [True, True, False]])
-    pooled = pooling()(torch.full((2, 3, 4), torch.nan).double().masked_fill(mask.unsqueeze(2), 2.0), mask)
-    assert_close(pooled, torch.tensor([[0.0] * 4, [2.0] * 4]).double())
-
-
-def test_weights_of_each_length_are_those_of_the_definition():
-    gpo = pooling()
-    weights = gpo.weights(torch.tensor([3, 1, 3, 5, 1]))
-    for row, length in zip(weights, (3, 1, 3, 5, 1), strict=True):
-        assert_close(row[:length], torch.stack(defined_weights(gpo, length)))
-        assert not row[length:].any()
-
-
 @pytest.mark.parametrize(("large", "expected"), [(0.0, [3.0, 0.0]), (1.0, [5.0, 3.0])])
 def test_mean_and_maximum_are_special_cases(monkeypatch, large, expected):
     """Equal scores make the mean; a large first one the maximum."""

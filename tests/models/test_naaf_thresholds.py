@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from aoq.models import NAAF
 from aoq.models.base import Code
-from aoq.models.naaf import FEWEST_WORDS, Mismatch
+from aoq.models.naaf import FEWEST_WORDS, NAAF, Mismatch
 
 
 def training_model(threshold=0.1, safe_threshold=0.2, **options):
@@ -136,19 +135,6 @@ def test_a_caption_whose_image_is_in_the_batch_twice_tells_whichever_scores_high
     assert_close(model.statistics, expected.statistics)
 
 
-def test_masked_fragments_are_no_samples(loops):
-    images, captions = training_batch(loops)
-    models = [training_model() for _ in range(2)]
-    models[0].observe(images, captions, models[0].similarity(images, captions))
-    padded = [
-        Code(torch.nn.functional.pad(code.vectors, (0, 0, 0, 2), value=7.0), torch.nn.functional.pad(code.mask, (0, 2)))
-        for code in (images, captions)
-    ]
-    models[1].observe(*padded, models[1].similarity(*padded))
-    for one, other in zip(models[0].buffers(), models[1].buffers(), strict=True):
-        assert_close(one, other)
-
-
 def test_too_few_words_leave_no_threshold(loops):
     """One of the batches has no caption whose own image ranks first."""
     images, captions = training_batch(loops, captions=12)
@@ -202,16 +188,3 @@ def test_alpha_moves_once_at_three_quarters(schedule, epochs):
     assert set_anew == ([turn] if schedule == "adaptive" else [])
     if schedule == "adaptive":
         assert alphas[turn] == pytest.approx(m.best_alpha)
-
-
-def test_alpha_stays_where_nothing_was_observed():
-    model = training_model(alpha_schedule="adaptive", alpha=2.0)
-    model.begin_epoch(3, 4)
-    assert model.alpha == 2.0
-
-
-def test_alpha_stays_where_no_penalty_is_the_best():
-    model = training_model(alpha_schedule="adaptive", alpha=2.0)
-    model.statistics.copy_(torch.tensor([0.5, 0.2, 0.3, 0.1]))
-    model.begin_epoch(3, 4)
-    assert model.alpha == 2.0

@@ -1,4 +1,4 @@
-"""PFAN against its definition: blocks of the grid by exact areas, positions and similarities as loops."""
+"""PFAN's positions against their definition: blocks of the grid by exact areas, and loops over them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from aoq.models import PFAN
-from aoq.models.attention import Aggregation
-from aoq.models.base import Captions, Code, Images
-from aoq.models.pfan import grid_blocks
+from aoq.models.base import Images
+from aoq.models.pfan import PFAN, grid_blocks
 
 FEATURES = 5
 
@@ -97,12 +95,6 @@ def test_a_box_beyond_the_image_counts_inside_it():
         assert torch.equal(one, other)
 
 
-def test_places_not_used_have_an_index_and_a_share_of_their_own():
-    indices, shares = grid_blocks(torch.tensor([[0.0, 0.0, 0.01, 0.01], [0.3, 0.3, 0.3, 0.9]]))
-    assert indices.tolist() == [[0] + [256] * 14, [256] * 15]
-    assert shares.tolist() == [[1.0] + [0.0] * 14, [0.0] * 15]
-
-
 def boxes_of(images, regions):
     """Small ones and large ones, one without width, one over everything."""
     generator = torch.Generator().manual_seed(1)
@@ -154,7 +146,7 @@ def test_packed_blocks_are_as_good_as_boxes():
     assert_close(model.encode_images(Images(features, mask, spoilt)).vectors[:, :3], expected[:, :3])
 
 
-def test_a_region_is_its_features_and_its_position(loops):
+def test_a_region_is_its_features_and_its_position():
     model, boxes = model_with(grid=4), boxes_of(2, 3)
     features = torch.rand(2, 3, FEATURES, generator=torch.Generator().manual_seed(4)).double()
     images = Images(features, None, boxes)
@@ -165,46 +157,3 @@ def test_a_region_is_its_features_and_its_position(loops):
             region = model.project.weight @ both + model.project.bias
             assert_close(regions[i, r], region / region.norm())
     assert len(regions.flatten(0, 1).unique(dim=0)) == 6
-
-
-def test_missing_boxes_are_an_error():
-    with pytest.raises(ValueError, match=r"needs the box of every region.*\{split\}_boxes\.npy"):
-        model_with().encode_images(Images(torch.rand(2, 3, FEATURES).double()))
-
-
-def aggregated(values, aggregation, temperature=6.0):
-    values = torch.stack(values)
-    if aggregation == "LogSumExp":
-        return sum((temperature * x).exp() for x in values).log() / temperature
-    return {"Mean": values.mean(), "Sum": values.sum(), "Max": values.max()}[aggregation]
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("aggregation", Aggregation.__args__)
-def test_similarity_is_its_definition(loops, direction, aggregation):
-    """SCAN's, and for t2i half the aggregate of each word's largest attention."""
-    model = model_with(direction=direction, aggregation=aggregation)
-    model.block_words = 5
-    images, captions = loops.code(5, 3, 4), loops.code(6, 4, 5)
-
-    def similarity(regions, words):
-        queries, contexts = (words, regions) if direction == "t2i" else (regions, words)
-        weights = loops.attention(queries, contexts, model.temperature)
-        attended = [sum(w * v for w, v in zip(row, contexts, strict=True)) for row in weights]
-        cosines = [loops.cosine(q, v) for q, v in zip(queries, attended, strict=True)]
-        extra = 0.5 * aggregated([max(row) for row in weights], aggregation) if direction == "t2i" else 0.0
-        return aggregated(cosines, aggregation) + extra
-
-    expected = loops.each_pair(images, captions, similarity)
-    assert_close(model.similarity(images, captions), expected, atol=1e-7, rtol=1e-6)
-    n = torch.arange(3)
-    assert_close(model.pair_similarity(images[n], captions[n]), expected.diagonal(), atol=1e-7, rtol=1e-6)
-
-
-def test_defaults_are_the_papers():
-    model = model_with()
-    assert (model.aggregation, model.temperature, model.grid) == ("Mean", 9.0, 16)
-    words = Captions(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
-    regions = model.encode_images(Images(torch.rand(1, 2, FEATURES).double(), None, boxes_of(1, 2)))
-    assert isinstance(regions, Code)
-    assert model.similarity(regions, model.encode_captions(words)).shape == (1, 1)

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from aoq.models import SAF, SGR
 from aoq.models.base import Code, Images
-from aoq.models.sgraf import TEMPERATURE
+from aoq.models.sgraf import SAF, SGR, TEMPERATURE
 
 REGIONS, FEATURES, SIZE, SIMILARITY = 4, 5, 6, 7
 
@@ -212,13 +211,3 @@ def test_training_gates_aligned_pairs_by_running_statistics(loops):
 def test_another_number_of_regions_is_an_error(cls):
     with pytest.raises(ValueError, match=rf"this {cls.__name__} was built for 4 regions.*these have 3.*`max_regions`"):
         model_with(cls).encode_images(Images(torch.rand(2, 3, FEATURES).double()))
-
-
-@pytest.mark.parametrize("cls", [SGR, SAF])
-def test_masked_regions_are_an_error(cls):
-    mask = torch.ones(2, REGIONS, dtype=torch.bool)
-    images = Images(torch.rand(2, REGIONS, FEATURES).double(), mask)
-    assert model_with(cls).encode_images(images).mask is None
-    mask[1, 2] = False
-    with pytest.raises(ValueError, match=rf"{cls.__name__} normalises each region slot.*no region may be masked"):
-        model_with(cls).encode_images(images)

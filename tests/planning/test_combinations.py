@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import tasks
 from aoq.models import build_model
 from aoq.pipeline.cli import main
-from aoq.pipeline.config.models import SCAN
+from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
@@ -74,9 +74,8 @@ def make(chain, *stages):
 def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, tmp_path):
     mined = make(planned(TINY), *MINING)
     sizes = {key: mined["dataset"].manifest()[key] for key in ("feature_size", "vocabulary_size")}
-    options = (
-        SCAN(name="scan", embedding_size=16, word_size=8, bidirectional=False).model_dump(exclude={"name"}) | sizes
-    )
+    section = ModelSection.kind("scan")(name="scan", embedding_size=16, word_size=8, bidirectional=False)
+    options = section.model_dump(exclude={"name"}) | sizes
     save_model(
         tmp_path / "slow.safetensors", build_model("scan", **options).state_dict(), {"name": "scan", "options": options}
     )

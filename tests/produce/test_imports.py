@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aoq.models import build_model
-from aoq.pipeline.config.models import SCAN
+from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.training.checkpoint import read_weights, save_model
 
 SMALL = {"embedding_size": 16, "word_size": 8, "bidirectional": False}
@@ -41,7 +41,7 @@ model = {{name = "{model}", embedding_size = 16, word_size = 8}}
 
 
 def test_imported_weights_of_any_model_are_evaluated(make, data_root):
-    options = SCAN(name="scan", embedding_size=16, word_size=8).model_dump(exclude={"name"})
+    options = ModelSection.kind("scan")(name="scan", embedding_size=16, word_size=8).model_dump(exclude={"name"})
     options |= sizes_of(make("own", "dataset"))
     weights = build_model("scan", **options).state_dict()
     save_model(data_root / "scan.safetensors", weights, {"name": "scan", "options": options})

@@ -311,7 +311,7 @@ def test_without_towers_it_is_vsepp(pixels):
     [
         (
             {"image_pooling": "cls"},
-            r'image_pooling = "cls" is nothing that an image without a tower has; choose gpo or m',
+            r'an image without a tower does not support image_pooling = "cls"; choose gpo or m',
         ),
         (
             {"text_pooling": "cls"},

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import MODELS, VSEpp, build_model, naaf
+from aoq.models import MODELS, build_model, naaf
+from aoq.models.vsepp import VSEpp
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training

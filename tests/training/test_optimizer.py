@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from aoq.models import MODELS, VSEpp, build_model
+from aoq.models import MODELS, build_model
 from aoq.models.towers.tower import Tower, offered
+from aoq.models.vsepp import VSEpp
 from aoq.pipeline.training.average import Average
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from tests.training.test_loop import OPTIONS, TRAINING, KilledError, run_training  # noqa: F401

@@ -14,8 +14,8 @@ import pyarrow as pa
 from jaxtyping import Bool, Float32, UInt32
 from pydantic import ValidationError
 
-from aoq.pipeline.config.refusals import explain
 from aoq.pipeline.config.screen import RULES, Screen, Suspected
+from aoq.pipeline.config.section import explain
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction

@@ -1,0 +1,263 @@
+"""Models of fragments against their definitions, one pair and one fragment at a time; autograd goes through both."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from aoq.models import build_model
+from aoq.models.base import Code
+from aoq.models.imram import DIRECTIONS, Memory
+from aoq.models.options import Aggregation, Direction, Normalisation
+
+CLOSE = {"atol": 1e-6, "rtol": 1e-6}
+SIZES = {"feature_size": 1, "vocabulary_size": 1, "embedding_size": 3, "word_size": 1}
+SCAN_OPTIONS = {"direction": Direction.__args__, "aggregation": Aggregation.__args__, "temperature": (None, 1.0, 20.0)}
+OPTIONS = {
+    "scan": {**SCAN_OPTIONS, "normalisation": Normalisation.__args__, "temperature_lse": (5.0,)},
+    "pfan": {**SCAN_OPTIONS, "position_size": (1,), "grid": (1,)},
+    "bfan": {"focal": ("equal", "prob")},
+    "naaf": {"training": (False, True), "threshold": (0.0, 0.25, 0.6, 0.95)},
+    "imram": {"mode": tuple(DIRECTIONS), "steps": (1, 2, 3), "temperature": (7.0,)},
+    "maxsim": {"direction": ("t2i", "i2t", "both"), "aggregation": ("Mean", "Sum")},
+}
+
+
+def model_with(name, *, training=False, threshold=None, **options):
+    model = build_model(name, **SIZES, **options).double().train(training)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.uniform_(-1, 1, generator=generator)
+    if threshold is not None:  # the other one has no part
+        model.threshold.fill_(threshold if training else 9.0)
+        model.safe_threshold.fill_(9.0 if training else threshold)
+    return model
+
+
+def weighted(weights, vectors):
+    return sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
+
+
+def aggregated(values, model):
+    if model.aggregation == "LogSumExp":
+        return sum((model.temperature_lse * value).exp() for value in values).log() / model.temperature_lse
+    return {"Mean": lambda: sum(values) / len(values), "Sum": lambda: sum(values), "Max": lambda: max(values)}[
+        model.aggregation
+    ]()
+
+
+def scan(loops, model, regions, words):
+    """What each query attends to, their cosine, and one number of all cosines."""
+    queries, contexts = (words, regions) if model.direction == "t2i" else (regions, words)
+    weights = loops.attention(queries, contexts, model.temperature, model.normalisation)
+    cosines = [loops.cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)]
+    return aggregated(cosines, model)
+
+
+def pfan(loops, model, regions, words):
+    """SCAN's, and for t2i half the aggregate of each word's largest attention."""
+    similarity = scan(loops, model, regions, words)
+    if model.direction == "t2i":
+        similarity += 0.5 * aggregated([max(row) for row in loops.attention(words, regions, model.temperature)], model)
+    return similarity
+
+
+def bfan(loops, model, regions, words):
+    """Both directions' mean cosines with what the relevant fragments add up to."""
+
+    def direction(queries, contexts):
+        weights = [focused(row, model.focal) for row in loops.attention(queries, contexts, model.temperature)]
+        return sum(loops.cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)) / len(
+            queries
+        )
+
+    return direction(words, regions) + direction(regions, words)
+
+
+def focused(weights, focal):
+    """A fragment is relevant if sum_k confidence_k (a_j - a_k) > 0; confidence is 1, or the root of k's own weight."""
+    relevant = []
+    for a_j in weights:
+        score = sum((a_j - a_k) * (1.0 if focal == "equal" else a_k.detach() ** 0.5) for a_k in weights)
+        relevant.append(a_j * float(score > 0))
+    return torch.stack(relevant) / sum(relevant) if any(relevant) else weights
+
+
+def naaf(loops, model, regions, words):
+    """The mean over words of: how far no region fits, cosine with what fits, and relevance of all."""
+    threshold = float(model.threshold if model.training else model.safe_threshold)
+    relevances = loops.attention(words, regions, model.temperature)
+    margins = [max(word @ v for v in regions) - threshold for word in words]
+    scores = []
+    for i, word in enumerate(words):
+        likeness = [(5 * (word @ other)).exp() for other in words]
+        decisive = margins[i] if model.training else weighted(likeness, margins) / sum(likeness)
+        score = (margins[i] if decisive < 0 else 0.0) + weighted(relevances[i], [word @ v for v in regions])
+        if fitting := [v for v in regions if word @ v > threshold]:
+            weights = [(model.temperature * (word @ v - threshold)).exp() for v in fitting]
+            attended = weighted(weights, fitting) / sum(weights)
+            score = score + (word @ attended) / attended.norm()
+        scores.append(score)
+    return torch.stack(scores).mean()
+
+
+def imram(loops, model, regions, words):
+    """In each round every query looks; the similarity is that of the original fragment to what was seen."""
+    total = 0.0
+    for direction in DIRECTIONS[model.mode]:
+        originals, contexts = (words, regions) if direction == "t2i" else (regions, words)
+        queries = originals
+        for step in range(model.steps):
+            seen = [weighted(row, contexts) for row in loops.attention(queries, contexts, model.temperature)]
+            total += sum(loops.cosine(q, c) for q, c in zip(originals, seen, strict=True)) / len(seen)
+            if step < model.steps - 1:
+                queries = [gated(model.memory[direction], q, c) for q, c in zip(queries, seen, strict=True)]
+    return total
+
+
+def gated(memory, query, seen):
+    """q <- g q + (1 - g) tanh(W [q; c]), g = sigmoid(W' [q; c])."""
+    parts = (memory.own.weight.chunk(2), memory.seen.weight.chunk(2), memory.own.bias.chunk(2))
+    gate, update = (own @ query + other @ seen + bias for own, other, bias in zip(*parts, strict=True))
+    return gate.sigmoid() * query + (1 - gate.sigmoid()) * update.tanh()
+
+
+def maxsim(loops, model, regions, words):
+    """Every fragment with the one of the other side that is most similar to it."""
+    ways = []
+    for direction in model.directions:
+        queries, contexts = (words, regions) if direction == "t2i" else (regions, words)
+        ways.append(aggregated([max(q @ v for v in contexts) for q in queries], model))
+    return sum(ways) / len(ways)
+
+
+def gradients(similarity, images, captions, model):
+    """A similarity, and the gradients of an uneven sum of it for all vectors and the memory of IMRAM."""
+    leaves = [code.vectors.clone().requires_grad_() for code in (images, captions)]
+    result = similarity(*(Code(leaf, code.mask) for leaf, code in zip(leaves, (images, captions), strict=True)))
+    weights = torch.arange(result.numel()).cos().view_as(result)
+    others = [value for name, value in model.named_parameters() if name.startswith("memory")]
+    return [result, *torch.autograd.grad((result * weights).sum(), leaves + others, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**16),
+    sizes=st.tuples(*(st.integers(1, most) for most in (3, 4, 4, 5))),
+    block_words=st.sampled_from([1, 6, 128]),
+    unit=st.booleans(),
+)
+def test_similarities_and_gradients_are_those_of_the_definition(loops, name, data, seed, sizes, block_words, unit):
+    model = model_with(name, **{key: data.draw(st.sampled_from(values)) for key, values in OPTIONS[name].items()})
+    model.block_words = block_words
+    n_images, n_captions, n_regions, n_words = sizes
+    unit = unit or name == "bfan"
+    images, captions = (
+        loops.code(seed, n_images, n_regions, unit=unit),
+        loops.code(seed + 1, n_captions, n_words, unit=unit),
+    )
+
+    def defined(images, captions):
+        return loops.each_pair(images, captions, lambda regions, words: globals()[name](loops, model, regions, words))
+
+    expected = gradients(defined, images, captions, model)
+    assert_close(gradients(model.similarity, images, captions, model), expected, **CLOSE)
+    with torch.no_grad():
+        assert_close(model.similarity(images, captions), expected[0], **CLOSE)
+    n = slice(min(n_images, n_captions))
+    expected = gradients(lambda i, c: defined(i, c).diagonal(), images[n], captions[n], model)
+    assert_close(gradients(model.pair_similarity, images[n], captions[n], model), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("direction", Direction.__args__)
+@pytest.mark.parametrize("normalisation", Normalisation.__args__)
+def test_zero_vectors_compare_as_zero(loops, direction, normalisation):
+    """A zero image or caption is similar to nothing; one zero fragment leaves all gradients finite."""
+    images, captions = loops.code(9, 3, 4), loops.code(10, 3, 4)
+    images.vectors[0] = captions.vectors[1] = images.vectors[1, 2] = captions.vectors[2, 3] = 0.0
+    model = model_with("scan", direction=direction, aggregation="Mean", normalisation=normalisation)
+    matrix = model.similarity(images, captions)
+    assert not matrix[0].any()
+    assert not matrix[:, 1].any()
+    assert matrix[1:, [0, 2]].all()
+    for similarity in (model.similarity, model.pair_similarity):
+        assert all(leaf.isfinite().all() for leaf in gradients(similarity, images, captions, model))
+
+
+def test_opposite_vectors_compare_as_zero():
+    """The same attention to two opposite regions leaves nothing to compare with."""
+    v, q = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    images, captions = Code(torch.stack([v, -v]).unsqueeze(0)), Code(q.view(1, 1, 2))
+    model = model_with("scan", aggregation="Mean")
+    assert torch.equal(model.similarity(images, captions), torch.zeros(1, 1))
+    assert torch.equal(model.pair_similarity(images, captions), torch.zeros(1))
+
+
+def test_scans_temperature_depends_on_the_direction():
+    assert [model_with("scan", direction=direction).temperature for direction in ("t2i", "i2t")] == [9.0, 4.0]
+
+
+@pytest.mark.parametrize("direction", OPTIONS["maxsim"]["direction"])
+def test_an_image_without_regions_is_similar_to_nothing(loops, direction):
+    model, images, captions = model_with("maxsim", direction=direction), loops.code(9, 3, 4), loops.code(10, 3, 4)
+    images.mask[1] = False
+    for similarity in (model.similarity, model.pair_similarity):
+        result, *leaves = gradients(similarity, images, captions, model)
+        assert not result[1].any()
+        assert result[0].all()
+        assert all(leaf[[0, 2]].isfinite().all() for leaf in leaves)
+
+
+@pytest.mark.parametrize("direction", Direction.__args__)
+def test_maxsim_attends_to_the_best_match(loops, direction):
+    images, captions = loops.code(11, 3, 4), loops.code(12, 3, 5)
+    (found,) = model_with("maxsim", direction=direction).fragment_attention(images, captions)
+    for pair, (queries, keys) in enumerate(zip(found.queries, found.keys, strict=True)):
+        for q in found.query_mask[pair].nonzero().flatten().tolist():
+            real = found.key_mask[pair].nonzero().flatten().tolist()
+            best = max(real, key=lambda k: float(queries[q] @ keys[k]))
+            assert found.weights[pair, q].tolist() == [float(k == best) for k in range(len(keys))]
+
+
+@pytest.mark.parametrize("direction", Direction.__args__)
+def test_what_maxsim_keeps_for_the_gradient_does_not_grow_with_the_products(loops, direction):
+    """A word and image, or a region and caption, keep the place of the best match, not their products."""
+    images, captions = loops.code(13, 6, 40), loops.code(14, 8, 20)
+    images, captions = (Code(code.vectors.requires_grad_()) for code in (images, captions))
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.setdefault(id(one), one), lambda one: one):
+        model_with("maxsim", direction=direction).similarity(images, captions)
+    assert max(one.numel() for one in kept.values()) < 6 * 40 * 8 * 20 / 4
+
+
+def test_imrams_gate_keeps_the_query_or_lets_the_update_through():
+    memory, query = Memory(2), torch.tensor([[0.3, -0.4]])
+    for parameter in memory.parameters():
+        parameter.data.zero_()
+    for gate, expected in ((50.0, query), (-50.0, torch.tensor([[1.0, 2.0]]).tanh())):
+        memory.own.bias.data = torch.tensor([gate, gate, 1.0, 2.0])
+        assert_close(memory(query, memory.own(query)), expected)
+
+
+@pytest.mark.parametrize(("threshold", "counts"), [(0.306, True), (0.299, False)])
+def test_naaf_decides_by_like_words_but_counts_the_word_itself(threshold, counts):
+    """A word that fits by m among three that miss by n, at cosine 0.5 to each.
+
+    Where e^5 m < 3 e^2.5 n it counts as mismatched, and m is added though it is not negative.
+    """
+    images, s = Code(torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]).double()), math.sqrt(0.75)
+    words = [[0.5, 0.0, s, 0.0], [-0.5, 0.0, s, 0.0], [-0.5, 0.01, s, 0.0], [-0.5, 0.0, s, 0.01]]
+    captions = Code(torch.tensor([words]).double())
+    evaluated, trained = (
+        model_with("naaf", threshold=threshold, training=training).similarity(images, captions)
+        for training in (False, True)
+    )
+    expected = (0.5 - threshold) / 4 if counts else 0.0
+    assert_close(evaluated - trained, torch.tensor([[expected]]).double(), atol=1e-6, rtol=0)
