@@ -1,6 +1,6 @@
-"""Annotations of a split beyond its pairs: optional files beside it, for evaluations.
+"""Annotations of a split beyond its pairs: optional files for evaluations.
 
-    {split}_relevance.parquet    caption_id, image_id [, direction]  all right answers, not the own pairs alone
+    {split}_relevance.parquet    caption_id, image_id [, direction]  all right answers, beyond the own pairs
     {split}_classes.npy          (images, classes) bool              the classes that each image shows
     {split}_judgements.parquet   image_id, caption_id, score         human scores of pairs
 
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from aoq.pipeline.columns import open_parquet, parse_csv
 from aoq.pipeline.data.demo import is_true, labels_path, read_scenes
 from aoq.pipeline.data.demo_scenes import COUNT, NONE, OBJECT, OBJECTS
-from aoq.pipeline.data.files import is_binary
+from aoq.pipeline.data.files import is_binary, misfit
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.reading import open_array, reading
 
@@ -53,15 +53,15 @@ class Annotations(NamedTuple):
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
     """Existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
-    found: dict[str, Path] = {}
+    tables: dict[str, Path] = {}
     for path in sorted(folder.glob(f"{split}_*"), reverse=True):
         name = path.stem.removeprefix(f"{split}_")
         if name.split("_")[0] in COLUMNS and path.suffix in (".parquet", ".csv"):
-            if name in found:
-                raise ValueError(f"{found[name]} and {path.name} stand for the same; remove one of them.")
-            found[name] = path
+            if name in tables:
+                raise ValueError(f"{tables[name]} and {path.name} hold the same annotation; remove one of them.")
+            tables[name] = path
     classes = folder / f"{split}_classes.npy"
-    return dict(sorted(found.items())) | ({"classes": classes} if classes.exists() else {})
+    return dict(sorted(tables.items())) | ({"classes": classes} if classes.exists() else {})
 
 
 def read_annotations(folder: Path, split: Split) -> Annotations:
@@ -90,21 +90,19 @@ def _directions(path: Path, split: Split) -> dict[str, Pairs]:
     rows = _read_rows(path, split, "relevance")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
-    said = rows.get("direction")
-    if said is not None and (other := sorted(set(said.tolist()) - {"i2t", "t2i"})):
+    direction = rows.get("direction")
+    if direction is not None and (other := sorted(set(direction.tolist()) - {"i2t", "t2i"})):
         raise ValueError(f"{path}: direction is {other[0]!r}; write i2t or t2i, or leave out the column for both.")
-    chosen = {name: slice(None) if said is None else said == name for name in ("i2t", "t2i")}
-    pairs = {name: (rows["image_id"][these], rows["caption_id"][these]) for name, these in chosen.items()}
-    return {name: these for name, these in pairs.items() if len(these[0])}
+    chosen = {name: slice(None) if direction is None else direction == name for name in ("i2t", "t2i")}
+    pairs = {name: (rows["image_id"][mask], rows["caption_id"][mask]) for name, mask in chosen.items()}
+    return {name: own for name, own in pairs.items() if len(own[0])}
 
 
 def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     classes = open_array(path)
     if classes.ndim != 2 or len(classes) != split.image_count or not is_binary(classes):
-        raise ValueError(
-            f"{path}: needs a row of 0 and 1 (or booleans) an image, shape ({split.image_count}, classes); this array "
-            f"has {classes.shape} {classes.dtype}."
-        )
+        needs = f"needs a row of 0 and 1 (or booleans) per image, shape ({split.image_count}, classes)"
+        raise misfit(path, classes, needs, "Write it again, or remove it.")
     if not classes.any():
         raise ValueError(f"{path}: no image shows any class; fill it, or remove it.")
     return np.asarray(classes, dtype=np.bool_)
@@ -115,7 +113,7 @@ def _judgements(path: Path, split: Split) -> Judgements:
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
     if len(np.unique(rows["score"])) < 2:
-        raise ValueError(f"{path}: people gave every pair the same score, which says nothing.")
+        raise ValueError(f"{path}: every pair has the same score, so nothing can be compared; remove the file.")
     return Judgements(rows["image_id"], rows["caption_id"], rows["score"])
 
 
@@ -128,9 +126,9 @@ def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarr
     else:
         with reading(path, f"a table with the columns {', '.join(columns.names)}"):
             table = parse_csv(path, columns, optional=optional)
-    found = {name: table[name].to_numpy() for name in table.column_names}
+    arrays = {name: table[name].to_numpy() for name in table.column_names}
     for name, size in (("caption_id", split.caption_count), ("image_id", split.image_count)):
-        rows = found[name]
+        rows = arrays[name]
         if len(rows) and not 0 <= rows.min() <= rows.max() < size:
             raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, and the split has 0 to {size - 1}.")
-    return found
+    return arrays

@@ -1,6 +1,6 @@
 """Report all flaws of a dataset folder at once: those that opening a split finds, and those that need a full read.
 
-With an error, the folder cannot be trained on. With a warning it can, but something may mislead.
+A folder with an error cannot be trained on. With a warning it can, but results may mislead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
-from aoq.pipeline.data.facts import Facts, facts_of
+from aoq.pipeline.data.facts import Facts, describe
 from aoq.pipeline.data.flaws import Flaw, Severity, at_most
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Examined:
-    """What the splits of a folder hold, and what is wrong with them."""
+    """What the splits of a folder hold, and their flaws."""
 
     facts: list[Facts]
     kinds: list[list[Flaw]]
@@ -47,77 +47,72 @@ class Examined:
 
 
 def examine_folder(folder: Path, chosen: Sequence[str] | None = None) -> Examined:
-    """Find what all splits hold, or those chosen, and what is wrong with them.
+    """Examine all splits of a folder, or those chosen.
 
-    Of each kind of flaw in each file there are the first MOST_OF_A_KIND, and the number of the others.
-    Arrays are read once, block by block, so memory does not grow with them. Files of other names are ignored.
+    For each kind of flaw in each file, list the first MOST_OF_A_KIND and count the others. Arrays are read once, block
+    by block, so memory does not grow with them. Files of other names are ignored.
     """
     splits = find_splits(folder) if chosen is None else chosen
     if not splits:
-        said = "holds no split; one needs files such as train_ims.npy and train_caps.txt"
-        return Examined([], [[Flaw(str(folder), said)]])
+        message = "holds no split; one needs files such as train_ims.npy and train_caps.txt"
+        return Examined([], [[Flaw(str(folder), message)]])
     examined = {split: _Examination(folder, split) for split in splits}
     for split, other in examined.items():
         if "train" in examined and split != "train":
-            other.note_size(examined["train"])
-            other.note_leaks(examined["train"])
+            other.compare_with(examined["train"])
     kinds = [kind for each in examined.values() for kind in each.kinds]
     facts = [each.facts for each in examined.values() if each.facts is not None]
     return Examined(facts, sorted(kinds, key=lambda kind: kind[0].severity != "error"))
 
 
 class _Examination:
-    """The state of a split's examination. What cannot be read is a flaw, and checks that need it are skipped."""
+    """The state of a split's examination. A file that cannot be read is a flaw, and checks that need it are skipped."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.folder, self.split = folder, split
-        missing = [suffix for suffix in REQUIRED if not self._path(suffix).is_file()]
-        self.kinds = [[Flaw(f"{split}_{suffix}", "is missing; every split needs one")] for suffix in missing]
+        self.kinds: list[list[Flaw]] = []
         self.ids: list[str] = []
         self.digests: list[bytes] = []
         self.feature_size: int | None = None
         self.facts: Facts | None = None
         self.identity: Int32[np.ndarray, " images"] | None = None
+        for suffix in REQUIRED:
+            if not self._path(suffix).is_file():
+                self._note(suffix, "is missing; every split needs one")
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
         if captions is not None:
-            found = self._attempt("phrases.jsonl", lambda path: list(phrase_problems(path, captions)))
-            self._note("phrases.jsonl", "{}", found or [])
+            problems = self._attempt("phrases.jsonl", lambda path: list(phrase_problems(path, captions)))
+            self._note_places("phrases.jsonl", "{}", problems or [])
         if features is not None:
             self.feature_size = features.shape[2]
             repeat = 1 if captions is None else self._examine_pairing(features, captions, ids)
             self._examine_features(features, repeat)
             self._examine_differences(captions or [])
             self._examine_geometry(*features.shape[:2])
-        same = ((row + 1, first + 1) for row, first in _again(self.ids))
-        self._note("ids.txt", "repeats the id of line {}", same, "warning")
+        same = ((row + 1, first + 1) for row, first in _repeated(self.ids))
+        self._note_places("ids.txt", "repeats the id of line {}", same, "warning")
         if (thumbs := folder / "thumbs").is_dir():
-            there = {path.relative_to(thumbs).as_posix() for path in thumbs.rglob("*")}  # ids may be paths
+            present = {path.relative_to(thumbs).as_posix() for path in thumbs.rglob("*")}  # ids may be paths
             self._note_kind(
                 Flaw(f"thumbs/{image}", f"is missing; it is image {line} of {self.split}", "warning")
                 for line, image in enumerate(self.ids, start=1)
-                if os.path.normpath(image) not in there
+                if os.path.normpath(image) not in present
             )
         self._examine_annotations()
 
-    def note_size(self, train: _Examination) -> None:
-        """Note features that a model trained on train cannot read."""
+    def compare_with(self, train: _Examination) -> None:
+        """Note features that a model trained on train cannot read, and images that are in train too."""
         if None not in (self.feature_size, train.feature_size) and self.feature_size != train.feature_size:
-            said = f"has regions of {self.feature_size} features, and train's have {train.feature_size}"
-            self._add("ims.npy", f"{said}; extract both alike")
-
-    def note_leaks(self, train: _Examination) -> None:
-        """Note images that are in train too, by their features and by their ids."""
-        rows = (
-            {}
-            if train._is_constant or self._is_constant
-            else {digest: row for row, digest in enumerate(train.digests) if digest}
-        )
-        same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
-        self._note("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
+            sizes = f"has regions of {self.feature_size} features, and train's have {train.feature_size}"
+            self._note("ims.npy", f"{sizes}; extract both with the same extractor")
+        rows = {digest: row for row, digest in enumerate(train.digests) if digest}
+        if not train._is_constant and not self._is_constant:
+            same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
+            self._note_places("ims.npy", "image {} has the features of image {} of train: a leak", same, "warning")
         lines = {image: line for line, image in enumerate(train.ids, start=1)}
         named = ((line, image, lines[image]) for line, image in enumerate(self.ids, start=1) if image in lines)
-        self._note("ids.txt", "image {!r} is in train too (line {}): a leak", named, "warning")
+        self._note_places("ids.txt", "image {!r} is in train too (line {}): a leak", named, "warning")
 
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.split}_{suffix}"
@@ -128,13 +123,18 @@ class _Examination:
         try:
             return read(path) if path.exists() else None
         except (OSError, ValueError) as error:
-            self.kinds.append([Flaw(path.name, str(error).removeprefix(str(path)).removeprefix(":").lstrip())])
+            self._note(suffix, str(error).removeprefix(str(path)).removeprefix(":").lstrip())
             return None
 
-    def _note(self, suffix: str, message: str, found: Iterable[Sequence[Any]], severity: Severity = "error") -> None:
-        """Note flaws at rows of an array, or at lines of a text; each item has its place, then the message's values."""
+    def _note(self, suffix: str, message: str, severity: Severity = "error") -> None:
+        self.kinds.append([Flaw(f"{self.split}_{suffix}", message, severity)])
+
+    def _note_places(
+        self, suffix: str, message: str, places: Iterable[Sequence[Any]], severity: Severity = "error"
+    ) -> None:
+        """Note flaws at rows of an array, or at lines of a text; the message's values follow each place."""
         file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"
-        self._note_kind(Flaw(file, message.format(*named), severity, **{where: at}) for at, *named in found)
+        self._note_kind(Flaw(file, message.format(*values), severity, **{where: at}) for at, *values in places)
 
     def _note_kind(self, flaws: Iterable[Flaw]) -> None:
         if kind := at_most(flaws):
@@ -145,7 +145,7 @@ class _Examination:
         content = self._attempt(suffix, files.read_text)
         if content is None:
             return None
-        self._note(suffix, "{}", files.line_problems(content))
+        self._note_places(suffix, "{}", files.line_problems(content))
         return [line.decode("utf-8", errors="replace") for line in files.split_lines(content)]
 
     def _examine_pairing(
@@ -158,37 +158,35 @@ class _Examination:
         images = len(features) // repeat
         self.identity = identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
         if pairs is not None or not self._path("pairs.npy").exists():
-            told_by = "caps.txt" if pairs is None else "pairs.npy"
-            image_of = self._attempt(told_by, lambda path: files.pair_captions(path, images, captions, pairs))
+            paired_by = "caps.txt" if pairs is None else "pairs.npy"
+            image_of = self._attempt(paired_by, lambda path: files.pair_captions(path, images, captions, pairs))
             if image_of is not None:
-                paired_by = "" if pairs is None else f"{self.split}_pairs.npy"
-                self.facts = facts_of(self.split, features, repeat, image_of, paired_by, identity)
-                self._examine_norm(self.facts.norm)
+                file = "" if pairs is None else f"{self.split}_pairs.npy"
+                self.facts = describe(self.split, features, repeat, image_of, file, identity)
                 self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
         return repeat
 
-    def _examine_norm(self, norm: float | None) -> None:
-        """Note regions too small for the usual rates of learning."""
-        if norm is not None and norm < SMALL_NORM:
-            remedy = "multiply the features of all splits by one number, so that it is about 1 or more"
-            self._add(
-                "ims.npy", f"has regions of norm {norm:.1g} (median), too small to learn from; {remedy}", "warning"
-            )
-
     def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
-        """Note captions with the text of another photograph's: each is right where it counts as a negative."""
+        """Note regions too small for the usual learning rates, and captions with another photograph's text."""
+        if self.facts is not None and self.facts.norm is not None and self.facts.norm < SMALL_NORM:
+            self._note(
+                "ims.npy",
+                f"has regions of norm {self.facts.norm:.1g} (median), too small to learn from; multiply the features "
+                "of all splits by one number, so that it is about 1 or more",
+                "warning",
+            )
         photographs: dict[str, set[int]] = {}
         for text, photograph in zip(texts, photograph_of.tolist(), strict=True):
             photographs.setdefault(text, set()).add(photograph)
         shared = sum(len(photographs[text]) > 1 for text in texts)
         if len(photographs) > 1 and shared >= SHARED * len(texts):
-            said = "recalls count these as wrong"
+            harm = "recalls count these as wrong"
             if self.split.startswith("train"):
-                said = "these are false negatives, which [screen] same_text = true leaves out"
+                harm = "these are false negatives, which [screen] same_text = true leaves out"
             count = f"{shared:,} of {len(texts):,}"
-            self._add("caps.txt", f"{count} captions have the text of another image's; {said}", "warning")
+            self._note("caps.txt", f"{count} captions have the text of another image's; {harm}", "warning")
 
     def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
@@ -200,24 +198,24 @@ class _Examination:
             block[is_zero] = 0.0  # some may be -0.0, which has other bytes
             digests += [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in block]
         self.digests = digests[::repeat]
-        self._note("ims.npy", f"holds NaN or infinite numbers; {_remedy(features.dtype)}", broken)
+        remedy = "extract the image again"
+        if features.dtype == np.float16:
+            remedy = f"float16 ends at 65,504: write larger ones as float32, or {remedy}"
+        self._note_places("ims.npy", f"holds NaN or infinite numbers; {remedy}", broken)
         firsts = ((row, row - row % repeat) for row in range(len(digests)))
         other = ((row, first) for row, first in firsts if digests[row] != digests[first])
-        self._note("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
+        self._note_places("ims.npy", f"is not the image of row {{}}; elsewhere {repeat} rows are one image", other)
         if self._is_constant:
             return
-        self._note("ims.npy", "holds zeros alone; extract the image again", empty, "warning")
+        self._note_places("ims.npy", "holds zeros alone; extract the image again", empty, "warning")
         useless = {digests[row] for (row,) in empty + broken}  # their copies are no images
         self.digests = [b"" if digest in useless else digest for digest in self.digests]
-        again = ((row, first) for row, first in _again(self.digests) if self.digests[row])
-        unsaid = ((row, first) for row, first in again if not self._is_one_photograph(row, first))
-        same = ((row * repeat, first * repeat) for row, first in unsaid)
+        copies = ((row, first) for row, first in _repeated(self.digests) if self.digests[row])
+        identity = range(len(self.digests)) if self.identity is None else self.identity
+        same = ((row * repeat, first * repeat) for row, first in copies if identity[row] != identity[first])
         remedy = f"give both one number in {self.split}_identity.npy, or remove one"
-        said = f"has the features of row {{}}, and each counts as the other's negative; {remedy}"
-        self._note("ims.npy", said, same, "warning")
-
-    def _is_one_photograph(self, image: int, other: int) -> bool:
-        return self.identity is not None and bool(self.identity[image] == self.identity[other])
+        message = f"has the features of row {{}}, and each counts as the other's negative; {remedy}"
+        self._note_places("ims.npy", message, same, "warning")
 
     @property
     def _is_constant(self) -> bool:
@@ -227,18 +225,14 @@ class _Examination:
     def _examine_differences(self, captions: Sequence[str]) -> None:
         """Check that some pair has a negative that differs from it."""
         if len(self.digests) == 1:
-            self._add("ims.npy", "holds one image, so no pair has a negative; give two at least")
+            self._note("ims.npy", "holds one image, so no pair has a negative; give two at least")
         elif self.identity is not None and not self.identity.any():  # numbered from 0
-            self._add(
-                "identity.npy", "says that all images are one, so no pair has a negative; number them by photograph"
-            )
+            message = "says that all images are one, so no pair has a negative; number them by photograph"
+            self._note("identity.npy", message)
         elif self._is_constant:
-            self._add("ims.npy", "holds the same features for every image, so none can be found; extract them again")
+            self._note("ims.npy", "holds the same features for every image, so none can be found; extract them again")
         if len(captions) > 1 and all(_words(text) == _words(captions[0]) for text in captions):
-            self._add("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
-
-    def _add(self, suffix: str, message: str, severity: Severity = "error") -> None:
-        self.kinds.append([Flaw(f"{self.split}_{suffix}", message, severity)])
+            self._note("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))
@@ -247,29 +241,23 @@ class _Examination:
             if (blocks := boxes.shape[2] // 2) > 2:
                 message = f"holds no grid blocks: {blocks} whole numbers from 0, then as many shares in [0, 1]"
             bad = ((start + at).tolist() for start, block in _blocks(boxes) for at in np.argwhere(_has_bad_box(block)))
-            self._note("boxes.npy", message, bad)
+            self._note_places("boxes.npy", message, bad)
         mask = self._attempt("mask.npy", lambda path: files.read_mask(path, rows, regions))
         if mask is not None:
             empty = np.argwhere(~mask.any(axis=1)).tolist()
-            self._note("mask.npy", "masks every region; leave at least one real", empty)
+            self._note_places("mask.npy", "masks every region; leave at least one real", empty)
 
     def _examine_annotations(self) -> None:
-        """Check the annotations, once the split itself can be opened."""
+        """Check the annotations, if the split itself can be opened."""
         try:
-            found = annotation_files(self.folder, self.split)
+            paths = annotation_files(self.folder, self.split)
         except ValueError as error:
-            self.kinds.append([Flaw(f"{self.split}_*", str(error))])
+            self._note("*", str(error))
             return
-        if found and all(kind[0].severity == "warning" for kind in self.kinds):
+        if paths and all(kind[0].severity == "warning" for kind in self.kinds):
             split = open_split(self.folder, self.split)
-            for path in found.values():
+            for path in paths.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
-
-
-def _remedy(dtype: np.dtype[Any]) -> str:
-    """Say what to do about numbers that are not finite."""
-    again = "extract the image again"
-    return f"float16 ends at 65,504: write larger ones as float32, or {again}" if dtype == np.float16 else again
 
 
 def _words(caption: str) -> list[str]:
@@ -285,10 +273,10 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
     return np.logical_not((is_share & is_low).all(axis=(1, 2)))
 
 
-def _again(items: Sequence[T]) -> Iterator[tuple[int, int]]:
+def _repeated(items: Sequence[T]) -> Iterator[tuple[int, int]]:
     """Positions of items that occurred before, each with the first position.
 
-    >>> list(_again("abca"))
+    >>> list(_repeated("abca"))
     [(3, 0)]
     """
     first: dict[T, int] = {}

@@ -32,18 +32,20 @@ class Facts:
 
     def __str__(self) -> str:
         each = f"{self.most}" if self.fewest == self.most else f"{self.fewest} to {self.most}"
-        told = f"by {self.paired_by}" if self.paired_by else f"by their order (no {self.split}_pairs.npy)"
         norm = "" if self.norm is None else f", median norm {self.norm:.2g}"
-        said = f"{self.split}: {self.images:,} images × {self.regions} regions × {self.feature_size} features "
-        said += f"({self.dtype}{norm}), {self.captions:,} captions, {each} an image {told}"
+        pairing = f"by {self.paired_by}" if self.paired_by else f"by their order (no {self.split}_pairs.npy)"
+        parts = [
+            f"{self.split}: {self.images:,} images × {self.regions} regions × {self.feature_size} features "
+            f"({self.dtype}{norm}), {self.captions:,} captions, {each} per image {pairing}"
+        ]
         if self.rows_an_image > 1:
-            said += f"; every image stands {self.rows_an_image} times in a row"
+            parts.append(f"each image is repeated in {self.rows_an_image} rows")
         if self.photographs < self.images:
-            said += f"; {self.photographs:,} photographs by {self.split}_identity.npy"
-        return said
+            parts.append(f"{self.photographs:,} photographs by {self.split}_identity.npy")
+        return "; ".join(parts)
 
 
-def facts_of(
+def describe(
     split: str,
     features: Float[np.ndarray, "rows regions features"],
     repeat: int,
@@ -53,20 +55,9 @@ def facts_of(
 ) -> Facts:
     rows, regions, feature_size = features.shape
     counts, images = np.bincount(image_of), rows // repeat
-    return Facts(
-        split=split,
-        images=images,
-        regions=regions,
-        feature_size=feature_size,
-        dtype=str(features.dtype),
-        norm=median_norm(features),
-        captions=len(image_of),
-        fewest=int(counts.min()),
-        most=int(counts.max()),
-        paired_by=paired_by,
-        rows_an_image=repeat,
-        photographs=images if identity is None else len(np.unique(identity)),
-    )
+    sizes = images, regions, feature_size, str(features.dtype), median_norm(features), len(image_of)
+    photographs = images if identity is None else len(np.unique(identity))
+    return Facts(split, *sizes, int(counts.min()), int(counts.max()), paired_by, repeat, photographs)
 
 
 def median_norm(features: Float[np.ndarray, "rows regions features"]) -> float | None:

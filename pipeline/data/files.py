@@ -1,7 +1,7 @@
 """The files of a dataset folder, each checked when opened, and the pairing of captions and images.
 
 Arrays are memory-mapped and never unpickled. Texts are UTF-8, one caption or id per line, none empty. The pairing
-is data: nothing assumes five captions an image.
+is data: nothing assumes five captions per image.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from aoq.pipeline.reading import open_array, reading
 MOST_ROWS = 2**31
 
 
+def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError:
+    """Make the error for an array of the wrong shape or dtype."""
+    return ValueError(f"{path}: {needs}; this array has {array.shape} {array.dtype}. {remedy}")
+
+
 def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
     """Open `{split}_ims.npy` (rows, regions, features) as stored, float32 or float16."""
     features = open_array(path)
     if features.ndim != 3 or 0 in features.shape:
-        raise ValueError(
-            f"{path}: image features need shape (images, regions, features), none of them 0; this array has "
-            f"{features.shape}. One global vector an image is (images, 1, features): reshape it."
-        )
+        needs = "image features need shape (images, regions, features), none of them 0"
+        raise misfit(path, features, needs, "One global vector per image is (images, 1, features): reshape it.")
     if features.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-        raise ValueError(
-            f"{path}: image features need dtype float32 or float16 in this machine's byte order; this array "
-            f"has {features.dtype.str}. Convert it once: numpy.save(path, array.astype('float32')); 'float16' only if "
-            "no number is beyond 65,504."
-        )
+        needs = "image features need dtype float32 or float16 in this machine's byte order"
+        convert = "numpy.save(path, array.astype('float32')); 'float16' only if no number is beyond 65,504."
+        raise misfit(path, features, needs, f"Convert it once: {convert}")
     return features
 
 
@@ -43,10 +44,8 @@ def open_boxes(path: Path, rows: int, regions: int) -> Float[np.ndarray, "rows r
     boxes = open_array(path)
     fits = boxes.shape[:2] == (rows, regions) and boxes.ndim == 3 and boxes.dtype.kind == "f"
     if not fits or boxes.shape[2] < 4 or boxes.shape[2] % 2:
-        raise ValueError(
-            f"{path}: boxes need shape {(rows, regions, 4)} like the features and a float dtype; this array "
-            f"has {boxes.shape} {boxes.dtype}. Write x1, y1, x2, y2 in [0, 1] a region, or remove the file."
-        )
+        needs = f"boxes need shape {(rows, regions, 4)} like the features and a float dtype"
+        raise misfit(path, boxes, needs, "Write x1, y1, x2, y2 in [0, 1] for each region, or remove the file.")
     return boxes
 
 
@@ -54,10 +53,8 @@ def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows reg
     """Read `{split}_mask.npy`: True if a region is real. It takes one byte per region in memory."""
     mask = open_array(path)
     if mask.shape != (rows, regions) or not is_binary(mask):
-        raise ValueError(
-            f"{path}: the mask needs shape {(rows, regions)} like the features and only True and False (or 1 and "
-            f"0); this array has {mask.shape} {mask.dtype}. Write True at real regions, or remove the file."
-        )
+        needs = f"the mask needs shape {(rows, regions)} like the features and only True and False (or 1 and 0)"
+        raise misfit(path, mask, needs, "Write True at real regions, or remove the file.")
     return np.array(mask, dtype=np.bool_)
 
 
@@ -70,12 +67,9 @@ def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
     """Read `{split}_pairs.npy`: the image of every caption."""
     pairs = open_array(path)
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
-        raise ValueError(
-            f"{path}: needs one integer image row a caption, shape ({captions},); this array has "
-            f"{pairs.shape} {pairs.dtype}. Write it again, or remove it if captions stand in image order."
-        )
-    wrong = np.flatnonzero((pairs < 0) | (pairs >= MOST_ROWS))
-    if len(wrong):
+        needs = f"needs one integer image row per caption, shape ({captions},)"
+        raise misfit(path, pairs, needs, "Write it again, or remove it if captions stand in image order.")
+    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= MOST_ROWS))):
         raise ValueError(
             f"{path}: entry {wrong[0]} is {pairs[wrong[0]]}; image rows start at 0 and end below {MOST_ROWS:,}."
         )
@@ -86,10 +80,8 @@ def read_identity(path: Path, images: int) -> Int32[np.ndarray, " images"]:
     """Read `{split}_identity.npy`: images that are the same photograph share a number."""
     identity = open_array(path)
     if identity.shape != (images,) or identity.dtype.kind not in "iu":
-        raise ValueError(
-            f"{path}: needs a whole number an image, shape ({images},), the same for copies of one photograph; this "
-            f"array has {identity.shape} {identity.dtype}. Write it again, or remove it if no image stands twice."
-        )
+        needs = f"needs a whole number per image, shape ({images},), the same for copies of one photograph"
+        raise misfit(path, identity, needs, "Write it again, or remove it if there are no copies.")
     _, numbers = np.unique(identity, return_inverse=True)
     return numbers.reshape(-1).astype(np.int32)
 
@@ -111,7 +103,7 @@ def read_text(path: Path) -> bytes:
 def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
     """Line number (from 1) and problem of every bad line."""
     if not content.strip():
-        yield 1, "the file is empty; write one line a caption (or id)"
+        yield 1, "the file is empty; write one line per caption (or id)"
         return
     for number, line in enumerate(split_lines(content), start=1):
         try:
@@ -158,15 +150,15 @@ def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -
 def pair_captions(
     path: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
 ) -> Int32[np.ndarray, " captions"]:
-    """Image of every caption: `pairs` if given, else equally many consecutive captions for every image.
+    """Return the image of every caption: `pairs`, or by default equally many consecutive captions per image.
 
     Errors are about `path`, the file of the pairs, or else of the captions.
     """
     if pairs is None:
         if captions % images:
             raise ValueError(
-                f"{path}: {captions} captions for {images} images is not a whole number an image; add those "
-                f"missing, or say which image each belongs to in {path.name.replace('_caps.txt', '_pairs.npy')}."
+                f"{path}: {captions} captions for {images} images is not a whole number per image; add the missing "
+                f"ones, or say which image each belongs to in {path.name.replace('_caps.txt', '_pairs.npy')}."
             )
         return np.repeat(np.arange(images, dtype=np.int32), captions // images)
     if pairs.max() >= images:
@@ -174,8 +166,7 @@ def pair_captions(
             f"{path}: caption {int(np.argmax(pairs)) + 1} is paired with image {pairs.max()}, but there "
             f"are {images} images (0 to {images - 1}); the pairs or the features are of another data set."
         )
-    without = np.flatnonzero(np.bincount(pairs, minlength=images) == 0)
-    if len(without):
+    if len(without := np.flatnonzero(np.bincount(pairs, minlength=images) == 0)):
         raise ValueError(
             f"{path}: {len(without)} of {images} images have no caption (first rows {without[:5].tolist()}); "
             "pair a caption with each, or leave those images out."
@@ -191,7 +182,7 @@ def fit_ids(path: Path, ids: list[str], images: int, captions: int) -> list[str]
     if len(ids) == captions == images * times and _is_constant(ids, times):
         return ids[::times]
     raise ValueError(
-        f"{path}: {len(ids)} ids for {images} images with {captions} captions; write one an image, in row order."
+        f"{path}: {len(ids)} ids for {images} images with {captions} captions; write one per image, in row order."
     )
 
 

@@ -96,13 +96,10 @@ def open_split(folder: Path, split: str) -> Split:
     rows, regions, _ = features.shape
     repeat = files.repeats(features, len(captions), pairs, lines)
     if repeat > 1:
-        logger.info("%s: every image stands %d times in a row; one row of each is used", paths["ims.npy"], repeat)
+        logger.info("%s: each image is repeated in %d rows; one of them is used", paths["ims.npy"], repeat)
     images = rows // repeat
-    told_by = paths["caps.txt" if pairs is None else "pairs.npy"]
-    image_of = files.pair_captions(told_by, images, len(captions), pairs)
-    ids = (
-        files.fit_ids(paths["ids.txt"], lines, images, len(captions)) if lines else [str(row) for row in range(images)]
-    )
+    image_of = files.pair_captions(paths["caps.txt" if pairs is None else "pairs.npy"], images, len(captions), pairs)
+    ids = files.fit_ids(paths["ids.txt"], lines, images, len(captions)) if lines else [*map(str, range(images))]
     boxes = files.open_boxes(paths["boxes.npy"], rows, regions)[::repeat] if "boxes.npy" in paths else None
     mask = files.read_mask(paths["mask.npy"], rows, regions)[::repeat] if "mask.npy" in paths else None
     identity = files.read_identity(paths["identity.npy"], images) if "identity.npy" in paths else None
@@ -114,16 +111,9 @@ def first_images(split: Split, count: int) -> Split:
     if count > split.image_count:
         raise ValueError(f"{count} images of split {split.name!r} are asked for, and it has {split.image_count}.")
     rows = np.flatnonzero(split.image_of < count)
-    return replace(
-        split,
-        features=split.features[:count],
-        captions=[split.captions[row] for row in rows],
-        image_of=split.image_of[rows],
-        ids=split.ids[:count],
-        boxes=None if split.boxes is None else split.boxes[:count],
-        mask=None if split.mask is None else split.mask[:count],
-        identity=None if split.identity is None else split.identity[:count],
-    )
+    by_image = {name: getattr(split, name) for name in ("features", "ids", "boxes", "mask", "identity")}
+    cut = {name: part[:count] for name, part in by_image.items() if part is not None}
+    return replace(split, captions=[split.captions[row] for row in rows], image_of=split.image_of[rows], **cut)
 
 
 def split_paths(folder: Path, split: str) -> dict[str, Path]:
@@ -136,8 +126,8 @@ def split_paths(folder: Path, split: str) -> dict[str, Path]:
             "([paths] data_root in luigi.cfg)."
         )
     if missing:
-        found = sorted(path.name for path in folder.iterdir())
-        listed = ", ".join(found[:20]) + (", ..." if len(found) > 20 else "")
+        present = sorted(path.name for path in folder.iterdir())
+        listed = ", ".join(present[:20]) + (", ..." if len(present) > 20 else "")
         raise FileNotFoundError(
             f"{folder}: split {split!r} needs {' and '.join(missing)}; the folder holds "
             f"{listed or 'nothing'}. Splits there: {', '.join(find_splits(folder)) or 'none'}."
@@ -153,8 +143,7 @@ def present_files(folder: Path, split: str) -> dict[str, Path]:
 
 def find_splits(folder: Path) -> list[str]:
     """Names before `_ims.npy` and `_caps.txt`, sorted."""
-    found = [(path, f"_{suffix}") for suffix in REQUIRED for path in folder.glob(f"?*_{suffix}")]
-    return sorted({path.name.removesuffix(suffix) for path, suffix in found})
+    return sorted({path.name.removesuffix(f"_{end}") for end in REQUIRED for path in folder.glob(f"?*_{end}")})
 
 
 def split_fingerprint(folder: Path, split: str) -> str:

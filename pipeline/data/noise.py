@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from aoq.pipeline.config.dataset import Noise
+from aoq.pipeline.data.files import misfit
 from aoq.pipeline.reading import open_array
 
 STREAM = int.from_bytes(b"noise", "big")
@@ -39,10 +40,10 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
     """Read a noise file, with one row per caption or per image, as the image of every caption."""
     rows, captions, images = open_array(path), len(image_of), int(image_of.max()) + 1
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
-        raise ValueError(
-            f"{path}: a noise file has one integer image row a caption, shape ({captions},), or one an image, "
-            f"({images},); this array has {rows.shape} {rows.dtype}. It is of another data set, or no noise file."
+        needs = (
+            f"a noise file has one integer image row per caption, shape ({captions},), or one per image, ({images},)"
         )
+        raise misfit(path, rows, needs, "It belongs to another data set, or is no noise file.")
     if rows.min() < 0 or rows.max() >= images:
         wrong = int(np.flatnonzero((rows < 0) | (rows >= images))[0])
         raise ValueError(f"{path}: entry {wrong} is {rows[wrong]}, and the training images are 0 to {images - 1}.")

@@ -20,10 +20,10 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData, Pixels
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.distinct import confusion, isolation
 from aoq.pipeline.data.files import open_features, read_pairs
 from aoq.pipeline.data.flaws import SEVERITIES, Flaw, summed_up
 from aoq.pipeline.data.folder import Split, first_images, split_fingerprint, split_paths
+from aoq.pipeline.data.learnable import confusion, isolation
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary

@@ -35,7 +35,7 @@ def test_what_a_split_holds_is_said(aoq, folder):
     shown = aoq("data", "check", folder, root=None)
     dev, train = shown.stdout.splitlines()[:2]
     assert dev.startswith("dev: 30 images × 2 regions × 8 features (float32, median norm ")
-    assert train.endswith("60 captions, 2 an image by their order (no train_pairs.npy)")
+    assert train.endswith("60 captions, 2 per image by their order (no train_pairs.npy)")
     splits = json.loads(aoq("data", "check", folder, "--json", root=None).stdout)["splits"]
     assert [(split["split"], split["images"], split["captions"]) for split in splits] == [
         ("dev", 30, 60),

@@ -46,7 +46,7 @@ def test_tables_are_read_from_csv_and_parquet_by_name(folder):
 def test_one_thing_in_two_files_is_refused(folder):
     for suffix in ("csv", "parquet"):
         (folder / f"dev_relevance.{suffix}").write_text("caption_id,image_id\n1,1\n")
-    with pytest.raises(ValueError, match=r"dev_relevance.parquet and dev_relevance.csv stand for the same"):
+    with pytest.raises(ValueError, match=r"dev_relevance.parquet and dev_relevance.csv hold the same annotation"):
         annotation_files(folder, "dev")
 
 

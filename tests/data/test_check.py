@@ -24,12 +24,6 @@ def the_one(folder: Path) -> Flaw:
     return flaw
 
 
-def test_sound_folder_has_no_flaw(write_split: Write, boxes: np.ndarray) -> None:
-    write_split("dev")
-    (write_split(ids=list("abcd"), boxes=boxes, mask=np.ones((4, 3), bool)) / "notes.npy").write_text("ignored")
-    assert examine_folder(write_split("train", ids=list("abcd"))).flaws == []
-
-
 def test_regions_of_another_size_than_trains(write_split: Write) -> None:
     write_split("test", ims=features()[:, :, :4])
     flaw = the_one(write_split("train"))
@@ -102,16 +96,6 @@ def test_broken_rows_are_no_copies_and_no_leak(write_split: Write) -> None:
     ]
 
 
-def test_what_float16_cannot_hold_is_said(write_split: Write) -> None:
-    spoiled = features()
-    spoiled[1, 0, 0] = 1e5
-    with np.errstate(over="ignore"):
-        flaw = the_one(write_split(ims=spoiled.astype(np.float16)))
-    assert flaw.message.endswith("float16 ends at 65,504: write larger ones as float32, or extract the image again")
-    flaw = the_one(write_split(ims=spoiled.astype(np.float64)))
-    assert flaw.message.endswith("array.astype('float32')); 'float16' only if no number is beyond 65,504.")
-
-
 def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
     other = features(1)
     other[2] = features()[3]
@@ -124,10 +108,6 @@ def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
         ("test_ims.npy", 2, None),
     ]
     assert all("leak" in flaw.message and flaw.severity == "warning" for flaw in flaws)
-
-
-def test_repeated_rows_are_not_equal_images(write_split: Write) -> None:
-    assert examine_folder(write_split(ims=np.repeat(features(), 3, axis=0))).flaws == []
 
 
 def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
@@ -162,16 +142,6 @@ def test_missing_thumbs(write_split: Write) -> None:
     flaws = examine_folder(folder).flaws
     assert [flaw.file for flaw in flaws] == ["thumbs/b.jpg", "thumbs/d.jpg"]
     assert {flaw.severity for flaw in flaws} == {"warning"}
-
-
-def test_thumbs_of_ids_that_are_paths(write_split: Write) -> None:
-    folder = write_split(ids=["photos/a.jpg", "./b.jpg", "photos/c.jpg", "d.jpg"])
-    (folder / "thumbs" / "photos").mkdir(parents=True)
-    for name in ("photos/a.jpg", "b.jpg", "photos/d.jpg"):
-        (folder / "thumbs" / name).touch()
-    flaws = examine_folder(folder).flaws
-    assert [flaw.file for flaw in flaws] == ["thumbs/photos/c.jpg", "thumbs/d.jpg"]
-    assert flaws[0].message == "is missing; it is image 3 of train"
 
 
 def test_missing_files(write_split: Write) -> None:
@@ -254,7 +224,7 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     assert flaw.file == "dev_relevance_eccv.csv"
     assert "image_id 9 to 9" in flaw.message
     (folder / "dev_relevance_eccv.parquet").write_bytes(b"")
-    assert "stand for the same; remove one" in the_one(folder).message
+    assert "hold the same annotation; remove one" in the_one(folder).message
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.pipeline.data.distinct import confusion, isolation
 from aoq.pipeline.data.flaws import Flaw
+from aoq.pipeline.data.learnable import confusion, isolation
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary
 
@@ -56,10 +56,6 @@ def test_few_alike_are_no_flaw_and_more_are_a_warning() -> None:
     assert "(the first in line 11: 'a x')" in flaw.message
 
 
-def test_texts_that_differ_in_case_and_spaces_are_one() -> None:
-    assert found(["A b.", "a  b ."]) is None
-
-
 @given(st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=3), min_size=2, max_size=9))
 def test_captions_without_a_shared_word_are_counted(worded: list[list[str]]) -> None:
     captions = [" ".join(words) for words in worded]
@@ -75,8 +71,3 @@ def test_captions_without_a_shared_word_are_counted(worded: list[list[str]]) -> 
         assert flaw.severity == "warning"
         first = f"(the first in line {alone[0]}: {captions[alone[0] - 1]!r})"
         assert flaw.message.startswith(f"{len(alone)} of {len(captions)} captions share no word with another {first}.")
-
-
-def test_captions_of_few_words_share_them() -> None:
-    known = ["a"] * 6 + ["b"] * 4
-    assert isolation("x_caps.txt", known, TokenisedCaptions.build(known, VOCABULARY)) is None

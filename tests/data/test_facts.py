@@ -29,20 +29,20 @@ def differing() -> np.ndarray:
 def test_captions_in_order(write_split: Write, differing: np.ndarray) -> None:
     assert told(write_split(ims=differing)) == (
         "train: 4 images × 3 regions × 2 features (float32, median norm 5), 12 captions, "
-        "3 an image by their order (no train_pairs.npy)"
+        "3 per image by their order (no train_pairs.npy)"
     )
 
 
 def test_captions_in_pairs(write_split: Write, differing: np.ndarray) -> None:
     pairs = np.array([0] * 9 + [1, 2, 3])
     said = told(write_split(ims=differing, pairs=pairs, identity=np.array([0, 0, 1, 2])))
-    assert said.endswith(", 12 captions, 1 to 9 an image by train_pairs.npy; 3 photographs by train_identity.npy")
+    assert said.endswith(", 12 captions, 1 to 9 per image by train_pairs.npy; 3 photographs by train_identity.npy")
 
 
 def test_repeated_rows_are_one_image(write_split: Write, differing: np.ndarray) -> None:
     said = told(write_split(ims=differing.repeat(3, axis=0)))
     assert said.startswith("train: 4 images × 3 regions × 2 features")
-    assert said.endswith("; every image stands 3 times in a row")
+    assert said.endswith("; each image is repeated in 3 rows")
 
 
 def test_what_cannot_be_paired_has_no_facts(write_split: Write) -> None:

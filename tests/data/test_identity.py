@@ -11,12 +11,10 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.evaluation.retrieval import evaluate_similarity, folded_ranks, retrieval_ranks
+from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import positive_pairs_of
-from aoq.pipeline.tables.inspection import AnchorList, inspect_list
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Group, Sampler
@@ -49,7 +47,7 @@ def test_a_split_has_its_identities(folder):
 @pytest.mark.parametrize("wrong", [np.zeros(11, int), np.zeros((12, 1), int), np.zeros(12)])
 def test_identities_that_do_not_fit_are_refused(folder, wrong):
     np.save(folder / "train_identity.npy", wrong)
-    with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number an image"):
+    with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number per image"):
         open_split(folder, "train")
     assert [flaw.file for flaw in examine_folder(folder).flaws] == ["train_identity.npy"]
 
@@ -102,15 +100,6 @@ def test_answers_are_those_of_copies_too(folder):
         assert split.answers_of("t2i", caption).tolist() == own
 
 
-def test_a_list_shows_the_positives_of_copies(folder):
-    split = open_split(folder, "train")
-    lists = NegativeLists(np.array([[2]], np.int32), np.array([[0.5]], np.float32), np.zeros(1, np.float32))
-    shown = inspect_list(AnchorList("i2t", 0, lists, None, ()), split, np.array([0]), None)
-    assert [positive.row for positive in shown.positives] == [0, 1, 4, 5, 14, 15]
-    shown = inspect_list(AnchorList("t2i", 5, lists, None, ()), split, np.array([0]), None)
-    assert [positive.row for positive in shown.positives] == [0, 2, 7]
-
-
 def test_batches_know_copies(folder):
     split = open_split(folder, "train")
     tokens = TokenisedCaptions(np.ones(72, np.int32), 3 * np.arange(25))
@@ -143,11 +132,3 @@ def test_ranks_by_definition(seed):
         for row in range(len(ranks)):
             best = max(scores[row][true[row]])
             assert ranks[row] == sum((scores[row] >= best) & ~true[row])
-
-
-def test_folds_take_their_own_identities():
-    similarity, image_of = np.eye(4, dtype=np.float32)[[1, 0, 3, 2]], np.arange(4)
-    assert evaluate_similarity(similarity, image_of, folds=2)["t2i_r1"] == 0
-    same = np.array([7, 7, 8, 8])
-    assert evaluate_similarity(similarity, image_of, same, folds=2)["t2i_r1"] == 100
-    assert folded_ranks(similarity, image_of, same, folds=2).i2t.tolist() == [0, 0, 0, 0]

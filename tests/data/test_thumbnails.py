@@ -68,13 +68,6 @@ def test_pictures_of_the_known_formats_are_shown_small(
     assert (picture.width, picture.height) == (WIDTH, WIDTH * 2 // 3)
 
 
-@pytest.mark.parametrize("form", ["BMP", "TIFF", "PPM", "ICO"])
-def test_other_formats_are_refused(thumbnails: Thumbnails, tmp_path: Path, form: str) -> None:
-    image = pytest.importorskip("PIL.Image")
-    image.new("RGB", (90, 60)).save(tmp_path / "thumbs" / "a.png", form)
-    assert thumbnails.read(0) is None
-
-
 def test_links_are_followed_as_a_folder_and_otherwise_named_once(
     thumbnails: Thumbnails, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

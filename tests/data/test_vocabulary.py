@@ -54,12 +54,6 @@ def test_four_times_is_enough_by_default() -> None:
         Vocabulary.build(["dog"] * 3 + ["cat"])
 
 
-def test_encode_frames_and_replaces() -> None:
-    vocabulary = Vocabulary((*SPECIAL_WORDS, "a", "dog"))
-    assert vocabulary.encode(["a", "cat", "dog"]) == [1, 4, 3, 5, 2]
-    assert len(vocabulary) == 6
-
-
 def test_saved_vocabulary_is_read_back(tmp_path: Path) -> None:
     vocabulary = Vocabulary((*SPECIAL_WORDS, "a", "café", '"'))
     vocabulary.save(tmp_path / "vocab.json")
@@ -164,10 +158,3 @@ def test_naafs_order_of_special_words(tmp_path: Path) -> None:
     path = tmp_path / "vocab.json"
     path.write_text(json.dumps({"word2idx": index, "idx2word": {str(i): w for w, i in index.items()}, "idx": 5}))
     assert Vocabulary.load(path).encode(["dog", "cat"]) == [2, 4, 1, 3]
-
-
-def test_words_must_start_with_the_special_ones_and_be_different() -> None:
-    with pytest.raises(ValueError, match="starts with"):
-        Vocabulary(("a", "b"))
-    with pytest.raises(ValueError, match=r"\['a'\]"):
-        Vocabulary((*SPECIAL_WORDS, "a", "a"))
