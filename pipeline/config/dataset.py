@@ -58,7 +58,7 @@ class Source(Section):
 
 
 TRAINING_DATA = ("folder", "source", "demo", "train", "train_images", "noise")
-"""Options of [dataset] that say which pairs are trained on: those of a table and of its student are the same."""
+"""Options of [dataset] that decide which pairs are trained on: a table and its student share them."""
 
 
 class Noise(Section):
@@ -109,14 +109,14 @@ class Dataset(Section):
     vocabulary_splits: Array[str] | None = None
     """Splits whose captions the vocabulary is built from; by default `train` and `dev`."""
     min_count: PositiveInt = 4
-    """Words that occur fewer times in these are unknown."""
+    """Words that occur fewer times in those captions are unknown."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Dataset:
         words = [key for key in ("vocabulary", "vocabulary_splits", "min_count") if key in self.model_fields_set]
         if self.tokeniser is not None and words:
             raise ValueError(f"`tokeniser` has its own vocabulary; take out {words}")
-        if sum(given is not None for given in (self.folder, self.source, self.demo)) != 1:
+        if sum(world is not None for world in (self.folder, self.source, self.demo)) != 1:
             raise ValueError(
                 "name one: either `folder` (a precomp folder below the data root), or a section [dataset.source] "
                 "(photographs and captions) or [dataset.demo]"
@@ -125,7 +125,7 @@ class Dataset(Section):
 
     @property
     def splits_of_words(self) -> tuple[str, ...]:
-        """Splits whose captions the vocabulary is built from; none if it is given, or a tokeniser's."""
+        """Splits whose captions the vocabulary is built from; none with a given vocabulary or a tokeniser."""
         if self.vocabulary is not None or self.tokeniser is not None:
             return ()
         return (self.train, self.dev) if self.vocabulary_splits is None else self.vocabulary_splits

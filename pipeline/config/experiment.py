@@ -11,7 +11,7 @@ from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.section import Runs
 from aoq.pipeline.config.tables import Mining, Refresh
 from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
 
@@ -19,13 +19,11 @@ TOWER_OPTIONS = {
     **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
     "augment": {"image"},
 }
-"""Training options for towers, each with the towers of which it needs one."""
+"""Training options that need one of these towers."""
 TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 
 
-class Experiment(Section):
-    name: str
-    """The name of its runs; by default the file's."""
+class Experiment(Runs):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of initial weights, batches and draws."""
     dataset: Dataset
@@ -55,7 +53,7 @@ class Experiment(Section):
         if self.co_teaching is not None:
             return plain_training(self.co_teaching)
         if self.second_round is None:
-            raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` in place of [second_round].")
+            raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` instead of [second_round].")
         return self.second_round
 
     @property
@@ -65,31 +63,31 @@ class Experiment(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _teacher_as_a_section(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(teacher := given.get("teacher"), dict):
+    def _teacher_as_a_section(cls, content: Any) -> Any:
+        if isinstance(content, dict) and isinstance(teacher := content.get("teacher"), dict):
             if list(teacher) != ["encoder"]:
                 raise ValueError(f"[teacher] has one option, `encoder`; got {list(teacher)}")
-            given = {**{key: value for key, value in given.items() if key != "teacher"}}
-            given["teacher_encoder"] = teacher["encoder"]
-        return given
+            rest = {key: value for key, value in content.items() if key != "teacher"}
+            content = {**rest, "teacher_encoder": teacher["encoder"]}
+        return content
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Experiment:
         rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
-        given = [key for key in rounds if getattr(self, key) is not None]
+        present = [key for key in rounds if getattr(self, key) is not None]
         idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
         self._check_words()
         self._check_towers()
         if self.co_teaching is not None:
             if idle:
-                raise ValueError(f"[co_teaching] stands in place of the rounds and needs no table; take out {idle}")
+                raise ValueError(f"[co_teaching] replaces the rounds and needs no table; take out {idle}")
         elif self.weights is not None:
-            if given:
-                raise ValueError(f"`weights` stand in place of all training; take out {given}")
+            if present:
+                raise ValueError(f"`weights` replace all training; take out {present}")
         elif self.second_round is None:
             raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
         else:
-            self._check_rounds(self.second_round, [key for key in given if key in TABLE_SOURCES])
+            self._check_rounds(self.second_round, [key for key in present if key in TABLE_SOURCES])
         return self
 
     def _check_words(self) -> None:
@@ -125,7 +123,7 @@ class Experiment(Section):
 
             if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
                 raise ValueError(
-                    f'[{name}] loss.temperature = "pair" is that of a pretrained pair; set `image_tower` and '
+                    f'[{name}] loss.temperature = "pair" needs a pretrained pair; set `image_tower` and '
                     '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
                 )
             frozen = {*(getattr(section, "freeze", None) or ())}
@@ -168,8 +166,8 @@ class Experiment(Section):
             raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")
         if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
             raise ValueError(
-                f"[refresh] drifted_below spares anchors of a search, and [model] {self.model.name} compares "
-                "fragments: it orders lists and searches nothing. Leave it out"
+                f"[refresh] drifted_below limits a search, and [model] {self.model.name} compares fragments: it "
+                "reorders lists and does not search. Leave it out"
             )
         if student.loss.makes_triples and not self.sampling.resample:
             raise ValueError(
@@ -181,8 +179,8 @@ class Experiment(Section):
         for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:
                 raise ValueError(
-                    f"[{name}.constraints] is about attention, and [model] {self.model.name} has none: it compares "
-                    "whole images and captions. Leave the section out, or choose a model of fragments, such as scan"
+                    f"[{name}.constraints] needs attention, and [model] {self.model.name} has none: it compares whole "
+                    "images and captions. Leave the section out, or choose a model of fragments, such as scan"
                 )
 
     @staticmethod
@@ -197,7 +195,7 @@ class Experiment(Section):
             return
         if loss.makes_triples:
             raise ValueError(
-                '[screen] suspected = "soft_margin" knows of offline negatives alone, and with companions = "anchors" '
+                '[screen] suspected = "soft_margin" applies to offline negatives only, and with companions = "anchors" '
                 'most pairs of a triple are others; choose "drop" or "downweight"'
             )
         if not loss.softens:

@@ -58,10 +58,10 @@ class Sampling(Section):
             raise ValueError(f'{idle} belong to batches = "mined"; set it, or leave them out')
         heads = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
         if self.hardness is not None and heads:
-            raise ValueError(f"`hardness` says where lists are cut; take out {heads}")
+            raise ValueError(f"`hardness` decides where lists are cut; take out {heads}")
         if self.hardest is not None:
             if self.hardness is None or self.hardness == "auto":
-                raise ValueError("`hardest` goes with a `hardness` that is a number; give both, or `hardness` alone")
+                raise ValueError("`hardest` needs a `hardness` that is a number; give both, or `hardness` alone")
             if self.hardest <= self.hardness:
                 raise ValueError(f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it")
         if self.windows is not None:

@@ -31,6 +31,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class Runs(Section):
+    name: str
+    """The name of its runs; by default the file's."""
+
+
 class NamedSection(Section):
     """A section whose `name` selects one of several kinds, each a subclass with its own options."""
 
@@ -49,7 +54,7 @@ class NamedSection(Section):
         return validate(content) if kind is cls else kind.model_validate(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by content: a derived section's class is in no module, and another process derives it anew."""
+        """Pickle the content: another process derives the class of a derived section again."""
         (named, *_) = (
             base for base in type(self).__mro__ if getattr(sys.modules[base.__module__], base.__name__, 0) is base
         )

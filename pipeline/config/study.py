@@ -54,11 +54,11 @@ class Study(Section):
     @model_validator(mode="after")
     def _fits(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"a seed stands twice among {list(self.seeds)}, and the same run is no second run")
+            raise ValueError(f"a seed appears twice in {list(self.seeds)}; the same run is no second sample")
         if unknown := [column for column in self.columns if column not in METRICS]:
             raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(METRICS)}")
         if self.baseline not in self.arms:
-            raise ValueError(f"baseline {self.baseline!r} is no arm; [arms] has {list(self.arms)}")
+            raise ValueError(f"baseline {self.baseline!r} is not an arm; [arms] has {list(self.arms)}")
         for name, arm in self.arms.items():
             if unknown := [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]:
                 raise ValueError(f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}")

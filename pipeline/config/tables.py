@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.dataset import Evaluation
-from aoq.pipeline.config.section import Array, Section
+from aoq.pipeline.config.section import Array, Runs, Section
 
 EXACT = ("auto", "onepass", "faiss-flat", "streamed")
-"""Built-in exact searches, known by name: the registry would load torch. "streamed" is an old name of onepass."""
+"""Built-in exact searches, listed here because the registry loads torch. "streamed" is an old name of onepass."""
 INDEXED, FACTORY = ("ivf", "hnsw"), "faiss:"
-"""Approximate ones, likewise."""
+"""Built-in approximate searches."""
 
 
 def _is_approximate(search: str) -> bool:
-    """Look up a name that is not built in; the registry of searches refuses an unknown one."""
+    """Return whether a search is approximate; the registry refuses an unknown name."""
     if search in EXACT:
         return False
     if search in INDEXED or (search.startswith(FACTORY) and search != FACTORY):
@@ -31,13 +31,18 @@ def _known(search: str) -> str:
     return search
 
 
-class Mining(Section):
-    """Length of the table's lists per image (captions) and per caption (images), and the search."""
+class Lengths(Section):
+    """Length of the table's lists."""
 
     h_captions: PositiveInt = 300
     """Captions kept for each image."""
     h_images: PositiveInt = 60
     """Images kept for each caption."""
+
+
+class Mining(Lengths):
+    """Length of the table's lists per image (captions) and per caption (images), and the search."""
+
     search: Annotated[str, AfterValidator(_known)] = "auto"
     """A backend (`aoq.pipeline.search.backends`); all exact ones find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
@@ -61,20 +66,18 @@ class Members(Section):
         if self.weights is not None and len(self.weights) != len(self.members):
             raise ValueError(f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none")
         if len(set(self.members)) < len(self.members):
-            raise ValueError(f"a member stands twice among {list(self.members)}; give it a larger weight instead")
+            raise ValueError(f"a member appears twice in {list(self.members)}; give it a larger weight instead")
         return self
 
 
-class Ensemble(Section):
+class Ensemble(Runs):
     """An experiment without training: the weighted mean of the similarities of several second rounds."""
 
-    name: str
-    """The name of its runs; by default the file's."""
     ensemble: Members
     evaluation: Evaluation = Evaluation()
 
 
-class Rerank(Section):
+class Rerank(Lengths):
     """The negatives of a table, reordered by another model's scores; the model may compare fragments."""
 
     shortlist: str
@@ -82,9 +85,7 @@ class Rerank(Section):
     teacher: str
     """Experiment whose second round (or imported `weights`) scores them, with an optional override too."""
     h_captions: PositiveInt = 100
-    """Captions kept for each image."""
     h_images: PositiveInt = 20
-    """Images kept for each caption."""
     depth_captions: PositiveInt | None = None
     """Candidates of each shortlist to score; by default all."""
     depth_images: PositiveInt | None = None
@@ -94,54 +95,40 @@ class Rerank(Section):
 
     @model_validator(mode="after")
     def _deep_enough(self) -> Rerank:
-        for side, h, depth in (
-            ("captions", self.h_captions, self.depth_captions),
-            ("images", self.h_images, self.depth_images),
-        ):
+        depths = ("captions", self.h_captions, self.depth_captions), ("images", self.h_images, self.depth_images)
+        for side, h, depth in depths:
             if depth is not None and depth < h:
                 raise ValueError(f"depth_{side} = {depth} gives no list of h_{side} = {h}; rescore at least as many")
         return self
 
 
-class Fusion(Members):
-    """The lists of several tables as one: fused by ranks, or by scores that were made comparable."""
+class Fusion(Members, Lengths):
+    """The lists of several tables as one: fused by ranks, or by scores on a common scale."""
 
     members: Annotated[Array[str], Field(min_length=2, max_length=8)]
     """Experiments with a table, each with an override after `@` if need be."""
     method: Literal["rank", "score"]
     """`rank`: reciprocal-rank fusion. `score`: the mean of scores as fractions of the positive pairs that score no
     more."""
-    h_captions: PositiveInt = 300
-    """Captions kept for each image."""
-    h_images: PositiveInt = 60
-    """Images kept for each caption."""
 
 
-class Refresh(Section):
-    """Refresh of the table: a student of embeddings searches the whole training set, one of fragments reorders."""
+class Refresh(Lengths):
+    """Refresh of the table: a student with embeddings searches the whole training set, one with fragments reorders."""
 
     rounds: NonNegativeInt = 1
     """Number of times that the student searches and another one is trained from scratch on the result."""
-    h_captions: PositiveInt = 300
-    """Captions kept for each image."""
-    h_images: PositiveInt = 60
-    """Images kept for each caption."""
     drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Search an anchor again only if less than this fraction of its list's top half stays there under the student. The
     others keep their lists, with the student's scores. By default all are searched."""
 
 
-class Reranking(Section):
+class Reranking(Runs):
     """An experiment without training: a negative table, made from another experiment's."""
 
-    name: str
-    """The name of its runs; by default the file's."""
     rerank: Rerank
 
 
-class Fusing(Section):
+class Fusing(Runs):
     """An experiment without training: a negative table, made from several experiments'."""
 
-    name: str
-    """The name of its runs; by default the file's."""
     fusion: Fusion

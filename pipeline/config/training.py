@@ -15,12 +15,12 @@ Augmentation = Literal["crop", "flip", "randaugment"]
 
 
 class Constraint(Section):
-    """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 was best."""
+    """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 is best."""
 
     weight: PositiveFloat
     """Weight beside the loss."""
     margin: Margin
-    """Margin by which the one should be closer than the other."""
+    """Margin by which the attended content should be closer."""
 
 
 class Constraints(Section):
@@ -46,7 +46,7 @@ class Constraints(Section):
 
 
 class LoRA(Section):
-    """Low-rank adapters of towers, which are trained in place of their weights."""
+    """Low-rank adapters, trained instead of the towers' weights."""
 
     rank: PositiveInt
     """Rank of what is added to the weights of each linear layer."""
@@ -78,7 +78,7 @@ class Schedule(Section):
     warmup_steps: PositiveInt | None = None
     """Steps over which the learning rate first rises linearly."""
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Decay of an exponential moving average of the weights, which is evaluated and kept in their place."""
+    """Decay of an exponential moving average of the weights, which is evaluated and saved instead of them."""
     freeze: Array[Literal["image", "text"]] | None = None
     """Towers whose pretrained weights stay fixed."""
     layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -89,7 +89,7 @@ class Schedule(Section):
     """Train low-rank adapters of towers that are not frozen, at `tower_rate` (by default the whole learning rate); the
     weights that are published have them added."""
     augment: Array[Augmentation] | None = None
-    """Random changes of photographs before an image tower, anew in each epoch: a crop of at least half
+    """Random changes of photographs before an image tower, drawn in each epoch: a crop of at least half
     of the image; a flip unless a caption names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Ratio of a pretrained tower's learning rate to the others'; by default a tenth (VSE∞)."""
@@ -99,9 +99,9 @@ class Schedule(Section):
     @model_validator(mode="after")
     def _options_are_used(self) -> Schedule:
         if self.schedule is not None and self.decay_epochs:
-            raise ValueError('schedule = "cosine" stands in place of `decay_epochs`; leave one of them out')
+            raise ValueError('schedule = "cosine" replaces `decay_epochs`; leave one of them out')
         if self.decay_biases is False and self.weight_decay is None:
-            raise ValueError("decay_biases = false says which weights decay, and none do; set `weight_decay` as well")
+            raise ValueError("decay_biases = false needs a decay; set `weight_decay` as well")
         return self
 
 

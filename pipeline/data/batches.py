@@ -16,7 +16,7 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 
 
 class Pixels(ABC):
-    """A split's photographs as input of an image tower, row by row."""
+    """A split's photographs as input of an image tower."""
 
     @abstractmethod
     def read(self, rows: Int[np.ndarray, " batch"]) -> UInt8[torch.Tensor, "batch height width 3"]:
@@ -24,7 +24,7 @@ class Pixels(ABC):
 
     @abstractmethod
     def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> Pixels:
-        """The same photographs, changed at random as a function of the rows, the seed and the epoch."""
+        """Return the same photographs, changed at random as a function of the rows, the seed and the epoch."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PairData:
     pixels: Pixels | None = None
 
     def augmented(self, ways: tuple[str, ...] | None, seed: int, epoch: int) -> PairData:
-        """The split as one epoch of a training sees it."""
+        """Return the split as one epoch of a training sees it."""
         if ways is None or self.pixels is None:
             return self
         return replace(self, pixels=self.pixels.augmented(ways, seed, epoch))
@@ -65,19 +65,19 @@ class PairData:
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:
-    """Number of steps for every caption once; a last batch of a single pair, which has no negative, is left out."""
+    """Count the steps that visit every caption; a last batch of a single pair, which has no negative, is left out."""
     full, rest = divmod(captions, batch_size)
     return full + (rest > 1)
 
 
-@lru_cache(maxsize=4)  # every step asks for it
+@lru_cache(maxsize=4)  # each step needs it
 def epoch_order(captions: int, *, seed: int, epoch: int) -> Int32[np.ndarray, " captions"]:
-    """Order of the captions in an epoch: a function of (seed, epoch) alone, so that it can be resumed."""
+    """Return the order of the captions in an epoch, a function of (seed, epoch) alone, so that it can be resumed."""
     order = np.random.default_rng([seed, epoch]).permutation(captions).astype(np.int32)
     order.flags.writeable = False
     return order
 
 
 def step_rng(*, seed: int, epoch: int, step: int) -> np.random.Generator:
-    """Random generator of a step: a function of (seed, epoch, step) alone."""
+    """Make the random generator of a step, a function of (seed, epoch, step) alone."""
     return np.random.default_rng([seed, epoch, step])

@@ -18,7 +18,7 @@ from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.scratch import write_atomically
 
 CLEAN_PAIRS = "clean_pairs.parquet"
-"""File beside the weights of co-taught networks."""
+"""The file beside the weights of co-taught networks."""
 COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.float64()})
 """Columns as read; narrower types fit."""
 
@@ -33,12 +33,12 @@ def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
     """Read the probabilities of this many captions, in their order."""
     remedy = f"an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights"
-    rows, found = (column.to_numpy() for column in read_parquet(path, COLUMNS, remedy=remedy).columns)
+    rows, probabilities = (column.to_numpy() for column in read_parquet(path, COLUMNS, remedy=remedy).columns)
     if not np.array_equal(rows, np.arange(captions)):
         raise ValueError(
-            f"{path} is of other captions: it has {len(rows)} rows, and these data {captions} captions; it needs one "
-            "row each, in order. Take the file of an experiment on the same training split."
+            f"{path} belongs to other captions: it has {len(rows)} rows for {captions} captions, and needs one row "
+            "per caption, in order. Take the file of an experiment on the same training split."
         )
-    if not ((found >= 0).all() and (found <= 1).all()):
-        raise ValueError(f"{path}: probabilities lie between 0 and 1; some of these do not.")
-    return found.astype(np.float32)
+    if not ((probabilities >= 0).all() and (probabilities <= 1).all()):
+        raise ValueError(f"{path} has values outside [0, 1], and probabilities are needed.")
+    return probabilities.astype(np.float32)

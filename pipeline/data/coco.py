@@ -41,7 +41,7 @@ class Instances(TypedDict):
 
 
 def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
-    """Write `{split}_relevance_eccv.parquet` and `_cxc.parquet`: the answers that ECCV Caption and CxC call right.
+    """Write `{split}_relevance_eccv.parquet` and `_cxc.parquet`: the right answers by ECCV Caption and CxC.
 
     An image's captions go by position: COCO's five come in its order. Two of ECCV Caption's 22,550 answers to
     images are captions beyond those five, which no split has.
@@ -61,7 +61,7 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
         pairs += [(caption, image, "t2i") for caption, images in right["t2i"].items() for image in images]
         there = [(caption_rows[c], image_rows[i], way) for c, i, way in pairs if c in caption_rows and i in image_rows]
         if not there:
-            raise ValueError(f"split {split.name!r} has no image that {name} asks about; it is not COCO's test split.")
+            raise ValueError(f"split {split.name!r} has no image of {name}; take COCO's test split.")
         columns = dict(zip(("caption_id", "image_id", "direction"), zip(*there, strict=True), strict=True))
         file, path = io.BytesIO(), folder / f"{split.name}_relevance_{name}.parquet"
         pq.write_table(pa.table(columns), file)
@@ -72,15 +72,14 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
 
 def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
     """Write `{split}_classes.npy` for PMRP: the categories of each image's instances in `instances_val2014.json`."""
-    found = read_json(instances, Instances, remedy="take COCO's instances_val2014.json")["annotations"]
-    shown = [(one["image_id"], one["category_id"] - 1) for one in found]
+    annotations = read_json(instances, Instances, remedy="take COCO's instances_val2014.json")["annotations"]
     rows = {image: row for row, image in enumerate(coco_image_ids(split))}
     classes = np.zeros((split.image_count, CATEGORIES), dtype=np.bool_)
-    for image, category in shown:
-        if image in rows:
-            classes[rows[image], category] = True
+    for one in annotations:
+        if one["image_id"] in rows:
+            classes[rows[one["image_id"]], one["category_id"] - 1] = True
     if not classes.any():
-        raise ValueError(f"{instances} has no instance in any image of {split.name!r}; is it that of val2014?")
+        raise ValueError(f"{instances} has no instance in any image of {split.name!r}; take that of val2014.")
     file, path = io.BytesIO(), folder / f"{split.name}_classes.npy"
     np.save(file, classes)
     write_atomically(path, file.getvalue())
@@ -88,14 +87,14 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
 
 
 def coco_image_ids(split: Split) -> list[int]:
-    """COCO's id of every image: the split's ids, or by position if these are all of the 5,000 test images."""
+    """Return COCO's id of every image: the split's ids, or by position for a split of all 5,000 test images."""
     test = _test_images()
     if not (np.bincount(split.image_of) == CAPTIONS).all():
         raise ValueError(f"split {split.name!r} has images with other than COCO's {CAPTIONS} captions.")
     if all(image.isdecimal() for image in split.ids) and set(map(int, split.ids)) <= set(test):
         return [int(image) for image in split.ids]
     if split.image_count == len(test):
-        logger.info("%s: its ids are not COCO's; its images are taken to stand in COCO's order", split.name)
+        logger.info("%s: its ids are not COCO's; its images are taken to be in COCO's order", split.name)
         return test
     raise ValueError(
         f"split {split.name!r} has {split.image_count} images with ids like {split.ids[0]!r}: neither COCO's ids of "
@@ -104,7 +103,7 @@ def coco_image_ids(split: Split) -> list[int]:
 
 
 def _test_images() -> list[int]:
-    """The 5,000 ids in their usual order."""
+    """Return the 5,000 ids in their usual order."""
     known = _known()
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::CAPTIONS].tolist()]
 

@@ -8,7 +8,7 @@
     phrases   per caption [start, stop, [region, ...]]: the tokens start .. stop - 1 of the tokenised caption
               (counted without `<start>`) refer to these regions of its image. Other words refer to none.
 
-The folder's words and labels tell which captions are true of which scenes.
+Words and labels together determine which captions are true of which scenes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from aoq.pipeline.data import demo_grammar as grammar
 from aoq.pipeline.data import demo_scenes as world
 from aoq.pipeline.reading import open_array, read_json, reading
 
-Told = Annotated[tuple[NonNegativeInt, NonNegativeInt, list[NonNegativeInt]], BeforeValidator(tuple)]
-UNSAID = -2
+SpokenPhrase = Annotated[tuple[NonNegativeInt, NonNegativeInt, list[NonNegativeInt]], BeforeValidator(tuple)]
+ANY = -2
 KINDS = (len(world.OBJECTS), len(world.COLOURS), len(world.SIZES), world.GROUPS, len(world.GROUNDS))
 NOUN = {word: world.OBJECTS.index(thing) for thing, words in grammar.NOUNS.items() for word in words}
 NOUN |= {plural: NOUN[word] for word, plural in grammar.PLURALS.items()}
@@ -44,7 +44,7 @@ class Labels(TypedDict):
     """The truth about a split of a generated world."""
 
     regions: list[list[list[int]]]
-    phrases: list[list[Told]]
+    phrases: list[list[SpokenPhrase]]
 
 
 def _one_of(name: str, words: Iterable[str]) -> str:
@@ -100,15 +100,15 @@ def write_demo_world(
         # The last of the referents is the ground.
         shows = np.concatenate([labels[:, :, 3:4] == np.arange(world.GROUPS), labels[:, :, 4:] != world.NONE], axis=2)
         phrases = [
-            [[start, stop, np.flatnonzero(shows[image, :, referent]).tolist()] for start, stop, referent in told]
-            for image, (_, told) in zip(image_of, captions, strict=True)
+            [[start, stop, np.flatnonzero(shows[image, :, referent]).tolist()] for start, stop, referent in spoken]
+            for image, (_, spoken) in zip(image_of, captions, strict=True)
         ]
         truth = {"names": world.NAMES, "regions": labels.tolist(), "phrases": phrases}
         labels_path(folder, split).write_text(json.dumps(truth, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def labels_path(folder: Path, split: str) -> Path:
-    """Path of the truth about a split of a generated world; other data have no such file."""
+    """Return the path of the truth about a split of a generated world; other data have no such file."""
     return folder / f"{split}_labels.json"
 
 
@@ -136,7 +136,7 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
 
 
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
-    """Return whether a caption of the generated world is true of each scene; what it leaves open may be anything.
+    """Return whether a caption of the generated world is true of each scene; what it does not mention may be anything.
 
     The objects of a scene differ, so an object identifies its group.
     """
@@ -145,9 +145,9 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
         if piece["other"]:
             raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
-            look = COLOUR.get(piece["colour"], UNSAID), SIZE.get(piece["size"], UNSAID)
-            said = np.array([NOUN[piece["noun"]], *look, COUNT[piece["count"]]])
-            fits = ((scenes.groups == said) | (said == UNSAID)).all(axis=2)
+            look = COLOUR.get(piece["colour"], ANY), SIZE.get(piece["size"], ANY)
+            group = np.array([NOUN[piece["noun"]], *look, COUNT[piece["count"]]])
+            fits = ((scenes.groups == group) | (group == ANY)).all(axis=2)
             true &= fits.any(axis=1)
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:

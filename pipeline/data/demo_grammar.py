@@ -27,7 +27,7 @@ RELATIONS = {
     (0, 1): ("below", "under"),
 }
 ALIKE = 0.6
-"""Fraction of captions told with the choices of the family."""
+"""Fraction of captions that use the choices of the family."""
 FIRST = 0.75
 """Probability of the first of several words for the same thing."""
 Word = TypeVar("Word")
@@ -56,7 +56,7 @@ def narrate(
     differ in the very word in which the images differ.
     """
     styles = rng.integers(2**32, size=(int(family.max()) + 1, number))[family]
-    told: set[str] = set()
+    texts: set[str] = set()
     captions: list[Caption] = []
     groups, cells, ground = scenes.groups.tolist(), scenes.cells.tolist(), scenes.ground.tolist()
     for image, own_styles in enumerate(styles.tolist()):
@@ -65,12 +65,12 @@ def narrate(
         for style in own_styles:
             if rng.random() < ALIKE:
                 caption = Teller(*scene, np.random.default_rng(style), detail).tell()
-                if caption.text not in told:
+                if caption.text not in texts:
                     own[caption.text] = caption
         while len(own) < number:
             caption = Teller(*scene, rng, detail).tell()
             own[caption.text] = caption
-        told.update(own)
+        texts.update(own)
         captions += own.values()
     return captions
 
@@ -133,7 +133,7 @@ class Teller:
         return "is" if self.groups[group][COUNT] == 1 else "are", None
 
     def _one_of(self, words: Sequence[Word]) -> Word:
-        # Always two draws, so that captions told alike stay alike after a word with more or fewer synonyms.
+        # Always two draws, so that captions of one style stay in step after a word with more or fewer synonyms.
         other, which = self.rng.random(2)
         return words[0] if other < FIRST or len(words) == 1 else words[1 + int(which * (len(words) - 1))]
 

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset folder, one thing at a time, and many of a kind in few lines."""
+"""Flaws of a dataset folder; many of one kind are summed up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Flaw:
     line: int | None = None
     row: int | None = None
     count: int = 1
-    """Number of flaws that it stands for."""
+    """Number of flaws that it represents."""
 
     def __str__(self) -> str:
         where = f":{self.line}" if self.line is not None else f"[{self.row}]" if self.row is not None else ""
@@ -30,22 +30,20 @@ class Flaw:
 
 
 def at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
-    """Keep the first MOST_OF_A_KIND flaws, and add one that stands for the others."""
+    """Keep the first MOST_OF_A_KIND flaws, and add one that represents the others."""
     rest = iter(flaws)
-    found = list(islice(rest, MOST_OF_A_KIND))
-    more = sum(1 for _ in rest)
-    if more:
-        said = f"... and {more:,} more like this"
-        found.append(replace(found[-1], message=said, line=None, row=None, count=more))
-    return found
+    listed = list(islice(rest, MOST_OF_A_KIND))
+    if more := sum(1 for _ in rest):
+        listed.append(replace(listed[-1], message=f"... and {more:,} more like this", line=None, row=None, count=more))
+    return listed
 
 
 def summed_up(kind: Sequence[Flaw]) -> str:
-    """Word the first of a kind's flaws, and count the others."""
+    """Show the first flaw of a kind, and count the others."""
     more = sum(flaw.count for flaw in kind[1:])
     return f"{kind[0]} (and {more:,} more like this)" if more else f"{kind[0]}"
 
 
 def total(flaws: Iterable[Flaw], severity: Severity) -> int:
-    """Count the flaws, also those that one stands for."""
+    """Count the flaws, including those that are represented by one."""
     return sum(flaw.count for flaw in flaws if flaw.severity == severity)

@@ -1,4 +1,4 @@
-"""Noisy correspondence: give a training split's captions other images, drawn at random or read from a file.
+"""Noisy correspondence: pair captions of a training split with other images, drawn at random or read from a file.
 
 Every image keeps captions: captions are permuted among images, never removed.
 """
@@ -15,7 +15,7 @@ from aoq.pipeline.data.files import misfit
 from aoq.pipeline.reading import open_array
 
 STREAM = int.from_bytes(b"noise", "big")
-"""Stream beside the seed. The seed alone would draw the captions that a training with the same seed visits first."""
+"""Entropy besides the seed, which alone would draw the captions that a training with the same seed visits first."""
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
@@ -53,6 +53,6 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
         lost = int(np.argmax(np.abs(after - before)))
         raise ValueError(
             f"{path} is no permutation: it gives image {lost}, which has {before[lost]} captions, {after[lost]}; noise "
-            "moves captions from image to image and leaves as many."
+            "must not change the numbers of captions."
         )
     return pairing

@@ -38,7 +38,7 @@ class Phrase:
 
 
 def annotation_path(folder: Path, split: str) -> Path | None:
-    """Path of the phrases: `{split}_phrases.jsonl`, or the labels of a generated world; None if there is neither."""
+    """Return the path of the phrases or of a generated world's labels; None if there is neither."""
     paths = folder / f"{split}_phrases.jsonl", labels_path(folder, split)
     return next((path for path in paths if path.exists()), None)
 
@@ -49,8 +49,8 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
     if path is None:
         return None
     if path == labels_path(folder, split.name):
-        told = read_labels(folder, split.name)["phrases"]
-        phrases = [[Phrase(start, stop, regions=tuple(regions)) for start, stop, regions in spoken] for spoken in told]
+        labels = read_labels(folder, split.name)["phrases"]
+        phrases = [[Phrase(start, stop, regions=tuple(shown)) for start, stop, shown in spoken] for spoken in labels]
         _check_count(path, phrases, split.captions)
     else:
         phrases = read_phrases(path, split.captions)
@@ -59,8 +59,8 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
         for phrase in spoken:
             if phrase.boxes is not None and (split.boxes is None or split.boxes.shape[2] != 4):
                 raise ValueError(
-                    f"{path}:{line}: which regions a phrase's boxes are about can only be told by the regions' own; "
-                    f"write them to {split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
+                    f"{path}:{line}: a phrase's boxes can only be matched with the regions' own boxes; write these to "
+                    f"{split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
                 )
             if max(phrase.regions, default=0) >= count:
                 raise ValueError(f"{path}:{line}: region {max(phrase.regions)} of {count}; rows count from 0.")
@@ -93,7 +93,7 @@ def _lines(path: Path, captions: Sequence[str]) -> list[tuple[str, str]]:
 def _check_count(path: Path, lines: Sequence[object], captions: Sequence[str]) -> None:
     if len(lines) != len(captions):
         raise ValueError(
-            f"{path}: {len(lines)} lines for {len(captions)} captions; write one line a caption, [] where nothing is "
+            f"{path}: {len(lines)} lines for {len(captions)} captions; write one line per caption, [] where nothing is "
             "annotated."
         )
 
@@ -116,7 +116,7 @@ def _read_phrase(item: Any, tokens: list[str]) -> Phrase:
     stop = start + len(words)
     if not words or start < 0 or tokens[start:stop] != words:
         raise ValueError(
-            f"phrase {item['phrase']!r} does not stand at token {start} of the caption, whose tokens are {tokens}; "
+            f"phrase {item['phrase']!r} is not at token {start} of the caption, whose tokens are {tokens}; "
             "correct `start`, counted from 0."
         )
     if "boxes" in keys:

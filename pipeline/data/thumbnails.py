@@ -56,7 +56,7 @@ class Thumbnails:
         self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
 
     def read(self, image: int) -> Picture | None:
-        """Read the picture; None if there is none or it is refused. The first refused for a reason is logged."""
+        """Read the picture; None if it is missing or refused. The first refusal for each reason is logged."""
         thumbs = self._thumbs
         path = Path(os.path.normpath(thumbs / self._split.ids[image]))
         try:
@@ -74,7 +74,7 @@ class Thumbnails:
     def _refuse(self, path: Path, reason: str) -> None:
         if reason not in self._refused:
             self._refused.add(reason)
-            logger.warning("%s %s (no further picture is named for this)", path, reason)
+            logger.warning("%s %s (further pictures refused for this reason are not logged)", path, reason)
 
     def _drawn(self, image: int) -> Picture | None:
         if self._split.boxes is None or self._labels is None:
@@ -95,7 +95,7 @@ class Thumbnails:
 
 
 def small_picture(path: Path) -> Picture:
-    """Decode the picture while no other is decoded, so that many requests take the memory of one.
+    """Decode one picture at a time, so that many requests take the memory of one.
 
     Raises:
         ValueError: if the file is not a picture, or is too large; only its header was read then.

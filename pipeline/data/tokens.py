@@ -1,4 +1,4 @@
-"""Captions as word ids, tokenised once and kept as one flat array."""
+"""Captions as word ids, tokenised once and stored as one flat array."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class TokenisedCaptions:
             words.extend(ids)
             offsets.append(len(words))
         if unknown:
-            said = "%d of %d captions hold no word of the vocabulary (first lines %s)"
-            logger.warning(said, len(unknown), len(captions), unknown[:5])
+            message = "%d of %d captions hold no word of the vocabulary (first lines %s)"
+            logger.warning(message, len(unknown), len(captions), unknown[:5])
         return cls(np.array(words, dtype=np.int32), np.array(offsets, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -64,13 +64,13 @@ class TokenisedCaptions:
         return np.diff(self.offsets)
 
     def sequences(self) -> list[bytes]:
-        """Each caption's word ids, to be compared."""
+        """Return each caption's word ids as bytes, to be compared."""
         return [self.words[start:end].tobytes() for start, end in pairwise(self.offsets.tolist())]
 
     def gather(
         self, rows: Int[np.ndarray, " batch"]
     ) -> tuple[Int64[np.ndarray, "batch words"], Int64[np.ndarray, " batch"]]:
-        """Word ids of these captions, 0-padded to the longest, and their lengths."""
+        """Return the word ids of captions, 0-padded to the longest, and their lengths."""
         # Tables pad with -1, which must not come back as the last caption.
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"caption rows must lie in 0..{len(self) - 1}; got {rows.min()}..{rows.max()}.")

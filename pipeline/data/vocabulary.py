@@ -84,7 +84,7 @@ class Vocabulary:
             raise ValueError(f"a vocabulary starts with {SPECIAL_WORDS}; this one starts with {self.words[:4]}.")
         if len(self.index) != len(self.words):
             twice = [word for word, count in Counter(self.words).items() if count > 1]
-            raise ValueError(f"a vocabulary holds each word once; these stand there again: {twice[:5]}.")
+            raise ValueError(f"a vocabulary holds each word once; these appear again: {twice[:5]}.")
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
@@ -94,14 +94,14 @@ class Vocabulary:
         ('a', 'dog')
         """
         counts = Counter(token for caption in captions for token in tokenise(caption))
-        kept = sorted((-count, word) for word, count in counts.items() if count >= min_count)
-        if not kept:
+        frequent = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+        if not frequent:
             word, most = counts.most_common(1)[0] if counts else ("", 0)
             raise ValueError(
                 f"none of {len(counts):,} words occurs {min_count} times (the most frequent, {word!r}, {most}). Cut "
                 "captions that are written without spaces into words, or lower `dataset.min_count`."
             )
-        return cls(SPECIAL_WORDS + tuple(word for _, word in kept))
+        return cls(SPECIAL_WORDS + tuple(word for _, word in frequent))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -147,7 +147,7 @@ def _words(content: Official) -> tuple[str, ...]:
     if [index[word] for word in words] != list(range(len(words))) or size != len(words):
         raise ValueError(f"word2idx must hold 0 to idx - 1, each once; it has {len(words)} words, idx={size}.")
     if names != {str(i): word for i, word in enumerate(words)}:
-        raise ValueError("idx2word does not say the same as word2idx.")
+        raise ValueError("idx2word and word2idx differ.")
     return words
 
 

@@ -143,7 +143,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
             ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],
             "none.parquet does not exist; an ",
         ),
-        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.parquet"], "is of other captions: it has 2 rows"),
+        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.parquet"], "belongs to other captions: it has 2 rows"),
         (["--doubtful-pair", 0.5, "--pair-probabilities", "high.parquet"], "probabilities lie between 0 and 1"),
         (["--doubtful-pair", 0.5, "--pair-probabilities", "short.npy"], "short.npy is damaged or not a Parquet file"),
     ],

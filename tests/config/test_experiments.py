@@ -130,7 +130,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         (WARMUP, 'freeze = ["text"]', r"\[second_round\] freeze belongs .* `image_tower` or `text_tower`"),
         (WARMUP, 'augment = ["cut"]', r"second_round.augment.0: .*'crop', 'flip' or 'randaugment'"),
         (WARMUP, "ema = 1.0", "second_round.ema: .*less than 1"),
-        (WARMUP, 'schedule = "cosine"\ndecay_epochs = [2]', "stands in place of `decay_epochs`"),
+        (WARMUP, 'schedule = "cosine"\ndecay_epochs = [2]', "replaces `decay_epochs`"),
         (WARMUP, "decay_biases = false", "set `weight_decay` as well"),
         (ONLINE, 'loss.name = "offtri"', "there is no table yet"),
         (
@@ -160,7 +160,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         (DEMO, "sampling.gap = 0.1\n[dataset.demo]", "sampling: .*belong to strategy"),
         (DEMO, "sampling.windows = [[0.5, 0.2]]\n[dataset.demo]", r"a window is \[start, stop\] .*got \[0.5, 0.2\]"),
         (DEMO, "sampling.community = 8\n[dataset.demo]", r"\['community'\] belong to batches = \"mined\""),
-        (DEMO, "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` goes with a `hardness`"),
+        (DEMO, "sampling.hardest = 9.0\n[dataset.demo]", "`hardest` needs a `hardness`"),
         (DEMO, "sampling = {hardness = 9.0, h_images = 5}\n[dataset.demo]", r"take out \['h_images'\]"),
         (DEMO, 'sampling = {hardness = "auto", windows = [[0.0, 0.5]]}\n[dataset.demo]', "'windows'"),
         (DEMO, 'sampling = {hardness = "auto", hardest = 9.0}\n[dataset.demo]', "that is a number"),
@@ -168,7 +168,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         (
             SECOND,
             "[second_round]\nconstraints.ccr = {weight = 1.0, margin = 0.1}",
-            r"\[second_round.constraints\] is about attention, and \[model\] vsepp has none",
+            r"\[second_round.constraints\] needs attention, and \[model\] vsepp has none",
         ),
         (
             SECOND,
@@ -179,7 +179,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
         (
             DEMO,
             "co_teaching = {warmup_epochs = 1, epochs = 2}\n[dataset.demo]",
-            r"stands in place of the rounds and needs no table; take out \['first_round', 'mining', 'second_round'\]",
+            r"replaces the rounds and needs no table; take out \['first_round', 'mining', 'second_round'\]",
         ),
         ("images = 100", "images = 100\n[dataset.noise]\nratio = 1.5", "dataset.noise.ratio: .*less than or equal"),
         ("images = 100", "images = 100\n[dataset.noise]\nseed = 1", "dataset.noise: give `ratio`"),
@@ -318,7 +318,7 @@ def test_a_wrong_ensemble_is_refused(load, more, message):
 
 def test_an_ensemble_has_several_different_members(load):
     for members in ('["demo"]', '["demo", "demo"]'):
-        with pytest.raises(ValueError, match=r"at least 2 items|stands twice"):
+        with pytest.raises(ValueError, match=r"at least 2 items|appears twice"):
             load(f"[ensemble]\nmembers = {members}")
 
 

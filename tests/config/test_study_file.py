@@ -118,7 +118,11 @@ def test_the_studys_key_follows_its_cells(planned):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('baseline = "online"', 'baseline = "onlin"', r"baseline 'onlin' is no arm; \[arms\] has \['quin', 'online', "),
+        (
+            'baseline = "online"',
+            'baseline = "onlin"',
+            r"baseline 'onlin' is not an arm; \[arms\] has \['quin', 'online', ",
+        ),
         (
             'models = ["small"]',
             'models = ["smal"]',
@@ -131,7 +135,7 @@ def test_the_studys_key_follows_its_cells(planned):
             'small = "f8k_fusion"',
             r"\[models\] small: experiment 'f8k_fusion' trains nothing",
         ),
-        ("[0, 1]", "[0, 1, 0]", r"a seed stands twice among \[0, 1, 0\]"),
+        ("[0, 1]", "[0, 1, 0]", r"a seed appears twice in \[0, 1, 0\]"),
         ("[0, 1]", "[]", r"seeds: .*at least 1 item"),
         ("seeds =", 'columns = ["rsum", "map"]\nseeds =', r"columns: there are no metrics \['map'\]; known are"),
         ("[0, 1]", "[-1]", r"trial.toml: seeds.0: .*greater than or equal to 0 \(got -1\)$"),

@@ -81,7 +81,7 @@ def _content(**changes: Any) -> dict[str, Any]:
         (_content(idx=7), "6 words, idx=7"),
         (_content(word2idx=_content()["word2idx"] | {"b": 4}), "each once"),
         (_content(word2idx=_content()["word2idx"] | {"b": "5"}), "word2idx.b: input should be a valid integer"),
-        (_content(idx2word=_content()["idx2word"] | {"5": "c"}), "does not say the same"),
+        (_content(idx2word=_content()["idx2word"] | {"5": "c"}), "idx2word and word2idx differ"),
     ],
 )
 def test_bad_file_is_refused(tmp_path: Path, content: Any, message: str) -> None:

@@ -168,9 +168,9 @@ def test_phrases_stand_at_their_tokens(tmp_path):
         ([GOOD | {"regions": [1]}], "either boxes or regions"),
         (
             [GOOD | {"start": 1}],
-            r"phrase \"A man's dog\" does not stand at token 1 of the caption, whose tokens are \['a'",
+            r"phrase \"A man's dog\" is not at token 1 of the caption, whose tokens are \['a'",
         ),
-        ([GOOD | {"start": -5}], "does not stand at token -5"),
+        ([GOOD | {"start": -5}], "is not at token -5"),
         ([GOOD | {"start": "0"}], "`start` a whole number; got .*'0'"),
         ([GOOD | {"phrase": " "}], "does not stand"),
         ([GOOD | {"boxes": []}], r"`boxes` is a list of x1, y1, x2, y2; got \[\]"),

@@ -181,7 +181,7 @@ SEEDS = [f"{TINY}@seed={seed}" for seed in range(9)]
         (RERANK.format(shortlist=TINY, teacher="FUSED"), "teacher '.*fused.toml' trains nothing and has no weights"),
         (RERANK.format(shortlist=TINY, teacher="STUDENT"), "teachers in a circle: .*wrong.toml -> .*student.toml"),
         (fusion_of(TINY, OTHER_DATA), "different training data"),
-        (fusion_of(TINY, TINY), "a member stands twice"),
+        (fusion_of(TINY, TINY), "a member appears twice"),
         (fusion_of(TINY, "SLOW"), "'.*tiny.toml' and '.*slow.toml' have the same table"),
         (fusion_of(TINY), "at least 2 items"),
         (fusion_of(*SEEDS), "at most 8 items"),

@@ -50,7 +50,7 @@ def test_imported_weights_of_any_model_are_evaluated(make, data_root):
     assert set(chain.stages) == set(stages)
     assert chain["evaluation"].manifest()["metrics"] == chain["second_round"].manifest()["metrics"]
     for given, message in (
-        ({"model": "scan"}, r"`weights` stand in place of all training; take out \['second_round'\]"),
+        ({"model": "scan"}, r"`weights` replace all training; take out \['second_round'\]"),
         ({"model": "bfan", "text": WEIGHTS}, "holds a 'scan', the experiment a 'bfan'"),
         (
             {"model": "scan", "text": WEIGHTS, "teacher": ""},

@@ -230,8 +230,8 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_training, towered, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schedule": "cosine", "decay_epochs": (2,)}, 'schedule = "cosine" stands in place of `decay_epochs`'),
-        ({"decay_biases": False}, "decay_biases = false says which weights decay, and none do"),
+        ({"schedule": "cosine", "decay_epochs": (2,)}, 'schedule = "cosine" replaces `decay_epochs`'),
+        ({"decay_biases": False}, "decay_biases = false needs a decay"),
     ],
 )
 def test_options_without_effect_are_refused(options, message):
