@@ -1,22 +1,35 @@
-"""Every flaw of a folder is reported, each once, all at the same time."""
+"""Every flaw of a folder is reported, each once, all at the same time; and what a sound split holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from aoq.pipeline.data import check
 from aoq.pipeline.data.check import examine_folder
+from aoq.pipeline.data.facts import median_norm
 from aoq.pipeline.data.flaws import MOST_OF_A_KIND, Flaw, total
+from aoq.pipeline.data.learnable import check_defaults
 
 Write = Callable[..., Path]
 
 
-def features(seed: int = 0, rows: int = 4) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((rows, 3, 5)).astype(np.float32)
+def features(seed: int = 0, rows: int = 4, **changed: Any) -> np.ndarray:
+    """Random features; a keyword `row3` changes row 3."""
+    array = np.random.default_rng(seed).standard_normal((rows, 3, 5)).astype(np.float32)
+    for name, value in changed.items():
+        array[int(name.removeprefix("row"))] = value
+    return array
+
+
+def boxes_with(row: int, box: tuple[float, ...]) -> np.ndarray:
+    boxes = np.tile(np.array([0.1, 0.2, 0.5, 1.0], dtype=np.float32), (4, 3, 1))
+    boxes[row, 1] = box
+    return boxes
 
 
 def the_one(folder: Path) -> Flaw:
@@ -24,11 +37,95 @@ def the_one(folder: Path) -> Flaw:
     return flaw
 
 
+OTHER = [f"Caption {caption}" for caption in range(10)]
+ONE_FLAW: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "NaN": ({"ims": features(row0=np.nan)}, "error", "ims.npy[0]", "holds NaN"),
+    "infinity": ({"ims": features(row2=np.inf)}, "error", "ims.npy[2]", "extract the image again"),
+    "float64": ({"ims": features().astype(float)}, "error", "ims.npy", "only if no number is beyond 65,504."),
+    "copies": (
+        {"ims": features(row3=features()[1])},
+        "warning",
+        "ims.npy[3]",
+        "has the features of row 1, and each counts as the other's negative; give both one number in "
+        "train_identity.npy, or remove one",
+    ),
+    "copies of another number": (
+        {"ims": features(row3=features()[1]), "identity": np.array([0, 1, 0, 2])},
+        "warning",
+        "ims.npy[3]",
+        "has the features of row 1",
+    ),
+    "box below 0": ({"boxes": boxes_with(0, (-0.1, 0.0, 1.0, 1.0))}, "error", "boxes.npy[0]", "outside [0, 1]"),
+    "box above 1": ({"boxes": boxes_with(3, (0.0, 0.0, 1.0, 1.1))}, "error", "boxes.npy[3]", "outside [0, 1]"),
+    "box reversed": ({"boxes": boxes_with(1, (0.5, 0, 0.4, 1))}, "error", "boxes.npy[1]", "with x2 < x1"),
+    "box of NaN": ({"boxes": boxes_with(2, (0, np.nan, 1, 1))}, "error", "boxes.npy[2]", "outside [0, 1]"),
+    "all masked": ({"mask": np.arange(4)[:, None].repeat(3, 1) != 2}, "error", "mask.npy[2]", "masks every region"),
+    "uneven": ({"caps": [*map(str, range(13))]}, "error", "caps.txt", "13 captions for 4 images"),
+    "shared texts": (
+        {"caps": [*OTHER, *OTHER[:2]]},
+        "warning",
+        "caps.txt",
+        "4 of 12 captions have the text of another image's; these are false negatives, which [screen] same_text = "
+        "true leaves out",
+    ),
+    "one image": (
+        {"ims": features(rows=1), "caps": ["a", "b"]},
+        "error",
+        "ims.npy",
+        "so no pair has a negative",
+    ),
+    "one photograph": (
+        {"identity": np.full(4, 7)},
+        "error",
+        "identity.npy",
+        "so no pair has a negative",
+    ),
+    "equal features": ({"ims": np.ones((4, 3, 5), np.float32)}, "error", "ims.npy", "same features for every image"),
+    "zeros of both signs": ({"ims": features() * 0}, "error", "ims.npy", "same features for every image"),
+    "equal captions": ({"caps": b"a dog runs\n" * 8}, "error", "caps.txt", "the same caption for every image"),
+    "captions that tokens make equal": (
+        {"caps": b"a dog runs\nA dog runs\na dog  runs .\nA DOG runs.\n"},
+        "error",
+        "caps.txt",
+        "the same caption for every image",
+    ),
+    "small norm": (
+        {"ims": features() / np.linalg.norm(features(), axis=2, keepdims=True) * np.float32(0.003)},
+        "warning",
+        "ims.npy",
+        "has regions of norm 0.003 (median), too small to learn",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FLAW)
+def test_each_flaw_is_named(write_split: Write, case: str) -> None:
+    content, severity, place, message = ONE_FLAW[case]
+    flaw = the_one(write_split(**content))
+    assert str(flaw).startswith(f"{severity}: train_{place}: ")
+    assert message in flaw.message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"ids": list("abcd"), "boxes": boxes_with(0, (0, 0, 1, 1)), "mask": np.ones((4, 3), bool)},
+        {"ims": features(row3=features()[1]), "identity": np.array([0, 1, 2, 1])},
+        {"ims": np.repeat(features(), 3, axis=0)},
+        {"caps": ["a dog", "a dog", *OTHER]},  # both of one image
+        {"ims": features() * np.float32(900)},
+    ],
+)
+def test_a_sound_folder_has_no_flaw(write_split: Write, content: dict[str, Any]) -> None:
+    write_split("dev")
+    (write_split(**content) / "notes.npy").write_text("ignored")
+    assert examine_folder(write_split(**content)).flaws == []
+
+
 def test_regions_of_another_size_than_trains(write_split: Write) -> None:
     write_split("test", ims=features()[:, :, :4])
     flaw = the_one(write_split("train"))
-    assert (flaw.file, flaw.severity) == ("test_ims.npy", "error")
-    assert flaw.message.startswith("has regions of 4 features, and train's have 5;")
+    assert str(flaw).startswith("error: test_ims.npy: has regions of 4 features, and train's have 5;")
 
 
 def test_folder_without_a_split(tmp_path: Path) -> None:
@@ -36,77 +133,41 @@ def test_folder_without_a_split(tmp_path: Path) -> None:
     assert "no split" in the_one(tmp_path / "elsewhere").message
 
 
-@pytest.mark.parametrize("row", [0, 2])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_broken_rows(write_split: Write, row: int, value: float) -> None:
-    spoiled = features()
-    spoiled[row, 1, 1] = value
-    flaw = the_one(write_split(ims=spoiled))
-    assert (flaw.file, flaw.row, flaw.severity) == ("train_ims.npy", row, "error")
-    assert "NaN" in flaw.message
-
-
 def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "BLOCK_BYTES", 2 * features()[0].nbytes)
-    spoiled = features(rows=12)
-    spoiled[7] = np.nan
-    assert the_one(write_split(ims=spoiled)).row == 7
+    assert the_one(write_split(ims=features(rows=12, row7=np.nan))).row == 7
 
 
 def test_every_bad_line_is_named(write_split: Write) -> None:
     caps = b"good\n\nbad \xff\n" + b"".join(b"good %d\n" % n for n in range(8)) + b" \n"
     flaws = examine_folder(write_split(caps=caps, ids=["a", "", "c", "d"])).flaws
-    assert [(flaw.file, flaw.line) for flaw in flaws] == [
-        ("train_caps.txt", 2),
-        ("train_caps.txt", 3),
-        ("train_caps.txt", 12),
-        ("train_ids.txt", 2),
-    ]
+    places = [("train_caps.txt", 2), ("train_caps.txt", 3), ("train_caps.txt", 12), ("train_ids.txt", 2)]
+    assert [(flaw.file, flaw.line) for flaw in flaws] == places
     assert "0xff" in flaws[1].message
 
 
-def test_equal_images_and_ids(write_split: Write) -> None:
-    twice = features()
-    twice[3] = twice[1]
-    flaws = examine_folder(write_split(ims=twice, ids=["a", "b", "c", "a"])).flaws
-    assert [(flaw.file, flaw.row, flaw.line, flaw.severity) for flaw in flaws] == [
-        ("train_ims.npy", 3, None, "warning"),
-        ("train_ids.txt", None, 4, "warning"),
-    ]
+def test_equal_ids(write_split: Write) -> None:
+    flaw = the_one(write_split(ids=["a", "b", "c", "a"]))
+    assert str(flaw) == "warning: train_ids.txt:4: repeats the id of line 1"
 
 
-def test_copies_are_said_with_their_harm_unless_they_are_numbered(write_split: Write) -> None:
-    twice = features()
-    twice[3] = twice[1]
-    assert the_one(write_split(ims=twice)).message == (
-        "has the features of row 1, and each counts as the other's negative; give both one number in "
-        "train_identity.npy, or remove one"
-    )
-    assert examine_folder(write_split(ims=twice, identity=np.array([0, 1, 2, 1]))).flaws == []
-    assert the_one(write_split(ims=twice, identity=np.array([0, 1, 0, 2]))).row == 3
-
-
-def test_broken_rows_are_no_copies_and_no_leak(write_split: Write) -> None:
-    spoiled = features()
-    spoiled[1:3] = np.inf
-    write_split("dev", ims=spoiled)
-    flaws = examine_folder(write_split(ims=spoiled + features(1))).flaws
-    assert [(flaw.file, flaw.row, flaw.severity) for flaw in flaws] == [
-        (f"{split}_ims.npy", row, "error") for split in ("dev", "train") for row in (1, 2)
-    ]
+@pytest.mark.parametrize(
+    ("spoilt", "message"), [(np.inf, "error: {}_ims.npy[{}]: holds NaN"), (0, "warning: {}_ims.npy[{}]: holds zeros")]
+)
+def test_broken_and_empty_rows_are_neither_copies_nor_a_leak(write_split: Write, spoilt: float, message: str) -> None:
+    write_split("dev", ims=features(row1=spoilt, row2=spoilt))
+    flaws = examine_folder(write_split(ims=features(1, row1=spoilt, row2=spoilt))).flaws
+    expected = [message.format(split, row) for split in ("dev", "train") for row in (1, 2)]
+    assert all(str(flaw).startswith(start) for flaw, start in zip(flaws, expected, strict=True))
 
 
 def test_images_of_train_elsewhere_are_a_leak(write_split: Write) -> None:
-    other = features(1)
-    other[2] = features()[3]
+    other = features(1, row2=features()[3])
     write_split("dev", ims=other, ids=["w", "a", "y", "z"])
     write_split("test", ims=other, ids=["1", "2", "3", "4"])
     flaws = examine_folder(write_split(ims=features(), ids=list("abcd"))).flaws
-    assert [(flaw.file, flaw.row, flaw.line) for flaw in flaws] == [
-        ("dev_ims.npy", 2, None),
-        ("dev_ids.txt", None, 2),
-        ("test_ims.npy", 2, None),
-    ]
+    places = [("dev_ims.npy", 2, None), ("dev_ids.txt", None, 2), ("test_ims.npy", 2, None)]
+    assert [(flaw.file, flaw.row, flaw.line) for flaw in flaws] == places
     assert all("leak" in flaw.message and flaw.severity == "warning" for flaw in flaws)
 
 
@@ -117,31 +178,14 @@ def test_repetition_that_breaks_is_an_error(write_split: Write) -> None:
     assert (flaw.row, flaw.severity) == (152, "error")
 
 
-@pytest.mark.parametrize(
-    ("box", "row"),
-    [((-0.1, 0.0, 1.0, 1.0), 0), ((0.0, 0.0, 1.0, 1.1), 3), ((0.5, 0, 0.4, 1), 1), ((0, np.nan, 1, 1), 2)],
-)
-def test_bad_boxes(write_split: Write, boxes: np.ndarray, box: tuple[float, ...], row: int) -> None:
-    boxes[row, 1] = box
-    flaw = the_one(write_split(boxes=boxes))
-    assert (flaw.file, flaw.row, flaw.severity) == ("train_boxes.npy", row, "error")
-
-
-def test_image_of_masked_regions_only(write_split: Write) -> None:
-    mask = np.ones((4, 3), bool)
-    mask[2] = False
-    flaw = the_one(write_split(mask=mask))
-    assert (flaw.file, flaw.row, flaw.severity) == ("train_mask.npy", 2, "error")
-
-
 def test_missing_thumbs(write_split: Write) -> None:
-    folder = write_split(ids=["a.jpg", "b.jpg", "c.jpg", "d.jpg"])
-    (folder / "thumbs").mkdir()
-    for name in ("a.jpg", "c.jpg", "unknown.jpg"):
+    folder = write_split(ids=["photos/a.jpg", "./b.jpg", "photos/c.jpg", "d.jpg"])
+    (folder / "thumbs" / "photos").mkdir(parents=True)
+    for name in ("photos/a.jpg", "b.jpg", "photos/d.jpg"):
         (folder / "thumbs" / name).touch()
     flaws = examine_folder(folder).flaws
-    assert [flaw.file for flaw in flaws] == ["thumbs/b.jpg", "thumbs/d.jpg"]
-    assert {flaw.severity for flaw in flaws} == {"warning"}
+    assert [flaw.file for flaw in flaws] == ["thumbs/photos/c.jpg", "thumbs/d.jpg"]
+    assert (flaws[0].severity, flaws[0].message) == ("warning", "is missing; it is image 3 of train")
 
 
 def test_missing_files(write_split: Write) -> None:
@@ -153,10 +197,8 @@ def test_missing_files(write_split: Write) -> None:
 
 
 def test_everything_is_said_at_once(write_split: Write) -> None:
-    spoiled = features()
-    spoiled[1] = np.nan
     folder = write_split(
-        ims=spoiled,
+        ims=features(row1=np.nan),
         caps=["a"] * 12 + [""],
         ids=["a"],
         boxes=np.zeros((4, 3), np.float32),
@@ -164,44 +206,10 @@ def test_everything_is_said_at_once(write_split: Write) -> None:
         pairs=np.zeros(12),
     )
     write_split("dev", ims=np.zeros((4, 5), np.float32))
-    assert sorted((flaw.file, flaw.line, flaw.row) for flaw in examine_folder(folder).flaws if flaw.row is None)
-    assert [str(flaw).split(": ")[1] for flaw in examine_folder(folder).flaws] == [
-        "dev_ims.npy",
-        "train_caps.txt:13",
-        "train_pairs.npy",
-        "train_ids.txt",
-        "train_ims.npy[1]",
-        "train_boxes.npy",
-        "train_mask.npy",
-    ]
-    assert not any(str(folder) in flaw.message for flaw in examine_folder(folder).flaws)
-
-
-def test_captions_that_do_not_divide(write_split: Write) -> None:
-    flaw = the_one(write_split(caps=[*map(str, range(13))]))
-    assert flaw.file == "train_caps.txt"
-    assert "13 captions for 4 images" in flaw.message
-    assert "train_pairs.npy" in flaw.message
-
-
-def test_captions_that_several_images_share(write_split: Write) -> None:
-    other = [f"Caption {caption}" for caption in range(10)]
-    write_split("train", caps=["a dog", "a dog", *other])  # both of one image
-    flaw = the_one(write_split("dev", caps=[*other, *other[:2]]))
-    assert (flaw.file, flaw.severity) == ("dev_caps.txt", "warning")
-    assert flaw.message == "4 of 12 captions have the text of another image's; recalls count these as wrong"
-    flaw = examine_folder(write_split("train", caps=[*other, *other[:2]])).flaws[-1]
-    assert flaw.message.endswith("; these are false negatives, which [screen] same_text = true leaves out")
-
-
-def test_images_without_features_are_neither_copies_nor_a_leak(write_split: Write) -> None:
-    empty = features()
-    empty[1:3] = 0
-    write_split("dev", ims=empty)
-    flaws = examine_folder(write_split(ims=empty + features(1) * (empty != 0))).flaws
-    assert [(flaw.file, flaw.row, flaw.message.split(";")[0]) for flaw in flaws] == [
-        (f"{split}_ims.npy", row, "holds zeros alone") for split in ("dev", "train") for row in (1, 2)
-    ]
+    places = ["dev_ims.npy", "train_caps.txt:13", "train_pairs.npy", "train_ids.txt", "train_ims.npy[1]"]
+    flaws = examine_folder(folder).flaws
+    assert [str(flaw).split(": ")[1] for flaw in flaws] == [*places, "train_boxes.npy", "train_mask.npy"]
+    assert not any(str(folder) in flaw.message for flaw in flaws)
 
 
 def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
@@ -210,8 +218,7 @@ def test_many_flaws_of_a_kind_are_counted(write_split: Write) -> None:
     flaws = examine_folder(write_split(ims=broken, caps=[*map(str, range(40))])).flaws
     errors = [flaw for flaw in flaws if flaw.severity == "error"]
     assert len(errors) == MOST_OF_A_KIND + 1
-    assert errors[-1].message == "... and 20 more like this"
-    assert errors[-1].row is None
+    assert (errors[-1].message, errors[-1].row) == ("... and 20 more like this", None)
     assert total(flaws, "error") == 40
 
 
@@ -220,47 +227,60 @@ def test_annotations_that_do_not_fit(write_split: Write) -> None:
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,0\n")
     assert examine_folder(folder).flaws == []
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id\n0,9\n")
-    flaw = the_one(folder)
-    assert flaw.file == "dev_relevance_eccv.csv"
-    assert "image_id 9 to 9" in flaw.message
+    assert str(the_one(folder)).startswith("error: dev_relevance_eccv.csv: ")
+    assert "image_id 9 to 9" in the_one(folder).message
     (folder / "dev_relevance_eccv.parquet").write_bytes(b"")
     assert "hold the same annotation; remove one" in the_one(folder).message
 
 
-@pytest.mark.parametrize(
-    ("change", "file", "words"),
-    [
-        ({"ims": features(rows=1), "caps": b"one\ntwo\n"}, "train_ims.npy", "one image, so no pair has a negative"),
-        ({"ims": np.ones((4, 3, 5), np.float32)}, "train_ims.npy", "the same features for every image"),
-        ({"ims": features() * 0}, "train_ims.npy", "the same features for every image"),  # of both signs
-        ({"caps": b"a dog runs\n" * 8}, "train_caps.txt", "the same caption for every image"),
-        (
-            {"caps": b"a dog runs\nA dog runs\na dog  runs .\nA DOG runs.\n"},
-            "train_caps.txt",
-            "the same caption for every image",
-        ),
-    ],
-)
-def test_data_without_a_difference_are_refused(write_split: Write, change: dict, file: str, words: str) -> None:
-    flaw = the_one(write_split(**change))
-    assert (flaw.file, flaw.severity) == (file, "error")
-    assert words in flaw.message
+def test_what_a_split_holds_is_one_line(write_split: Write) -> None:
+    turned = np.linspace(0, 1, 12).reshape(4, 3)
+    ims = np.stack([5 * np.cos(turned), 5 * np.sin(turned)], axis=2).astype(np.float32)  # of norm 5
+
+    def line(**content: Any) -> str:
+        (facts,) = examine_folder(write_split(**content)).facts
+        return str(facts)
+
+    sizes = "train: 4 images × 3 regions × 2 features (float32, median norm 5), 12 captions, "
+    assert line(ims=ims) == f"{sizes}3 per image by their order (no train_pairs.npy)"
+    assert line(ims=ims.repeat(3, axis=0)).endswith("; each image is repeated in 3 rows")
+    pairs, identity = np.array([0] * 9 + [1, 2, 3]), np.array([0, 0, 1, 2])
+    copies = "; 3 photographs by train_identity.npy"
+    assert line(ims=ims, pairs=pairs, identity=identity) == f"{sizes}1 to 9 per image by train_pairs.npy{copies}"
+    assert examine_folder(write_split(caps=["one"] * 13)).facts == []
 
 
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_a_split_of_one_photograph_is_refused(write_split: Write, split: str) -> None:
-    write_split("train")
-    flaw = the_one(write_split(split, ims=features(rows=1), caps=["one", "two"]))
-    assert (flaw.file, flaw.severity) == (f"{split}_ims.npy", "error")
-    flaw = the_one(write_split(split, identity=np.full(4, 7)))
-    assert (flaw.file, flaw.severity) == (f"{split}_identity.npy", "error")
-    assert "all images are one, so no pair has a negative" in flaw.message
-    assert examine_folder(write_split(split, identity=np.array([7, 7, 7, 8]))).flaws == []
+def test_the_median_norm_is_of_real_regions() -> None:
+    array = np.ones((2001, 3, 4), np.float16)
+    array[:, 0] = 0
+    array[0] = np.nan
+    assert median_norm(array) == 2.0
+    assert median_norm(array * 0) is None
 
 
-@pytest.mark.parametrize(("norm", "is_small"), [(0.003, True), (0.02, False), (9.0, False), (900.0, False)])
-def test_regions_too_small_to_learn_from(write_split: Write, norm: float, is_small: bool) -> None:
-    unit = features() / np.linalg.norm(features(), axis=2, keepdims=True)
-    flaws = examine_folder(write_split(ims=unit * np.float32(norm))).flaws
-    assert [(flaw.file, flaw.severity) for flaw in flaws] == [("train_ims.npy", "warning")] * is_small
-    assert all(flaw.message.startswith("has regions of norm 0.003 (median), too small to learn") for flaw in flaws)
+KNOWN = ["a dog", "a cat", "dog a", "cat a", "dog dog", "cat cat"] * 2
+
+
+def test_an_experiment_with_default_options_may_stop_at_a_sound_folder(write_split: Write, tmp_path: Path) -> None:
+    def flaws(**content: Any) -> list[str]:
+        return [str(flaw) for flaw in check_defaults(write_split(**content))]
+
+    assert flaws(caps=KNOWN) == [
+        "error: dev_ims.npy: is missing, which experiments choose their best epoch by; add this split, or name "
+        "another in `dataset.dev`"
+    ]
+    write_split("dev", caps=KNOWN)
+    assert flaws(caps=KNOWN) == []
+    (flaw,) = flaws(caps=[*KNOWN[:10], "a fox", "a cow"])
+    default = "train_caps.txt: with the default vocabulary, "
+    assert flaw.startswith(f"warning: {default}2 of 12 captions have the token ids of another text")
+    write_split("dev", caps=[f"{row}人走路 ." for row in range(12)])
+    (flaw, _) = flaws(caps=[f"{row}人走路 ." for row in range(12)])
+    assert flaw.startswith(
+        f"error: {default}12 different texts become one token sequence, so no model can tell them apart."
+    )
+    write_split("dev", caps=[f"{row}人走路" for row in range(12)])
+    (flaw,) = flaws(caps=[f"{row}人走路" for row in range(12)])
+    assert flaw.startswith("error: train_caps.txt: none of 12 words occurs 4 times (the most frequent, '0人走路', 2)")
+    assert flaws(caps=b"\xff\n") == []  # left to the check of the files
+    assert list(check_defaults(tmp_path / "elsewhere")) == []

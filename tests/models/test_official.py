@@ -181,29 +181,6 @@ def test_equal_weights_are_told_apart_by_the_programs_own_options(tmp_path, name
     build_model(read.name, **read.options).load_state_dict(read.weights)
 
 
-def test_options_under_our_names():
-    scan = from_official(parts(), OWN_OPTIONS["scan"])
-    assert scan.options == {
-        "feature_size": 2,
-        "vocabulary_size": 9,
-        "embedding_size": 4,
-        "word_size": 3,
-        "bidirectional": False,
-        "normalise_images": True,
-        "normalise_captions": False,
-        "weight_norm": False,
-        "direction": "i2t",
-        "aggregation": "Mean",
-        "normalisation": "clipped_l2norm",
-        "temperature": 4.0,
-        "temperature_lse": 5.0,
-    }
-    naaf = from_official(parts(), OWN_OPTIONS["naaf"])
-    assert naaf.options["alpha"] == 2.5
-    assert naaf.weights["statistics"].tolist() == pytest.approx([0.6, 0.1, 0.3, 0.05])
-    assert float(naaf.weights["threshold"]) == pytest.approx(0.3)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

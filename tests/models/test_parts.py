@@ -1,0 +1,154 @@
+"""Parts of models against their definitions: codes, texts, graph layers, normalisation and attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from aoq.models import build_model
+from aoq.models.base import Captions, Code, FragmentAttention
+from aoq.models.normalise import clipped_unit
+from aoq.models.packing import places_of
+from aoq.models.regions import zero_masked
+from aoq.models.text import TextEncoder
+from aoq.models.vsrn import RegionReasoning
+
+ROWS = [slice(1, 4), torch.tensor([4, 0, 0, 2, 4]), torch.tensor([True, False, True, True, False])]
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=["slice", "numbers", "mask"])
+def test_rows_are_those_of_each_part(rows):
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(5, 3, 4, generator=generator, requires_grad=True)
+    mask, pooled = torch.rand(5, 3, generator=generator) < 0.5, torch.randn(5, 2, generator=generator)
+    chosen = Code(vectors, mask, pooled)[rows]
+    assert chosen.context is None
+    for part, expected in ((chosen.vectors, vectors[rows]), (chosen.mask, mask[rows]), (chosen.pooled, pooled[rows])):
+        assert torch.equal(part, expected)
+    weights = torch.randn(chosen.vectors.shape, generator=generator)
+    gradients = [torch.autograd.grad((of * weights).sum(), vectors)[0] for of in (chosen.vectors, vectors[rows])]
+    assert torch.equal(*gradients)
+
+
+LENGTHS = [(4, 1, 7, 2, 4), (1, 1, 1), (3,), (1,), (2, 9, 9, 5, 1, 6, 6), (3, 3)]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_text_encoder_equals_one_caption_at_a_time(lengths, bidirectional, generator):
+    """Unsorted and with more padding than needed."""
+    encoder = TextEncoder(20, word_size=3, embedding_size=5, bidirectional=bidirectional)
+    words = torch.randint(1, 20, (len(lengths), max(lengths) + 2), generator=generator)
+    captions = Captions(words, torch.tensor(lengths))
+    states, mask = encoder.states(captions)
+    last = encoder.last(captions)
+    assert mask.sum(1).tolist() == list(lengths)
+    assert states.shape[1] == max(lengths)
+    assert not states[~mask].any()
+    for row, length in enumerate(lengths):
+        alone, final = encoder.recurrence(encoder.embedding(words[row : row + 1, :length]))
+        assert_close(states[row, :length], alone[0].unflatten(1, (-1, 5)).mean(1), rtol=1e-5, atol=1e-6)
+        assert_close(last[row], final[:, 0].mean(0), rtol=1e-5, atol=1e-6)
+
+
+IMAGES, REGIONS, SIZE = 3, 4, 5
+MASKS = {
+    "all regions are real": None,
+    "some are not": torch.tensor([[True, False, True, True], [True] * 4, [False, True, False, False]]),
+}
+
+
+@pytest.fixture
+def layer():
+    layer = RegionReasoning(SIZE).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.data.uniform_(-1, 1, generator=generator)
+    return layer
+
+
+def reasoned(layer, images, mask):
+    """v_i + BatchNorm(W_r sum over j of theta(v_i) phi(v_j) / n g(v_j)), of real regions only."""
+    steps = []
+    for regions, real in zip(images, mask, strict=True):
+        known = regions[real]
+        for v in known:
+            related = sum((layer.theta(v) @ layer.phi(u)) / len(known) * layer.value(u) for u in known)
+            steps.append(layer.output(related))
+    result = images.clone()
+    result[mask] += layer.norm(torch.stack(steps))
+    return result
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_region_reasoning_is_its_definition(layer, mask, training):
+    layer.train(training)
+    images = zero_masked(torch.rand(IMAGES, REGIONS, SIZE, generator=torch.Generator().manual_seed(1)).double(), mask)
+    everywhere = torch.ones(IMAGES, REGIONS, dtype=torch.bool) if mask is None else mask
+    expected = reasoned(layer, images, everywhere)
+    result = layer(images, mask, None if mask is None else places_of(mask))
+    assert_close(result, expected)
+    assert not (result == images)[everywhere].any()
+    weights = torch.rand(result.shape, generator=torch.Generator().manual_seed(2)).double()
+    ours, theirs = (
+        torch.autograd.grad((values * weights).sum(), list(layer.parameters())) for values in (result, expected)
+    )
+    assert_close(ours, theirs)
+
+
+SIZES = {"feature_size": 3, "vocabulary_size": 9, "embedding_size": 3, "word_size": 2}
+
+
+def mean_cosine(found: FragmentAttention, pair: int, loops) -> torch.Tensor:
+    real = found.query_mask[pair].nonzero().flatten()
+    attended = found.weights[pair] @ found.keys[pair]
+    return torch.stack([loops.cosine(found.queries[pair, query], attended[query]) for query in real]).mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("scan", {"direction": "t2i", "aggregation": "Mean"}),
+        ("scan", {"direction": "i2t", "aggregation": "Mean", "normalisation": "softmax"}),
+        ("bfan", {"focal": "equal"}),
+        ("bfan", {"focal": "prob"}),
+        ("imram", {"mode": "full", "steps": 1}),
+    ],
+    ids=str,
+)
+def test_similarities_are_mean_cosines_of_what_is_attended_to(name, options, loops):
+    model = build_model(name, **SIZES, **options).double()
+    images, captions = loops.code(0, 6, 5), loops.code(1, 6, 7)
+    found = model.fragment_attention(images, captions)
+    expected = [sum(mean_cosine(direction, pair, loops) for direction in found) for pair in range(6)]
+    assert_close(model.pair_similarity(images, captions), torch.stack(expected), rtol=0, atol=1e-7)
+
+
+def test_words_of_naaf_attend_to_regions_above_the_threshold(loops):
+    model = build_model("naaf", **SIZES).double().eval()
+    model.safe_threshold.fill_(0.3)
+    (found,) = model.fragment_attention(loops.code(0, 4, 5), loops.code(1, 4, 7))
+    for pair in range(4):
+        for query in found.query_mask[pair].nonzero().flatten():
+            products = found.keys[pair] @ found.queries[pair, query]
+            logits = torch.where((products > 0.3) & found.key_mask[pair], 20 * products, -torch.inf)
+            assert_close(found.weights[pair, query], logits.softmax(0).nan_to_num(0), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("slope", [0.1, 1.0])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_clipped_unit_is_its_formula(generator, slope, dim):
+    x = torch.randn(3, 4, 2, generator=generator)
+    clipped = torch.where(x < 0, slope * x, x)
+    assert_close(clipped_unit(x, dim, slope), clipped / clipped.norm(dim=dim, keepdim=True))
+    alone = torch.randn(1, 1000, generator=generator)
+    assert clipped_unit(alone, 0, 1.0).abs().eq(1).all()
+
+
+def test_a_clipped_zero_vector_is_zero_and_passes_the_gradient_on():
+    x = torch.zeros(2, 3, requires_grad=True)
+    clipped_unit(x, 1, 1.0).sum().backward()
+    assert not clipped_unit(x, 1, 1.0).any()
+    assert torch.equal(x.grad, torch.ones(2, 3))
