@@ -1,4 +1,4 @@
-"""Readers of Parquet, CSV and JSON lines: columns of requested kinds, or one sentence that names the file."""
+"""Readers of Parquet, CSV and JSON lines: columns of the required types, or one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from aoq.pipeline.reading import parse_json, reading
 
 @dataclass(frozen=True)
 class Parquet:
-    """An open Parquet file; every page that is read is checked against its checksum, if it has one."""
+    """An open Parquet file; each page that has a checksum is checked when it is read."""
 
     path: Path
     file: pq.ParquetFile
     columns: pa.Schema | None
-    """Required columns, `list_` for lists of one length; None: all that there are."""
+    """Required columns, `list_` for lists of one length; by default all."""
     nullable: Collection[str]
     remedy: str
 
@@ -67,10 +67,10 @@ def open_parquet(
     nullable: Collection[str] = (),
     remedy: str = "",
 ) -> Iterator[Parquet]:
-    """Open a Parquet file that has columns of these kinds (`fitted`), except for `optional` ones.
+    """Open a Parquet file that has columns of these types (`fitted`), except for `optional` ones.
 
     Raises:
-        ValueError: on opening if columns are missing or of other kinds; on reading for invalid values.
+        ValueError: on opening if columns are missing or of other types; on reading for invalid values.
     """
     with _reading_parquet(path, columns, remedy):
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -82,15 +82,15 @@ def open_parquet(
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
-    """Read columns of a Parquet file, in these kinds (`fitted`)."""
+    """Read columns of a Parquet file as these types (`fitted`)."""
     with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
         return file.read()
 
 
 @contextmanager
 def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iterator[None]:
-    of = f" with the columns {', '.join(columns.names)}" if columns else ""
-    with reading(path, f"a Parquet file{of}", remedy):
+    names = f" with the columns {', '.join(columns.names)}" if columns else ""
+    with reading(path, f"a Parquet file{names}", remedy):
         yield
 
 
@@ -108,7 +108,7 @@ def parse_csv(
     nullable: Collection[str] = (),
     delimiter: str = ",",
 ) -> pa.Table:
-    """Read columns of a CSV file, in these kinds (`fitted`), except for `optional` ones; text stays unchanged."""
+    """Read columns of a CSV file as these types (`fitted`), except for `optional` ones; text stays unchanged."""
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
     options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
@@ -119,7 +119,7 @@ def parse_csv(
 
 
 def parse_json_lines(path: Path) -> pa.Table:
-    """Read the objects of a JSON lines file as rows. Not by Arrow, whose reader damaged lines can crash."""
+    """Read the objects of a JSON lines file as rows. Arrow's own reader can crash on damaged lines."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -135,11 +135,11 @@ def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Sc
 
 
 def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
-    """Cast columns of a table to these kinds; integers may be of any type that holds them, floats no narrower.
+    """Cast columns of a table to these types; integers may have any width, floats may not be narrowed.
 
     Raises:
-        ValueError: for missing columns or other kinds, numbers out of range, and empty values except in `nullable`
-        columns; a list is never empty.
+        ValueError: for missing columns or other types, numbers out of range, and empty values except in `nullable`
+        columns, where lists may not be empty either.
     """
     kinds = fitting_kinds(table.schema, columns)
     for name in columns.names:
@@ -153,7 +153,7 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
 
 
 def fitting_kinds(found: pa.Schema, columns: pa.Schema) -> pa.Schema:
-    """Kinds that `fitted` gives the columns of a file; refused if they do not fit."""
+    """Return the types to which `fitted` casts the columns of a file; refuse columns that do not fit."""
     if wrong := [name for name in columns.names if found.names.count(name) != 1]:
         raise ValueError(f"its columns are {found.names}, and {wrong[0]!r} must be one of them")
     kinds = {field.name: _fitting_kind(found.field(field.name).type, field.type) for field in columns}

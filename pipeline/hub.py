@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME`, with `/CONFIG` and `@SPLIT` if there are several."""
+"""Data sets of the Hugging Face hub, named `hf:OWNER/NAME[/CONFIG][@SPLIT]`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def load_splits(given: str) -> dict[str, Any]:
     name, _, split = given.removeprefix(HUB).partition("@")
     owner, *rest = name.split("/", 2)
     try:
-        found = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
+        splits = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
     except Exception as error:  # the hub's client raises errors of any kind
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ValueError(
-            f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub is reached, save it with "
+            f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub can be reached, save it with "
             "datasets' save_to_disk, and give that folder."
         ) from None
-    if split and split not in found:
-        raise ValueError(f"{name} of the Hugging Face hub has no split {split!r}; its splits are {sorted(found)}.")
-    return {split: found[split]} if split else found
+    if split and split not in splits:
+        raise ValueError(f"{name} of the Hugging Face hub has no split {split!r}; its splits are {sorted(splits)}.")
+    return {split: splits[split]} if split else splits

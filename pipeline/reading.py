@@ -1,4 +1,4 @@
-"""One checked reader for each file format; a bad file raises one sentence that names it.
+"""One checked reader per file format; a bad file raises one sentence that names it.
 
 Nothing that is read is executed, and no memory is allocated for a size that a header claims but the file lacks.
 """
@@ -37,12 +37,12 @@ PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 @contextmanager
 def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
-    """Turn any failure inside into one sentence: `path` is missing, may not be read, or is no `what`.
+    """Turn any failure inside into one sentence: `path` is missing, may not be read, or is not `what`.
 
     Raises:
-        FileNotFoundError, PermissionError: named as such.
+        FileNotFoundError, PermissionError: if it is missing or may not be read.
         OSError: for failures of the machine, such as too little memory, which say nothing about the file.
-        ValueError: everything else, with the remedy.
+        ValueError: for everything else, with the remedy.
     """
     advice = f"; {remedy}" if remedy else ""
     try:
@@ -78,7 +78,7 @@ def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
 
 def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[np.ndarray]:
     """Read arrays of an `.npz` file, as numpy.savez writes them, into memory."""
-    found: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     with reading(path, f"an .npz file of {' and '.join(names)}", remedy), zipfile.ZipFile(path) as archive:
         for name in names:
             size = archive.getinfo(f"{name}.npy").file_size
@@ -86,12 +86,12 @@ def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[n
                 raise ValueError(f"{name} claims {size:,} bytes, more than the file has")
             member = io.BytesIO(archive.read(f"{name}.npy"))
             shape, is_fortran, dtype = _read_header(member, size)
-            found.append(np.frombuffer(member.read(), dtype).reshape(shape, order="F" if is_fortran else "C"))
-    return found
+            arrays.append(np.frombuffer(member.read(), dtype).reshape(shape, order="F" if is_fortran else "C"))
+    return arrays
 
 
 def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the shape, order and dtype of the array, which must fill a file of `size` bytes."""
+    """Read the shape, order and dtype of an array that must fill a file of `size` bytes."""
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"version {version} of the format is unknown")
@@ -108,18 +108,17 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
 
 
 def read_json(path: Path, kind: type[Kind] | GenericAlias, *, remedy: str = "") -> Kind:
-    """Read a JSON file whose content is of a kind: a type, or a TypedDict; additional keys are kept."""
+    """Read a JSON file whose content fits a type or a TypedDict; additional keys are kept."""
     with reading(path, "the JSON file that is needed", remedy):
         return parse_json(path.read_bytes(), kind)
 
 
 def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
-    """Parse a JSON text whose content is of a kind.
+    """Parse a JSON text whose content fits a type or a TypedDict.
 
     Raises:
-        ValueError: for invalid JSON, a number that is not finite, and a value of another kind, with its place.
+        ValueError: for invalid JSON, a number that is not finite, and a value of another type, with its place.
     """
-
     try:
         content = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -128,8 +127,8 @@ def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
 
 
 def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
-    """Return the content if it is of the kind; otherwise raise an error that names the place."""
-    from pydantic import ValidationError  # imported here: those who read arrays alone start without it
+    """Return the content if it fits the type; otherwise raise an error that names the place."""
+    from pydantic import ValidationError  # late: readers of arrays start without it
 
     try:
         _adapter(cast(Any, kind)).validate_python(content, strict=True)

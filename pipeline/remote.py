@@ -13,7 +13,7 @@ from aoq.pipeline.digests import digest, file_sha256, known_sha256
 from aoq.pipeline.scratch import scratch_beside, writing_in
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
-"""Schemes that pyarrow reads without further packages; fsspec reads others, such as https, where it is installed."""
+"""Schemes that pyarrow reads without further packages; fsspec reads others, such as https."""
 
 
 def is_address(given: str) -> bool:
@@ -53,15 +53,15 @@ def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
         if address.partition("://")[0] in OF_ARROW:
             system, place = fs.FileSystem.from_uri(address)
         else:
-            import fsspec  # takes a while, and few need it
+            import fsspec  # late: it is slow to import, and few need it
 
-            found, place = fsspec.url_to_fs(address)
-            system = fs.PyFileSystem(fs.FSSpecHandler(found))
+            handler, place = fsspec.url_to_fs(address)
+            system = fs.PyFileSystem(fs.FSSpecHandler(handler))
     except (pa.ArrowInvalid, ValueError, ImportError) as error:
         raise ValueError(
             f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, file:/// "
             "and what fsspec finds installed."
         ) from None
     if (info := system.get_file_info(place)).type != fs.FileType.File:
-        raise FileNotFoundError(f"there is no file at {address}; is the address right, and may you read it?")
+        raise FileNotFoundError(f"there is no file at {address}; check the address, and that you may read it.")
     return system, place, info

@@ -1,4 +1,4 @@
-"""Matrices and ids that users name as FILE or FILE::NAME: arrays, columns, and data sets, saved or of the hub."""
+"""Matrices and ids that users name as FILE or FILE::NAME: arrays, columns, and data sets, saved or on the hub."""
 
 from __future__ import annotations
 
@@ -78,10 +78,8 @@ class Given(NamedTuple):
             raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
         elif not (path / SAVED).is_file():
             if path.suffix not in READERS or path.is_dir():
-                known = ", ".join(READERS)
-                raise ValueError(
-                    f"{path} is none of {known} and no folder of save_to_disk; save the vectors as one of these."
-                )
+                known = f"none of {', '.join(READERS)} and no folder of save_to_disk"
+                raise ValueError(f"{path} is {known}; save the vectors as one of these.")
             if not path.is_file():
                 raise FileNotFoundError(f"{path} does not exist.")
         return cls(path, part)
@@ -89,14 +87,15 @@ class Given(NamedTuple):
     @property
     def sha256(self) -> str:
         """Hash the file, the hashes of a saved data set's files in order, or the hub's vectors and their shape."""
-        if not is_of_hub(str(self.path)):
-            shards = _shards_of(self.path) if self.path.is_dir() else ()
-            return sha256("".join(map(file_sha256, shards)).encode()).hexdigest() if shards else file_sha256(self.path)
-        matrix = self.open()
-        found = sha256(f"{matrix.rows} {matrix.dimensions}\0".encode())
-        for block in matrix.blocks:
-            found.update(np.ascontiguousarray(block).data)
-        return found.hexdigest()
+        if is_of_hub(str(self.path)):
+            matrix = self.open()
+            hasher = sha256(f"{matrix.rows} {matrix.dimensions}\0".encode())
+            for block in matrix.blocks:
+                hasher.update(np.ascontiguousarray(block).data)
+            return hasher.hexdigest()
+        if self.path.is_dir():
+            return sha256("".join(map(file_sha256, _shards_of(self.path))).encode()).hexdigest()
+        return file_sha256(self.path)
 
     def open(self) -> Matrix:
         source = self.read()
@@ -108,9 +107,7 @@ class Given(NamedTuple):
         array = arrays[self._choose(list(arrays), "tensors")]
         shape = tuple(array.shape)
         if len(shape) != 2 or array.dtype not in FLOATS:
-            raise ValueError(
-                f"{self.path} holds {array.dtype} of shape {shape}; a row of floats for each item is needed."
-            )
+            raise ValueError(f"{self.path} holds {array.dtype} of shape {shape}; a row of floats per item is needed.")
         return Matrix(*shape, (array.read(*rows) for rows in blocks(shape[0], BLOCK)), array.whole)
 
     def _open_column(self, columns: Columns) -> Matrix:
@@ -192,7 +189,7 @@ def _parquet(path: Path) -> Columns:
 
 
 def _arrow(*paths: Path) -> Columns:
-    """Arrow files one after another, each in the format of files (Feather) or of streams."""
+    """Read Arrow files one after another, each in the format of files (Feather) or of streams."""
 
     def read(name: str) -> Iterator[Any]:
         for path in paths:
@@ -209,7 +206,7 @@ def _arrow(*paths: Path) -> Columns:
         with _opened_arrow(path) as (schema, _):
             schemas.append(schema.remove_metadata())
         if schemas[-1] != schemas[0]:
-            raise ValueError(f"{path} has other columns than {paths[0]}, which is of the same data set.")
+            raise ValueError(f"{path} and {paths[0]} of one data set have different columns; save it again.")
     return Columns(schemas[0], rows, read)
 
 
@@ -229,7 +226,7 @@ def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[tuple[pa.S
 
 
 def _of_hub(given: str) -> Columns:
-    """Open one split of a data set of the hub; refuse several of which none is named."""
+    """Open one split of a data set on the hub; refuse several splits unless one is named."""
 
     def read(name: str) -> Iterator[Any]:
         for table in rows.select_columns([name]).iter(batch_size=BLOCK):
@@ -251,7 +248,7 @@ class _Saved(TypedDict):
 
 
 def _shards_of(folder: Path) -> list[Path]:
-    """Files of a data set that `datasets` saved, in order."""
+    """Return the files of a data set that `datasets` saved, in order."""
     state = read_json(folder / SAVED, _Saved, remedy="save the data set again")
     paths = [folder / file["filename"] for file in state["_data_files"]]
     if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):

@@ -1,4 +1,4 @@
-"""Vectors as float32: checked, divided by their norms for cosines, and mapped from a file; in one pass over them."""
+"""Vectors as float32: checked, normalised for cosines and mapped from a file, in one pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.vector_files import Given, Matrix
 
 TOGETHER = 256
-"""Rows that are computed with at a time: their float64 copy fits into a cache."""
+"""Rows per computation: their float64 copy fits into a cache."""
 
 
 class Vectors(NamedTuple):
@@ -29,9 +29,9 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Vectors:
 
 
 def read_vectors(matrix: Matrix, given: str, copy: Path, *, normalise: bool) -> Vectors:
-    """Read an open matrix once. Threads may do this, but open one file at a time: Python 3.11 parses headers in one.
+    """Read an open matrix once. Threads may do this, but open files one at a time: 3.11 parses headers unsafely.
 
-    Anything but float32 in a .npy file, and vectors to be normalised, are written to `copy`, block by block.
+    Vectors to normalise, and anything but float32 in a .npy file, are written to `copy`, block by block.
     """
     shape, start, norms = (matrix.rows, matrix.dimensions), 0, np.empty(matrix.rows)
     if not all(shape):
