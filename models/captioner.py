@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.models.base import Captions
-from aoq.models.packing import places_of, ranks, run_over, sent
+from aoq.models.packing import ranks, run_over, sent, true_places
 from aoq.models.regions import Fragments
 
 Counts = Int[Tensor, " items"] | None
@@ -49,7 +49,7 @@ class Captioner(nn.Module):
         """
         labels, counted = caption_labels(captions, self.max_length)
         states = self.decode(regions, counts, labels[:, :-1]).flatten(0, 1)
-        places = sent(places_of(counted), states.device)
+        places = sent(true_places(counted), states.device)
         loss = F.cross_entropy(self.predict(states[places]), labels[:, 1:].flatten()[places], reduction="sum")
         return loss / len(labels)
 

@@ -91,7 +91,7 @@ class NAAF(FragmentModel):
             return
         own = self._best_regions(images[first], captions[first])
         other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])
-        estimate = Mismatch.of(own, other)
+        estimate = Mismatch.estimate(own, other)
         self.statistics.copy_(torch.tensor(estimate))
         boundary = estimate.boundary(float(self.alpha))
         if boundary is not None:
@@ -118,7 +118,7 @@ class Mismatch(NamedTuple):
     sigma_other: float
 
     @classmethod
-    def of(cls, matched: Float[Tensor, " words"], mismatched: Float[Tensor, " others"]) -> Mismatch:
+    def estimate(cls, matched: Float[Tensor, " words"], mismatched: Float[Tensor, " others"]) -> Mismatch:
         samples = [matched.double(), mismatched.double()]
         return cls(*(float(figure(sample)) for sample in samples for figure in (torch.mean, torch.std)))
 

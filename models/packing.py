@@ -28,7 +28,7 @@ class Packing:
     """The place of each sequence among those sorted by length."""
 
     @classmethod
-    def of(cls, lengths: Int[Tensor, " items"], longest: int, device: torch.device) -> Packing:
+    def build(cls, lengths: Int[Tensor, " items"], longest: int, device: torch.device) -> Packing:
         order = lengths.argsort(descending=True, stable=True)
         grid = torch.arange(len(lengths) * longest).view(-1, longest)
         packed = pack_padded_sequence(grid[order], lengths[order], batch_first=True)
@@ -55,7 +55,7 @@ def run_over(
     if lengths is None:
         return recurrence(fragments)
     longest = fragments.shape[1]
-    packing = Packing.of(lengths, longest, fragments.device)
+    packing = Packing.build(lengths, longest, fragments.device)
     states, last = packing.run(recurrence, fragments.flatten(0, 1)[packing.places])
     return packing.padded(states, longest), last
 
@@ -70,6 +70,6 @@ def ranks(longest: int, lengths: Int[Tensor, " items"]) -> Tensor:
     return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
 
 
-def places_of(mask: Tensor) -> Int[Tensor, " N"]:
+def true_places(mask: Tensor) -> Int[Tensor, " N"]:
     """Where a mask on the CPU is True, in the flattened order."""
     return mask.flatten().nonzero().squeeze(1)

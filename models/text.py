@@ -40,6 +40,6 @@ class TextEncoder(nn.Module):
 
     def _read(self, captions: Captions) -> tuple[Packing, Tensor, Tensor]:
         longest = int(captions.lengths.max())
-        packing = Packing.of(captions.lengths, longest, captions.words.device)
+        packing = Packing.build(captions.lengths, longest, captions.words.device)
         tokens = captions.words[:, :longest].flatten()[packing.places]
         return packing, *packing.run(self.recurrence, self.dropout(self.embedding(tokens)))

@@ -12,7 +12,7 @@ from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.gpo import GPO, SizeAugmentation
 from aoq.models.normalise import l2_normalise
 from aoq.models.options import Fraction, Size
-from aoq.models.packing import places_of, ranks, sent
+from aoq.models.packing import ranks, sent, true_places
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
 from aoq.models.towers.opening import open_image_tower, open_text_tower
@@ -97,7 +97,7 @@ class VSEInfinity(EmbeddingModel):
         """Compute W v + MLP(v) of the real regions, which a mask on the CPU marks, and zero elsewhere."""
         rows, places = features.flatten(0, 1), None
         if real is not None:
-            places = sent(places_of(real), features.device)
+            places = sent(true_places(real), features.device)
             rows = rows[places]
         rows = self.project(rows) + self.transform(rows)
         if places is not None:

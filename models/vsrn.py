@@ -13,7 +13,7 @@ from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.captioner import Captioner
 from aoq.models.normalise import l2_normalise
 from aoq.models.options import Fraction, Length, Size, Weight
-from aoq.models.packing import places_of, run_over, sent
+from aoq.models.packing import run_over, sent, true_places
 from aoq.models.regions import Fragments, Mask, Projection, compact, count, group_by_group, zero_masked
 from aoq.models.text import TextEncoder
 
@@ -154,7 +154,7 @@ class VSRN(EmbeddingModel):
     def _regions(self, features: Float[Tensor, "items fragments features"], mask: Mask, real: Mask) -> Fragments:
         """Reason over one group's regions; their norm is 1 along `normalise_axis`, and masked ones are zero."""
         regions, axis = zero_masked(self.project(features), mask), 1 if self.normalise_axis == "regions" else 2
-        places = None if real is None else sent(places_of(real), features.device)
+        places = None if real is None else sent(true_places(real), features.device)
         if self.variant == "coco":
             regions = l2_normalise(regions, axis)
         for layer in self.reasoning:

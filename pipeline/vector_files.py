@@ -72,7 +72,7 @@ class Given(NamedTuple):
         name, _, part = given.partition("::")
         path = Path(name)
         if is_of_hub(name):
-            _of_hub(name)
+            _hub_columns(name)
         elif (path / SPLITS).is_file():
             splits = sorted(saved.parent.name for saved in path.glob(f"*/{SAVED}"))
             raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
@@ -94,7 +94,7 @@ class Given(NamedTuple):
                 hasher.update(np.ascontiguousarray(block).data)
             return hasher.hexdigest()
         if self.path.is_dir():
-            return sha256("".join(map(file_sha256, _shards_of(self.path))).encode()).hexdigest()
+            return sha256("".join(map(file_sha256, _saved_shards(self.path))).encode()).hexdigest()
         return file_sha256(self.path)
 
     def open(self) -> Matrix:
@@ -141,8 +141,8 @@ class Given(NamedTuple):
     def read(self) -> Columns | dict[str, Array]:
         """Open the columns or the arrays of the file."""
         if is_of_hub(str(self.path)):
-            return _of_hub(str(self.path))
-        return _arrow(*_shards_of(self.path)) if self.path.is_dir() else READERS[self.path.suffix](self.path)
+            return _hub_columns(str(self.path))
+        return _arrow(*_saved_shards(self.path)) if self.path.is_dir() else READERS[self.path.suffix](self.path)
 
 
 def _holds_vectors(kind: pa.DataType) -> bool:
@@ -225,7 +225,7 @@ def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[tuple[pa.S
             yield file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
-def _of_hub(given: str) -> Columns:
+def _hub_columns(given: str) -> Columns:
     """Open one split of a data set on the hub; refuse several splits unless one is named."""
 
     def read(name: str) -> Iterator[Any]:
@@ -247,7 +247,7 @@ class _Saved(TypedDict):
     _data_files: list[_DataFile]
 
 
-def _shards_of(folder: Path) -> list[Path]:
+def _saved_shards(folder: Path) -> list[Path]:
     """Return the files of a data set that `datasets` saved, in order."""
     state = read_json(folder / SAVED, _Saved, remedy="save the data set again")
     paths = [folder / file["filename"] for file in state["_data_files"]]

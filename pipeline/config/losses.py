@@ -67,11 +67,11 @@ class LossSection(NamedSection):
         from aoq.pipeline.losses import LOSSES  # late: planning losses written out here needs no torch
 
         check_registered("loss", name, LOSSES)
-        return _section_of(name, LOSSES[name])
+        return _derive(name, LOSSES[name])
 
 
 @cache
-def _section_of(name: str, loss: LossKind) -> type[LossSection]:
+def _derive(name: str, loss: LossKind) -> type[LossSection]:
     """Derive a section from the function's keywords; margins have their usual ranges and defaults."""
     options = {
         option: MARGINS[option] if option in MARGINS and value[1] is ... else value

@@ -67,7 +67,7 @@ def test_estimates_replayed_by_the_official_rule(golden):
                 for image, found in ((i, own), (scores[:, i].argmin(), other)):
                     found.extend((words @ images.vectors[image].T).amax(1).tolist())
                 if len(own) > FEWEST_WORDS:
-                    estimate = Mismatch.of(torch.tensor(own), torch.tensor(other))
+                    estimate = Mismatch.estimate(torch.tensor(own), torch.tensor(other))
                     new = {"thres": estimate.boundary(float(model.alpha)), "thres_safe": estimate.safe}
                     state = {key: 0.7 * new[key] + 0.3 * state[key] for key in state}
             in_force.append(dict.fromkeys(state, 0.0) if len(own) < FEWEST_WORDS else state)

@@ -77,7 +77,7 @@ def test_distributions_too_far_apart_for_a_finite_penalty_have_none():
 
 
 def test_samples_are_summed_up_by_mean_and_unbiased_deviation():
-    m = Mismatch.of(torch.tensor([0.1, 0.4, 0.7]), torch.tensor([0.2, 0.3]))
+    m = Mismatch.estimate(torch.tensor([0.1, 0.4, 0.7]), torch.tensor([0.2, 0.3]))
     assert (m.mu, m.sigma) == pytest.approx((0.4, 0.3))
     assert (m.mu_other, m.sigma_other) == pytest.approx((0.25, math.sqrt(0.005)))
 
@@ -114,7 +114,7 @@ def test_observing_moves_the_thresholds_most_of_the_way(loops):
         similarity = model.similarity(images, captions)
         matched, mismatched = samples(images, captions, similarity)
         assert FEWEST_WORDS < len(matched) < int(captions.mask.sum())
-        m = Mismatch.of(torch.tensor(matched).double(), torch.tensor(mismatched).double())
+        m = Mismatch.estimate(torch.tensor(matched).double(), torch.tensor(mismatched).double())
         model.observe(images, captions, similarity)
         expected = [0.3 * old + 0.7 * new for old, new in zip(expected, [m.boundary(2.0), m.safe], strict=True)]
         assert_close(torch.stack([model.threshold, model.safe_threshold]), torch.tensor(expected).double())

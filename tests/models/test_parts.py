@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from aoq.models import build_model
 from aoq.models.base import Captions, Code, FragmentAttention
 from aoq.models.normalise import clipped_unit
-from aoq.models.packing import places_of
+from aoq.models.packing import true_places
 from aoq.models.regions import zero_masked
 from aoq.models.text import TextEncoder
 from aoq.models.vsrn import RegionReasoning
@@ -88,7 +88,7 @@ def test_region_reasoning_is_its_definition(layer, mask, training):
     images = zero_masked(torch.rand(IMAGES, REGIONS, SIZE, generator=torch.Generator().manual_seed(1)).double(), mask)
     everywhere = torch.ones(IMAGES, REGIONS, dtype=torch.bool) if mask is None else mask
     expected = reasoned(layer, images, everywhere)
-    result = layer(images, mask, None if mask is None else places_of(mask))
+    result = layer(images, mask, None if mask is None else true_places(mask))
     assert_close(result, expected)
     assert not (result == images)[everywhere].any()
     weights = torch.rand(result.shape, generator=torch.Generator().manual_seed(2)).double()
