@@ -28,7 +28,7 @@ def save(path, *, legacy=False, **content):
 def test_a_name_decides_and_what_is_not_told_is_said(tmp_path):
     path = save(tmp_path / "bare", model=parts())
     with pytest.raises(
-        ValueError, match=r"fit vsepp, scan, bfan, naaf alike.*cross_attn and agg_func \(scan\).*they have none"
+        ValueError, match=r"fit vsepp, scan, bfan, naaf, and .*cross_attn and agg_func \(scan\).*they have none"
     ):
         read_official_checkpoint(path)
     (read,) = read_official_checkpoint(path, "scan")

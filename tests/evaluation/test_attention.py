@@ -172,7 +172,7 @@ def test_phrases_stand_at_their_tokens(tmp_path):
         ),
         ([GOOD | {"start": -5}], "is not at token -5"),
         ([GOOD | {"start": "0"}], "`start` a whole number; got .*'0'"),
-        ([GOOD | {"phrase": " "}], "does not stand"),
+        ([GOOD | {"phrase": " "}], "is not at token 0"),
         ([GOOD | {"boxes": []}], r"`boxes` is a list of x1, y1, x2, y2; got \[\]"),
         ([GOOD | {"boxes": [[1, 2]]}], r"got \[\[1, 2\]\]"),
         ([GOOD | {"boxes": [["a", 0, 1, 1]]}], "got .*'a'"),
@@ -187,7 +187,7 @@ def test_an_annotation_that_does_not_fit_is_refused(tmp_path, line, message):
     path.write_text("[]\n" + (line if isinstance(line, str) else json.dumps(line)) + "\n")
     with pytest.raises(ValueError, match=rf"dev_phrases\.jsonl:2: .*{message}"):
         read_phrases(path, [CAPTION, CAPTION])
-    with pytest.raises(ValueError, match=r"2 lines for 3 captions; write one line a caption"):
+    with pytest.raises(ValueError, match=r"2 lines for 3 captions; write one line per caption"):
         read_phrases(path, [CAPTION] * 3)
 
 

@@ -313,12 +313,9 @@ def test_without_towers_it_is_vsepp(pixels):
             {"image_pooling": "cls"},
             r'an image without a tower does not support image_pooling = "cls"; choose gpo or m',
         ),
-        (
-            {"text_pooling": "cls"},
-            r'text_pooling = "cls" .* a caption without a tower has; choose gpo or mean or native',
-        ),
-        ({"image_tower": "vit", "image_pooling": "native"}, r"transformers:.* has; choose cls or gpo or mean"),
-        ({"project": False}, r"vectors of images have 5 numbers, those of captions 8, and embedding_size is 8"),
+        ({"text_pooling": "cls"}, r'caption without a tower .* text_pooling = "cls"; choose gpo or mean or native'),
+        ({"image_tower": "vit", "image_pooling": "native"}, r"transformers:.* support .*; choose cls or gpo or mean"),
+        ({"project": False}, r"image vectors have 5 numbers, caption vectors 8, and embedding_size is 8"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(saved, options, message):
