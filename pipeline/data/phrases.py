@@ -59,7 +59,7 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
         for phrase in spoken:
             if phrase.boxes is not None and (split.boxes is None or split.boxes.shape[2] != 4):
                 raise ValueError(
-                    f"{path}:{line}: a phrase's boxes can only be matched with the regions' own boxes; write these to "
+                    f"{path}:{line}: a phrase's boxes can only be matched with the regions' own boxes; write them to "
                     f"{split.name}_boxes.npy (images, regions, 4), x1 y1 x2 y2 in [0, 1]."
                 )
             if max(phrase.regions, default=0) >= count:
