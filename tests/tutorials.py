@@ -1,4 +1,4 @@
-"""The tutorials of docs/tutorials: what their pages have the reader type, and what types it."""
+"""Read the commands and code of docs/tutorials, and run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.prepare.conftest import picture
 
 PAGES = Path(__file__).parent.parent / "docs" / "tutorials"
 FORKING = ("prepare", "embed", "run", "study", "evaluate")
-"""Commands that fork, and hang where torch has computed before: each needs a process of its own."""
+"""Commands that fork, which hangs after torch has computed: each needs its own process."""
 
 
 def page(name: str) -> str:
@@ -24,14 +24,14 @@ def page(name: str) -> str:
 
 
 def blocks(text: str, kind: str) -> list[str]:
-    """The blocks fenced as `kind`; lines continued by a backslash are joined."""
-    found = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [re.sub(r"\\\n *", "", block) for block in found]
+    """Return the blocks fenced as `kind`, with continued lines joined."""
+    bodies = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"\\\n *", "", block) for block in bodies]
 
 
 def run(shell: str, folder: Path) -> str:
-    """Run every command but installations; return what they print. Those that fork are processes of their own."""
-    said = []
+    """Run every command except installations, and return what they print."""
+    printed = []
     for line in shell.splitlines():
         program, *arguments = shlex.split(line, comments=True)
         if program == "pip":
@@ -41,17 +41,17 @@ def run(shell: str, folder: Path) -> str:
                 patch.chdir(folder)
                 done = CliRunner().invoke(main, arguments)
             assert done.exit_code == 0, f"{line}\n{done.output}"
-            said.append(done.stdout)
+            printed.append(done.stdout)
             continue
         command = Path(sys.executable).parent / program if program == "aoq" else program
         ended = subprocess.run([command, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
         assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
-        said.append(ended.stdout)
-    return "\n".join(said)
+        printed.append(ended.stdout)
+    return "\n".join(printed)
 
 
 def save_data_set(folder: Path, count: int) -> None:
-    """`count` photographs with two captions each, as `load_dataset(…).save_to_disk` leaves them."""
+    """Write `count` photographs with two captions each, as `load_dataset(…).save_to_disk` does."""
     datasets = pytest.importorskip("datasets")
     images = [picture(n, 40, 30) for n in range(count)]
     captions = [[f"a photograph {n % 7}", f"seen from afar {n}"] for n in range(count)]

@@ -1,4 +1,4 @@
-"""The tutorials as they stand, on a few photographs. Those that train in other libraries are in tests/integrations."""
+"""Every tutorial runs as written, on a few photographs; tests/integrations runs those that train in other libraries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def here(tmp_path):
 
 
 def photograph(folder: Path, count: int) -> list[str]:
-    """Photographs below the folder; their names."""
+    """Write photographs below the folder and return their names."""
     (folder / "photos").mkdir()
     names = [f"{n}.jpg" for n in range(count)]
     for n, name in enumerate(names):
@@ -49,11 +49,11 @@ def test_every_tutorial_is_in_the_list_and_in_the_menu():
 
 @contextmanager
 def browsing(shell: str, folder: Path):
-    """The address that `aoq browse` prints, while it runs."""
+    """Run `aoq browse` and yield the address that it prints."""
     (line,) = shell.splitlines()
-    # What runs in the background of a shell is deaf to Ctrl-C, and so would be what it starts.
-    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{hears}; from aoq.pipeline.cli import main; main()", *shlex.split(line)[1:]]
+    # Background processes of a shell ignore Ctrl-C, and so would their children.
+    obey = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{obey}; from aoq.pipeline.cli import main; main()", *shlex.split(line)[1:]]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*command, "--port", "0"],
@@ -74,7 +74,7 @@ def browsing(shell: str, folder: Path):
 
 
 def mark_first_suspect(address: str) -> tuple[int, int]:
-    """The pair (image, caption) that is marked as a match, as the button on the page does."""
+    """Mark the first suspected pair as a match, as the page's button does, and return it as (image, caption)."""
     with urllib.request.urlopen(f"{address}suspects", timeout=60) as answer:
         shown = answer.read().decode()
     form = {
@@ -86,8 +86,8 @@ def mark_first_suspect(address: str) -> tuple[int, int]:
     return int(form["image"]), int(form["caption"])
 
 
-def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, capsys):
-    """Both tutorials, as the second goes on where the first ends."""
+def test_vectors_are_mined_and_screened(here, monkeypatch, capsys):
+    """Both tutorials, since the second continues the first."""
     (here / "ids.txt").write_text("".join(f"{name}\n" for name in photograph(here, IMAGES)))
     write_demo_world(here / "world", images=IMAGES, dev_images=5, seed=0)
     (here / "world" / "train_caps.txt").rename(here / "captions.txt")
@@ -95,8 +95,8 @@ def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, ca
     images = rng.normal(size=(IMAGES, 8))
     np.save(here / "images.npy", images.astype(np.float32))
     np.save(here / "captions.npy", (images.repeat(5, axis=0) + rng.normal(size=(5 * IMAGES, 8))).astype(np.float32))
-    said = run("".join(blocks(page("vectors"), "sh")), here)
-    assert "image 17" in said
+    printed = run("".join(blocks(page("vectors"), "sh")), here)
+    assert "image 17" in printed
     (code,) = blocks(page("vectors"), "python")
     monkeypatch.chdir(here)
     exec(compile(code, "vectors", "exec"), {})
@@ -107,8 +107,8 @@ def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, ca
     run(look, here)
     with browsing(browse, here) as address:
         image, caption = mark_first_suspect(address)
-    said = run(screen, here)
-    assert all(rule in said for rule in ("positives", "near_text", "caption_similarity"))
+    printed = run(screen, here)
+    assert all(rule in printed for rule in ("positives", "near_text", "caption_similarity"))
     run(export, here)
     texts = (here / "captions.txt").read_text().splitlines()
     rows = pq.read_table(here / "triplets" / "train.parquet").to_pylist()
@@ -117,30 +117,30 @@ def test_ones_own_vectors_are_mined_looked_at_and_screened(here, monkeypatch, ca
     assert texts[caption] not in negatives
 
 
-def test_photographs_become_a_student_and_a_study_asks_again(here):
-    """Both tutorials, as the second goes on where the first ends."""
-    names = [(name, " ".join(name)) for name in photograph(here, 40)]  # a word each letter, so that each is frequent
+def test_photographs_become_a_student_and_a_study(here):
+    """Both tutorials, since the second continues the first."""
+    names = [(name, " ".join(name)) for name in photograph(here, 40)]  # a word per letter, so that each is frequent
     rows = [[f"photos/{name}", f"{text} {words}"] for name, words in names for text in ("a photo", "from afar")]
     write_csv(here / "photos.csv", ["image", "caption"], rows)
     (toml,) = blocks(page("photographs"), "toml")
-    small = toml.replace("300", "5").replace("60", "3").replace("epochs = 12", "epochs = 2").replace("[8]", "[1]")
+    small = toml.replace("epochs = 12", "epochs = 2").replace("[8]", "[1]")
     (here / "mine.toml").write_text(small)
-    said = run("".join(blocks(page("photographs"), "sh")), here)
-    assert "round two - control:" in said
-    assert "fewer than a batch of 64" in said
+    printed = run("".join(blocks(page("photographs"), "sh")), here)
+    assert "round two - control:" in printed
+    assert "fewer than a batch of 64" in printed
 
     (toml,) = blocks(page("study"), "toml")
     (here / "trial.toml").write_text(toml.replace("[0, 1, 2]", "[0, 1]"))
     trained = set((here / "artifacts" / "second_round").glob("*/MANIFEST.json"))
-    said = run("".join(blocks(page("study"), "sh")), here)
-    assert "in-batch negatives" in said
-    assert "the teacher's negatives" in said
+    printed = run("".join(blocks(page("study"), "sh")), here)
+    assert "in-batch negatives" in printed
+    assert "the teacher's negatives" in printed
     added = set((here / "artifacts" / "second_round").glob("*/MANIFEST.json")) - trained
-    assert len(added) == 3, "one of seed 0 was there, and in-batch negatives alone are the teacher's training"
+    assert len(added) == 3, "one of seed 0 was there, and in-batch negatives alone are a control"
 
 
 def test_two_rounds_on_flickr30k(here):
-    """A generated world in the folder's format stands in, and the shipped experiments get smaller models."""
+    """Run the tutorial on a generated world in the folder's format, with smaller models."""
     data = here / "data" / "f30k_precomp"
     write_demo_world(data, images=30, dev_images=8, seed=0, feature_size=16)
     for kind in ("ims.npy", "caps.txt"):
@@ -159,11 +159,11 @@ def test_two_rounds_on_flickr30k(here):
         for option, value in smaller.items():
             toml = re.sub(option, value, toml, flags=re.MULTILINE)
         (here / "configs" / f"{name}.toml").write_text(toml)
-    said = run("".join(blocks(page("flickr30k"), "sh")), here)
-    assert "round two - control:" in said
-    assert "image 17" in said
-    assert re.search(r"^teacher\b.*\bvsrn\b", said, re.MULTILINE)
-    assert re.search(r"^round two\b.*\bscan\b", said, re.MULTILINE)
+    printed = run("".join(blocks(page("flickr30k"), "sh")), here)
+    assert "round two - control:" in printed
+    assert "image 17" in printed
+    assert re.search(r"^teacher\b.*\bvsrn\b", printed, re.MULTILINE)
+    assert re.search(r"^round two\b.*\bscan\b", printed, re.MULTILINE)
     assert load_experiment("f30k_scan").evaluation.split == "test"
 
 
@@ -172,14 +172,14 @@ def test_a_data_set_to_negatives(here, tmp_path_factory):
     clip = tmp_path_factory.mktemp("clip")
     save_clip(clip)
     mine, export = blocks(page("sentence_transformers").replace("openai/clip-vit-base-patch32", str(clip)), "sh")
-    said = run(mine + export, here)
-    assert "resolve_ids" in said
+    printed = run(mine + export, here)
+    assert "resolve_ids" in printed
     pictures = pq.read_table(here / "negatives" / "images.parquet")
     assert all(cell["bytes"] for cell in pictures["image"].to_pylist())
     assert len(np.load(here / "vectors" / "captions.npy")) == 2 * len(np.load(here / "vectors" / "images.npy"))
 
 
-def test_negatives_take_turns_in_a_loop_of_ones_own():
+def test_negatives_rotate_in_a_loop():
     (loop,) = blocks(page("rotation"), "python")
     names: dict = {}
     exec(compile(loop, "rotation", "exec"), names)
