@@ -1,4 +1,4 @@
-"""The additions that CONTRIBUTING.md shows work as they stand there."""
+"""The additions that CONTRIBUTING.md shows work as written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="ut
 
 
 def added(file: str, monkeypatch, folder: Path) -> ModuleType:
-    """The module that a diff adds."""
+    """Import the module that a diff adds."""
     block = re.search(rf"^\+\+\+ {re.escape(file)}\n((?:\+.*\n)+)", TEXT, re.MULTILINE)
     assert block is not None, file
     name = Path(file).stem
@@ -32,7 +32,7 @@ def added(file: str, monkeypatch, folder: Path) -> ModuleType:
     return import_module(name)
 
 
-def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch, tmp_path):
+def test_the_model_scores_pairs_as_its_matrix(monkeypatch, tmp_path):
     monkeypatch.setitem(MODELS, "meanbag", added("models/meanbag.py", monkeypatch, tmp_path).MeanBag)
     assert ModelSection.kind("meanbag")(name="meanbag").embedding_size == 256
     model = build_model("meanbag", feature_size=5, vocabulary_size=9).eval()
@@ -43,18 +43,18 @@ def test_the_model_scores_pairs_as_its_matrix_does(monkeypatch, tmp_path):
     torch.testing.assert_close(model.encode_captions(captions[torch.tensor([2])]).vectors, codes.vectors[2:])
 
 
-def test_the_loss_falls_as_pairs_come_apart(monkeypatch, tmp_path):
+def test_the_loss_falls_as_pairs_separate(monkeypatch, tmp_path):
     logistic = added("pipeline/losses/logistic.py", monkeypatch, tmp_path).logistic
     monkeypatch.setitem(LOSSES, "logistic", LossKind(logistic, "none"))
     assert LossSection.kind("logistic")(name="logistic").steepness == 10.0
-    alike, apart = (
+    level, separate = (
         logistic(aoq.Similarities(matrix, torch.eye(4).bool())).total for matrix in (torch.zeros(4, 4), torch.eye(4))
     )
-    assert float(alike) == pytest.approx(8 * np.log(2), rel=1e-5)
-    assert apart < alike
+    assert float(level) == pytest.approx(8 * np.log(2), rel=1e-5)
+    assert separate < level
 
 
-def test_the_backend_finds_what_the_others_find(monkeypatch, tmp_path):
+def test_the_backend_finds_the_same_table(monkeypatch, tmp_path):
     monkeypatch.setitem(
         BACKENDS, "everything", added("pipeline/search/everything.py", monkeypatch, tmp_path).EVERYTHING
     )
