@@ -1,4 +1,4 @@
-"""The reference of the command line: every command that is not hidden, as click knows it."""
+"""The command-line reference: every command that is not hidden, with its options."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from aoq.pipeline.cli import main
 
 HEAD = """# Command line
 
-Options of the form `--name` may stand in any order, before or after the arguments. `-h` after any command shows what
-stands here.
+Options of the form `--name` may come in any order, before or after the arguments.
 """
 NAME = "aoq"
 MARKS = re.compile(r"([\\*_\[\]])")
@@ -25,7 +24,7 @@ def page() -> str:
 
 
 def walk(group: click.Group, path: str = NAME) -> Iterator[tuple[str, click.Command]]:
-    """Each command below the group with the words that call it, in the order of the group's help."""
+    """Yield each command below the group with its full name, in the order of the group's help."""
     context = click.Context(group, info_name=path)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -46,7 +45,7 @@ def _section(path: str, command: click.Command) -> str:
 
 
 def _prose(text: str) -> str:
-    """The help as Markdown: paragraphs after `\\b` keep their lines."""
+    """Convert a help text to Markdown; paragraphs after `\\b` keep their lines."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n".join(
         f"```\n{each.removeprefix(chr(8)).strip(chr(10))}\n```\n" if each.startswith("\b") else f"{_plain(each)}\n"
@@ -55,7 +54,7 @@ def _prose(text: str) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> str:
-    """A row an option, and an argument that says more of itself than its name."""
+    """Make a table with a row per option, and per argument that has a help text."""
     records = (parameter.get_help_record(context) for parameter in command.get_params(context))
     rows = [record for record in records if record and (record[1] or record[0].startswith("-"))]
     rows = [(names.replace(" RANGE", ""), about) for names, about in rows if "--help" not in names]
@@ -66,7 +65,7 @@ def _options(command: click.Command, context: click.Context) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which Markdown marks nothing, but for what is in backquotes."""
+    """Escape Markdown outside backquotes."""
     parts = text.split("`")
     return "`".join(part if i % 2 else MARKS.sub(r"\\\1", escape(part, quote=False)) for i, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""The reference of experiments and studies: every section and option, read from the models that check them."""
+"""The configuration reference: every section and option, read from the pydantic models that check them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NAMED: dict[type[NamedSection], Mapping[str, type[NamedSection]]] = {
     LossSection: LOSSES,
     ModelSection: {name: ModelSection.kind(name) for name in MODELS},
 }
-"""Sections of which `name` says the kind."""
+"""Sections whose `name` chooses their kind."""
 OTHERS = {
     "An ensemble": (Ensemble, "trains nothing: the weighted mean of several second rounds' similarities"),
     "A reranked table": (Reranking, "trains nothing: the lists of a table in the order of another model"),
     "A fused table": (Fusing, "trains nothing: the lists of several tables as one"),
 }
 Section = type[BaseModel]
-KINDS = "`name` says which it is; each has options of its own.\n"
+KINDS = "`name` chooses the kind; each kind has its own options.\n"
 
 
 def page() -> str:
@@ -55,13 +55,13 @@ def page() -> str:
     return "\n".join(parts)
 
 
-LUIGI = """Where and how things run: the settings that aoq ships. A `luigi.cfg` in the current directory goes before
-them, option by option.
+LUIGI = """Where and how things run: the settings that aoq ships. A `luigi.cfg` in the current directory overrides
+single options.
 """
 
 
 def _sections(section: Section, place: str, seen: dict[Section, str]) -> Iterator[str]:
-    """The section's table, then those of the sections in it; what was shown before is named."""
+    """Yield the section's table, then those of its subsections; a section shown before is linked."""
     if place:
         yield f"{_heading(place)} [{place}]\n"
         yield KINDS if issubclass(section, NamedSection) else f"{_own_docstring(section)}\n"
@@ -84,7 +84,7 @@ def _sections(section: Section, place: str, seen: dict[Section, str]) -> Iterato
 
 
 def _kinds(kinds: Mapping[str, type[NamedSection]], place: str) -> Iterator[str]:
-    """A table of each kind; kinds of one class share theirs."""
+    """Yield a table per kind; kinds of one class share it."""
     for kind in dict.fromkeys(kinds.values()):
         named = [name for name, section in kinds.items() if section is kind]
         yield f"#{_heading(place)} {', '.join(named)}\n"
@@ -101,7 +101,7 @@ def _link(place: str) -> str:
 
 
 def table(section: Section, leave_out: tuple[str, ...] = ()) -> str:
-    """A row an option that is a value; sections in it have headings of their own."""
+    """Make a table with a row per plain option; subsections have their own headings."""
     about = docstrings(section)
     properties = section.model_json_schema()["properties"]
     lines = ["| option | |", "|---|---|"]
@@ -120,9 +120,9 @@ def sections_in(annotation: Any) -> list[Section]:
 
 
 def docstrings(section: Section) -> dict[str, str]:
-    """The description of each option, or its docstring in the class or in one that it derives from."""
+    """Collect the description of each option, or its docstring in the class or its bases."""
     described = {name: field.description for name, field in section.model_fields.items() if field.description}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for owner in reversed(section.__mro__):
         is_derived = getattr(sys.modules[owner.__module__], owner.__name__, None) is not owner  # and has no source
         if not issubclass(owner, BaseModel) or owner is BaseModel or is_derived:
@@ -131,13 +131,13 @@ def docstrings(section: Section) -> dict[str, str]:
         assert isinstance(body, ast.ClassDef)
         for field, after in zip(body.body, body.body[1:], strict=False):
             match field, after:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
-    return found | described
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts | described
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:
-    """The type and range in words, of what JSON's schema calls them.
+    """Describe a JSON schema's type and range in words.
 
     >>> kind_of({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
     'number, above 0, at most 1'
@@ -150,7 +150,7 @@ def kind_of(schema: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         items = schema.get("items") or {}
         words = [f"array of {kind_of(items)}" if items else f"array of {len(schema['prefixItems'])} numbers"]
-    words += [f"{said} {schema[key]:g}" for key, said in BOUNDS.items() if key in schema]
+    words += [f"{word} {schema[key]:g}" for key, word in BOUNDS.items() if key in schema]
     return ", ".join(words)
 
 

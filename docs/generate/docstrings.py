@@ -1,11 +1,11 @@
-"""A griffe extension: docstrings as Markdown with their examples as code."""
+"""A griffe extension that converts docstrings to Markdown."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from griffe import Extension, Object
-from names import as_markdown  # which the hook has imported
+from names import as_markdown  # the hook has put this folder on the path
 
 
 class Docstrings(Extension):

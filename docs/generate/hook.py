@@ -1,4 +1,4 @@
-"""Make pages while mkdocs builds: the reference, and the files at the top of the repository."""
+"""An mkdocs hook that adds pages: the reference, and files at the top of the repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent.parent
 TOP = {name: f"{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")} | {"README": "index.md"}
-"""Files at the top of the repository, and their pages."""
+"""Files at the top of the repository and their pages."""
 REFERENCE = {"configuration": configuration.page, "commands": commands.page, "python": names.page}
 TO_TOP = re.compile(rf"\]\(((?:\.\./)*)({'|'.join(TOP)})\.md")
 TO_DOCS = re.compile(r"\]\(docs/")
@@ -24,7 +24,7 @@ CODE = re.compile(r"`[^`\n]+`")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, none of which is in docs/."""
+    """Add the generated pages, none of which is in docs/."""
     for name, page in REFERENCE.items():
         files.append(File.generated(config, f"reference/{name}.md", content=page()))
     for name, place in TOP.items():
@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Point links to files at the top of the repository to their pages; show bars in a table's code as bars."""
+    """Link to the pages of files at the top of the repository; unescape bars in a table's code."""
     up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
     markdown = TO_TOP.sub(lambda link: f"]({up}{TOP[link[2]]}", markdown)
     return ROW.sub(lambda row: CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown)

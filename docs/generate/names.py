@@ -1,4 +1,4 @@
-"""The reference of Python: every public name of `aoq`, by what it is for; mkdocstrings fills in the docstrings."""
+"""The Python reference: every public name of `aoq`, by topic; mkdocstrings fills in the docstrings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aoq
 
-ROOMS = {
+TOPICS = {
     "aoq.pipeline.mining": "Mining",
     "aoq.pipeline.search": "Mining",
     "aoq.pipeline.tables": "Tables",
@@ -17,28 +17,27 @@ ROOMS = {
     "aoq.pipeline.evaluation": "Evaluation",
     "aoq.models": "Models",
 }
-"""What the public names of a room are for; the first that fits."""
+"""Topic of the public names of a package; the first that fits."""
 INTEGRATIONS = Path(aoq.__file__).parent / "integrations"
 CODE = re.compile(r"^>>> .*(?:\n\S.*)*|^    .*$|`[^`]*`", re.MULTILINE)
-"""An example, from its prompt to the next empty line; an indented line; what is in backquotes."""
+"""An example, from its prompt to the next empty line; an indented line; text in backquotes."""
 HEAD = """# Python
 
-`import aoq` loads a name's home when the name is first used. These names and their signatures are what is public.
-[From Python](../python.md) shows them at work.
+The public API; [From Python](../python.md) shows how to use it.
 """
 
 
 def page() -> str:
-    return "\n".join([HEAD, *map(_section, dict.fromkeys([*ROOMS.values(), "More"])), *_integrations()])
+    return "\n".join([HEAD, *map(_section, dict.fromkeys([*TOPICS.values(), "More"])), *_integrations()])
 
 
 def topic(home: str) -> str:
-    return next((title for room, title in ROOMS.items() if home.startswith(room)), "More")
+    return next((title for package, title in TOPICS.items() if home.startswith(package)), "More")
 
 
 def _section(title: str) -> str:
-    found = [_entry(f"aoq.{name}", f"{home}.{name}") for name, home in _homes().items() if topic(home) == title]
-    return "\n".join([f"## {title}\n", *found]) if found else ""
+    entries = [_entry(f"aoq.{name}", f"{home}.{name}") for name, home in _homes().items() if topic(home) == title]
+    return "\n".join([f"## {title}\n", *entries]) if entries else ""
 
 
 def _homes() -> dict[str, str]:
@@ -47,7 +46,7 @@ def _homes() -> dict[str, str]:
 
 
 def _integrations() -> list[str]:
-    """Other people's trainers, read and not imported: each needs a library of its own."""
+    """Entries of other people's trainers, parsed instead of imported, since each needs a library of its own."""
     lines = []
     for package in sorted(INTEGRATIONS.glob("*/__init__.py")):
         public = f"aoq.integrations.{package.parent.name}"
@@ -69,7 +68,7 @@ def _entry(public: str, home: str) -> str:
 
 
 def as_markdown(docstring: str) -> str:
-    """Examples as blocks of code, for Markdown takes `>>>` for quotations; formulas without emphasis."""
+    """Fence examples, since Markdown takes `>>>` for quotations, and escape emphasis in formulas."""
     text, parts = 0, []
     for code in CODE.finditer(docstring):
         parts.append(_unmarked(docstring[text : code.start()]))

@@ -1,4 +1,4 @@
-"""The pages of the formats name every file, column and key of what is really written."""
+"""The pages on formats name every file, column and key that is written."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ from aoq.pipeline.tables.files import LISTS, About
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
 DATASET, TABLE = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("dataset", "table"))
+OUTPUTS = ("table", "view", "epochs", "set")
 
 
-MADE = ("table", "view", "epochs", "set")
+def rows(page: str) -> dict[str, str]:
+    """Map the names in each row's first cell to its second cell."""
+    pairs = re.findall(r"^\| (`.*?`) \| (.*?) \|", page, re.MULTILINE)
+    return {name: cell for names, cell in pairs for name in re.findall(r"`([^`]+)`", names)}
 
 
-def rows_of(page: str) -> dict[str, str]:
-    """The second cell of each row, by the names in its first."""
-    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", page, re.MULTILINE)
-    return {name: said for names, said in rows for name in re.findall(r"`([^`]+)`", names)}
-
-
-def said_of_kind(kind: pa.DataType) -> str:
+def type_name(kind: pa.DataType) -> str:
     if pa.types.is_fixed_size_list(kind):
-        return f"`fixed_size_list<{said_of_kind(kind.value_type)}>[h]`"
+        return f"`fixed_size_list<{type_name(kind.value_type)}>[h]`"
     return {"float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
 
 def section(page: str, title: str) -> dict[str, str]:
-    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    return rows_of(found)
+    (text,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    return rows(text)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def folder(tmp_path_factory):
         "batches table epochs --batch-size 4",
         "mine images.npy set --unpaired --h-captions 6 --image-ids images.txt",
     ):
-        words = (str(root / word) if word in MADE or "." in word else word for word in command.split())
+        words = (str(root / word) if word in OUTPUTS or "." in word else word for word in command.split())
         done = CliRunner().invoke(main, list(words))
         assert done.exit_code == 0, done.output
     return root
@@ -85,11 +83,11 @@ def folder(tmp_path_factory):
 def test_each_column_of_a_table_is_described_with_its_type(folder, file, title):
     described = section(TABLE, title)
     for column in pq.read_schema(folder / file):
-        assert described[column.name] == said_of_kind(column.type)
+        assert described[column.name] == type_name(column.type)
     assert f"`{Path(file).name}`" in TABLE
 
 
-def test_the_lists_have_no_column_that_is_not_described_and_no_other():
+def test_every_described_column_of_the_lists_exists():
     assert section(TABLE, "The lists").keys() == set(LISTS.names)
 
 
@@ -112,7 +110,7 @@ def test_each_key_of_a_manifest_is_described(folder):
 
 
 def test_each_file_of_a_dataset_folder_is_described(tmp_path):
-    described = rows_of(DATASET)
+    described = rows(DATASET)
     assert {f"{{split}}_{suffix}" for suffix in (*REQUIRED, *OPTIONAL)} <= described.keys()
     write_demo_world(tmp_path, images=10, dev_images=10, seed=0)
     for path in tmp_path.iterdir():
@@ -134,4 +132,4 @@ def test_each_file_of_a_dataset_folder_is_described(tmp_path):
 def test_each_column_beside_a_dataset_is_described_with_its_type(title, schema):
     described = section(DATASET, title)
     for column in schema:
-        assert described[column.name] == said_of_kind(column.type)
+        assert described[column.name] == type_name(column.type)

@@ -1,9 +1,10 @@
-"""The generated reference: nothing of the configuration, the command line and the public names is left out."""
+"""The generated reference leaves out no option, command or public name."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -24,12 +25,9 @@ FILES = (Experiment, Ensemble, Reranking, Fusing, Study)
 
 
 def sections(section):
-    """The section and all below it, each once."""
-    found = {section}
-    for field in section.model_fields.values():
-        for inner in configuration.sections_in(field.annotation):
-            found |= sections(inner)
-    return found
+    """Return the section and all sections below it."""
+    inner = [each for field in section.model_fields.values() for each in configuration.sections_in(field.annotation)]
+    return {section}.union(*map(sections, inner))
 
 
 ALL = {inner for file in FILES for inner in sections(file)} | {*LOSSES.values(), *map(ModelSection.kind, MODELS)}
@@ -66,14 +64,15 @@ def test_every_section_and_every_kind_stands_in_the_page():
         assert f'`name = "{name}"`' in page
 
 
-def test_links_of_the_page_lead_to_its_headings():
-    page = configuration.page()
-    headings = {re.sub(r"[^\w -]", "", title).lower() for title in re.findall(r"^#+ (.*)$", page, re.MULTILINE)}
-    assert {*re.findall(r"\(#([^)]*)\)", page)} <= headings
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_page_on_training_defines_every_loss(name):
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | " in page
+    assert {*LOSSES[name].model_fields} - {"name"} <= {*re.findall(r"`(\w+)`", page)}
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "words"),
     [
         ({"type": "integer", "exclusiveMinimum": 0}, "integer, above 0"),
         (
@@ -85,8 +84,8 @@ def test_links_of_the_page_lead_to_its_headings():
         ({"type": "array", "items": {"type": "string"}}, "array of text"),
     ],
 )
-def test_types_are_said_in_words(schema, said):
-    assert configuration.kind_of(schema) == said
+def test_types_are_described_in_words(schema, words):
+    assert configuration.kind_of(schema) == words
 
 
 def every_command(group, path):
@@ -100,28 +99,28 @@ def every_command(group, path):
 
 def test_every_command_and_each_of_its_options_has_a_place():
     parts = re.split(r"^#+ (aoq .*)$", commands.page(), flags=re.MULTILINE)
-    said = dict(zip(parts[1::2], parts[2::2], strict=True))
+    shown = dict(zip(parts[1::2], parts[2::2], strict=True))
     expected = dict(every_command(main, "aoq"))
-    assert said.keys() == expected.keys()
+    assert shown.keys() == expected.keys()
     for path, command in expected.items():
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 row = rf"^\| `([^`]*, )?{parameter.opts[0]}\b"
-                assert re.search(row, said[path], re.MULTILINE), f"{path} {parameter.opts}"
+                assert re.search(row, shown[path], re.MULTILINE), f"{path} {parameter.opts}"
             elif isinstance(parameter, click.Argument):
-                assert parameter.human_readable_name.strip("[].") in said[path]
+                assert parameter.human_readable_name.strip("[].") in shown[path]
 
 
 def test_every_public_name_stands_in_the_page_of_python():
     page = names.page()
     for name in aoq.__all__:
         assert f"heading: aoq.{name}\n" in page
-    assert "## More" not in page, "a room of public names has no title in docs/generate/names.py"
+    assert "## More" not in page, "a package of public names has no topic in docs/generate/names.py"
     assert "heading: aoq.integrations.sentence_transformers.TableData\n" in page
 
 
 def test_docstrings_become_markdown():
     example = ">>> a_b = 1 * 1\n>>> a_b\n1"
-    given = f"Add [s_on - s_off]_+ * `a_b`.\n\n    x_i * y_i\n\n{example}\n\nMore."
-    said = f"Add [s\\_on - s\\_off]\\_+ \\* `a_b`.\n\n    x_i * y_i\n\n```pycon\n{example}\n```\n\nMore."
-    assert names.as_markdown(given) == said
+    docstring = f"Add [s_on - s_off]_+ * `a_b`.\n\n    x_i * y_i\n\n{example}\n\nMore."
+    markdown = f"Add [s\\_on - s\\_off]\\_+ \\* `a_b`.\n\n    x_i * y_i\n\n```pycon\n{example}\n```\n\nMore."
+    assert names.as_markdown(docstring) == markdown

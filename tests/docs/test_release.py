@@ -1,4 +1,4 @@
-"""The version is said alike wherever it is said."""
+"""Every place that names the version names the same one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation by axe-core, as `make docs` builds it into site/."""
+"""axe-core has no serious finding on any page of the site that `make docs` builds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.accessibility import serious_findings
 
 SITE = Path(__file__).parents[2] / "site"
 PAGES = ("index.html", "results.html", "reference/configuration.html", "tutorials/vectors.html")
-"""Some that must be there; all are read."""
+"""Pages that must exist; all are checked."""
 
 pytestmark = pytest.mark.site
 
@@ -35,6 +35,6 @@ def address():
 
 def test_no_page_has_a_serious_finding(address, open_page):
     pages = {str(file.relative_to(SITE)) for file in SITE.rglob("*.html")}
-    assert pages > {*PAGES}, "`make docs` builds the site"
+    assert pages > {*PAGES}, "run `make docs` first"
     found = {page: serious_findings(open_page(f"{address}/{page}")) for page in sorted(pages)}
     assert {page: findings for page, findings in found.items() if findings} == {}
