@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 import aoq
 
-fabric = Fabric()  # on what `fabric run` says
+fabric = Fabric()  # configured by `fabric run`
 rank, ranks = fabric.global_rank, fabric.world_size
 torch.manual_seed(0)
 
@@ -19,7 +19,7 @@ image_of = torch.arange(1000) // 5
 table = aoq.hard_negatives(torch.randn(200, 8), torch.randn(1000, 8), image_of, h=(40, 20))  # your teacher's vectors
 
 
-class Towers(torch.nn.Module):  # your towers; both in one forward, as DDP wants it
+class Towers(torch.nn.Module):  # your towers, both in one forward, as DDP requires
     def __init__(self):
         super().__init__()
         self.image, self.text = torch.nn.Linear(16, 32), torch.nn.Linear(24, 32)
