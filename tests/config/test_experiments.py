@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 
 import pytest
 from pydantic import ValidationError
@@ -149,7 +148,7 @@ def test_overrides_change_values_and_replace_named_sections(load):
 def test_mistakes_are_named(load, override, message):
     with pytest.raises(ValueError, match=message) as raised:
         load(override=override)
-    assert override == "seed" or re.match(r"\S+/trial\.toml, changed by the override '", str(raised.value))
+    assert override == "seed" or "trial.toml, changed by the override" in str(raised.value)
 
 
 @pytest.mark.parametrize(
