@@ -27,9 +27,8 @@ from rich.table import Table
 
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.data.batches import Pixels
-from aoq.pipeline.prepare.decoders import DecodedElsewhere, decoded_elsewhere
 from aoq.pipeline.prepare.photographs import open_photographs
-from aoq.pipeline.prepare.pixels import PhotographPixels
+from aoq.pipeline.prepare.pixels import DecodedElsewhere, PhotographPixels, decoded_elsewhere
 from aoq.pipeline.prepare.writing import BYTES, GROUP_IMAGES, SCHEMA
 
 SEEN = Preprocessing(224, 224, 256, (0.5,) * 3, (0.5,) * 3)

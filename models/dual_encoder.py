@@ -13,7 +13,8 @@ from aoq.models.normalise import l2_normalise
 from aoq.models.options import Size
 from aoq.models.regions import Projection, masked_mean, zero_masked
 from aoq.models.text import TextEncoder
-from aoq.models.towers.opening import open_image_tower, open_text_tower
+from aoq.models.towers.image_towers import open_image_tower
+from aoq.models.towers.text_towers import open_text_tower
 from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
 
 

@@ -18,8 +18,8 @@ from aoq.models.options import Direction, Size
 from aoq.models.packing import sent
 from aoq.models.regions import Projection, zero_masked
 from aoq.models.text import TextEncoder
-from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.text_tower import TextTower
+from aoq.models.towers.image_towers import open_image_tower
+from aoq.models.towers.text_towers import TextTower, open_text_tower
 from aoq.models.towers.tower import SideName, Tower, named_towers
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256

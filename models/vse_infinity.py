@@ -15,8 +15,8 @@ from aoq.models.options import Fraction, Size
 from aoq.models.packing import ranks, sent, true_places
 from aoq.models.regions import Fragments, Mask, Projection, group_by_group
 from aoq.models.text import TextEncoder
-from aoq.models.towers.opening import open_image_tower, open_text_tower
-from aoq.models.towers.text_tower import TextTower
+from aoq.models.towers.image_towers import open_image_tower
+from aoq.models.towers.text_towers import TextTower, open_text_tower
 from aoq.models.towers.tower import SideName, Tower, named_towers
 
 MASKED, REPLACED = 0.5, 0.6

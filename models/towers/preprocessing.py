@@ -1,60 +1,33 @@
-"""Preprocessing of images: resizing, cutting, and normalising pixels."""
+"""Preprocessing of images: an encoder's view of them as 8-bit pixels, and its libraries' descriptions of that view."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int, UInt8
 from torch import Tensor
-from typing_extensions import override
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-
-
-class Seen(ABC):
-    """An encoder's view of images, as 8-bit pixels and as normalised numbers."""
-
-    @abstractmethod
-    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
-        """Return the encoder's view of an RGB image."""
-
-    @abstractmethod
-    def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Tensor:
-        """Normalise batches of `pixels` for the encoder, on their device."""
-
-    @abstractmethod
-    def seen(
-        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
-    ) -> Float64[np.ndarray, "images 4"]:
-        """Visible box of each image: x1, y1, x2, y2 as fractions of its width and height."""
-
-    @abstractmethod
-    def blank(self) -> UInt8[Tensor, "1 height width 3"]:
-        """Return a black image."""
-
-    @property
-    @abstractmethod
-    def least(self) -> int:
-        """Shorter side down to which JPEGs may be decoded at a fraction of their size without a visible effect."""
-
-    @property
-    def most_at_once(self) -> int:
-        """Largest number of images in a batch that is read ahead."""
-        return 1024
+RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""Interpolations by Pillow's numbers."""
+CONVNEXT_SQUASHES = 384
+"""Smallest side at which ConvNeXt resizes images without a crop."""
+Sides = Int[np.ndarray, " images"]
+RGB = UInt8[np.ndarray, "height width 3"]
 
 
 @dataclass(frozen=True)
-class Preprocessing(Seen):
-    """An image is resized and its centre cut out; pixels from 0 to 1 become (x - mean) / std."""
+class Preprocessing:
+    """Resize an image and crop its centre; pixels from 0 to 1 become (x - mean) / std."""
 
     height: int
     width: int
@@ -64,36 +37,37 @@ class Preprocessing(Seen):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: Interpolation = "bicubic"
+    most_at_once: ClassVar = 1024
+    """Largest number of images in a batch that is read ahead."""
 
     def __post_init__(self) -> None:
         high, wide = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
         if high < self.height or wide < self.width:
             raise ValueError(
-                f"images are resized to {self.resize} and then cut to {self.height} × {self.width}, which is more; "
+                f"images are resized to {self.resize} and then cropped to {self.height} × {self.width}, which is more; "
                 "padding is not supported: choose another encoder."
             )
 
-    def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Return width and height after resizing, before the cut."""
+    def resized(self, width: Any, height: Any, shorter: Any) -> tuple[Any, Any]:
+        """Return width and height after resizing, before the crop."""
         if not isinstance(self.resize, int):
             return self.resize[1], self.resize[0]
-        shorter = min(width, height)
         # Both sides as in torchvision: the longer one is rounded down.
-        return max(1, self.resize * width // shorter), max(1, self.resize * height // shorter)
+        return self.resize * width // shorter, self.resize * height // shorter
 
-    @override
-    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
+    def pixels(self, image: Image) -> RGB:
+        """Return the encoder's view of an RGB image."""
         from PIL.Image import Resampling
 
-        wide, high = self.resized(*image.size)
+        wide, high = (max(1, side) for side in self.resized(*image.size, min(image.size)))
         left, top = round((wide - self.width) / 2), round((high - self.height) / 2)
         resized = image.resize((wide, high), Resampling[self.interpolation.upper()])
         if (wide, high) != (self.width, self.height):
             resized = resized.crop((left, top, left + self.width, top + self.height))
         return np.asarray(resized)
 
-    @override
     def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> Float[Tensor, "batch 3 height width"]:
+        """Normalise batches of `pixels` for the encoder, on their device."""
         scale, shift = (
             torch.tensor(values, dtype=torch.float32, device=pixels.device)
             for values in (
@@ -101,41 +75,35 @@ class Preprocessing(Seen):
                 [-mean / std for mean, std in zip(self.mean, self.std, strict=True)],
             )
         )
-        # Of permuted pixels, the memory stays as it was: channels last, as convolutions like it best.
+        # The permuted pixels keep their memory layout, channels last, which convolutions prefer.
         return (pixels.float() * scale + shift).permute(0, 3, 1, 2)
 
-    @override
-    def seen(
-        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
-    ) -> Float64[np.ndarray, "images 4"]:
-        if isinstance(self.resize, int):
-            shorter = np.minimum(widths, heights)
-            wide, high = self.resize * widths // shorter, self.resize * heights // shorter
-        else:
-            high, wide = (np.full(len(widths), side) for side in self.resize)
-        x, y = self.width / wide, self.height / high
+    def seen(self, widths: Sides, heights: Sides) -> Float64[np.ndarray, "images 4"]:
+        """Return the visible box of each image: x1, y1, x2, y2 as fractions of its width and height."""
+        wide, high = self.resized(widths, heights, np.minimum(widths, heights))
+        x, y = (np.broadcast_to(part, len(widths)) for part in (self.width / wide, self.height / high))
         return np.stack([0.5 - x / 2, 0.5 - y / 2, 0.5 + x / 2, 0.5 + y / 2], axis=1)
 
-    @override
     def blank(self) -> UInt8[Tensor, "1 height width 3"]:
+        """Return a black image."""
         return torch.zeros(1, self.height, self.width, 3, dtype=torch.uint8)
 
     @property
-    @override
     def least(self) -> int:
+        """Shorter side down to which JPEGs may be decoded at a fraction of their size without a visible effect."""
         return 2 * (self.resize if isinstance(self.resize, int) else max(self.resize))
 
 
 @dataclass(frozen=True)
-class Whole(Seen):
-    """The whole image, for a module that resizes and normalises it; larger ones are shrunk to these sides."""
+class Whole:
+    """The whole image, for a module that resizes and normalises it; larger images are shrunk to these sides."""
 
     shorter: int
     longer: int
     interpolation: Interpolation = "bicubic"
+    most_at_once: ClassVar = 4
 
-    @override
-    def pixels(self, image: Image) -> UInt8[np.ndarray, "height width 3"]:
+    def pixels(self, image: Image) -> RGB:
         from PIL.Image import Resampling
 
         shrink = min(self.shorter / min(image.size), self.longer / max(image.size))
@@ -144,31 +112,78 @@ class Whole(Seen):
             image = image.resize((wide, high), Resampling[self.interpolation.upper()])
         return np.asarray(image)
 
-    @override
     def normalised(self, pixels: UInt8[Tensor, "batch height width 3"]) -> UInt8[Tensor, "batch height width 3"]:
         return pixels
 
-    @override
-    def seen(
-        self, widths: Int[np.ndarray, " images"], heights: Int[np.ndarray, " images"]
-    ) -> Float64[np.ndarray, "images 4"]:
+    def seen(self, widths: Sides, heights: Sides) -> Float64[np.ndarray, "images 4"]:
         return np.tile([0.0, 0.0, 1.0, 1.0], (len(widths), 1))
 
-    @override
     def blank(self) -> UInt8[Tensor, "1 height width 3"]:
         return torch.zeros(1, 64, 64, 3, dtype=torch.uint8)
 
     @property
-    @override
     def least(self) -> int:
         return 2 * self.shorter
 
-    @property
-    @override
-    def most_at_once(self) -> int:
-        return 4
+
+Seen = Preprocessing | Whole
+"""An encoder's view of images, as 8-bit pixels and as normalised numbers."""
 
 
 def stacked(pixels: Iterable[UInt8[np.ndarray, "_ _ 3"]]) -> list[UInt8[Tensor, "some _ _ 3"]]:
     """Stack consecutive images of one size into one tensor, in order."""
     return [torch.from_numpy(np.stack(list(run))) for _, run in groupby(pixels, np.shape)]
+
+
+def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
+    """Read the preprocessing from the content of `preprocessor_config.json`."""
+    size = config.get("size") or {}
+    size = {"shortest_edge": size} if isinstance(size, int) else dict(size)
+    if config.get("do_pad") or not (size.keys() >= {"height", "width"} or "shortest_edge" in size):
+        raise ValueError(f"{name} takes images of varying or padded sizes ({size}); choose one of a fixed size.")
+    resample = config.get("resample", 3)
+    if resample not in RESAMPLE:
+        raise ValueError(f"{name} resizes by resample = {resample}; known are Pillow's {sorted(RESAMPLE)}.")
+    resize = size.get("shortest_edge") or (size["height"], size["width"])
+    crop = config.get("crop_size") if config.get("do_center_crop") else None
+    if crop is None and config.get("crop_pct") and isinstance(resize, int):
+        if resize < CONVNEXT_SQUASHES:
+            crop, resize = resize, int(resize / config["crop_pct"])
+        else:
+            resize = (resize, resize)
+    if isinstance(crop, dict):
+        height, width = (crop.get(side) or crop.get("shortest_edge") for side in ("height", "width"))
+        if not (height and width):
+            raise ValueError(f"{name} crops to {crop}; known are height and width, or shortest_edge.")
+    else:
+        height, width = _both(crop or resize)
+    is_normalised = config.get("do_normalize", True)
+    mean, std = (
+        tuple(config[key]) if is_normalised and config.get(key) else default
+        for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
+    )
+    return Preprocessing(height, width, resize, mean, std, RESAMPLE[resample])
+
+
+def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
+    """Read the preprocessing from a data configuration of timm."""
+    _, height, width = config["input_size"]
+    mode, scaled = config["crop_mode"], tuple(math.floor(side / config["crop_pct"]) for side in (height, width))
+    if mode == "border" or (mode == "center" and height != width):
+        raise ValueError(f"{name} pads images ({mode}), which is not supported")
+    resize = scaled if mode == "squash" else scaled[0]
+    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])
+
+
+def seen_by_open_clip(name: str, config: dict[str, Any]) -> Preprocessing:
+    """Read the preprocessing from a configuration of open_clip."""
+    height, width = _both(config["size"])
+    mode = config["resize_mode"]
+    if mode == "longest" or (mode == "shortest" and height != width):
+        raise ValueError(f"{name} pads images ({mode}), which is not supported")
+    resize = height if mode == "shortest" else (height, width)
+    return Preprocessing(height, width, resize, tuple(config["mean"]), tuple(config["std"]), config["interpolation"])
+
+
+def _both(side: Any) -> Any:
+    return (side, side) if isinstance(side, int) else side

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -14,8 +13,8 @@ SideName = Literal["image", "text"]
 
 
 class Tower(nn.Module, ABC):
-    """A pretrained encoder. Its weights are random until `load_pretrained`, so that saved ones can be loaded where only
-    the configuration is at hand."""
+    """A pretrained encoder. Its weights are random until `load_pretrained`, so that saved weights can be loaded where
+    only the configuration is at hand."""
 
     network: nn.Module
     """The pretrained network."""
@@ -29,7 +28,7 @@ class Tower(nn.Module, ABC):
 
     @abstractmethod
     def load_pretrained(self) -> None:
-        """Take the weights that the encoder was published with.
+        """Load the weights that the encoder was published with.
 
         Raises:
             ValueError: for weights that cannot be loaded, or do not fit.
@@ -48,15 +47,15 @@ class Tower(nn.Module, ABC):
         raise NotImplementedError
 
     def pair_numbers(self) -> dict[str, float]:
-        """The `temperature`, and perhaps the `bias`, of the pair of which it is a side.
+        """Return the `temperature`, and any `bias`, of the pair that this tower is half of.
 
         Raises:
-            ValueError: for an encoder that is half of nothing.
+            ValueError: for an encoder that is not half of a pair.
         """
         raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
 
     def train(self, mode: bool = True) -> Tower:
-        """Set the mode; frozen parts stay in eval mode."""
+        """Set the mode; a frozen network stays in eval mode."""
         super().train(mode)
         if self.is_frozen:
             self.network.eval()
@@ -69,7 +68,7 @@ class Tower(nn.Module, ABC):
 
     @abstractmethod
     def checkpoint_gradients(self) -> None:
-        """Compute activations again in the backward pass instead of keeping them."""
+        """Recompute activations in the backward pass instead of keeping them."""
 
     def layers(self) -> list[list[nn.Parameter]]:
         """Group the parameters of the network by depth: the embeddings, every block, and what follows the last.
@@ -87,13 +86,6 @@ class Tower(nn.Module, ABC):
         return [depth for depth in depths if depth]
 
 
-def numbers_of(pair: Any) -> dict[str, float]:
-    """The temperature of a pair, whose logits are e^`logit_scale` times cosines, and its bias if it has one."""
-    found = {"temperature": math.exp(-pair.logit_scale.item())}
-    bias = getattr(pair, "logit_bias", None)
-    return found if bias is None else found | {"bias": bias.item()}
-
-
 def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideName, Tower]:
     """Return those of a model's two encoders that are towers."""
     sides: dict[SideName, nn.Module | None] = {"image": image, "text": text}
@@ -101,13 +93,23 @@ def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideNa
 
 
 def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
-    """Return the poolings of an encoder, given whether it has a class token or makes a vector itself."""
-    found: list[Pooling] = ["mean", "gpo"]
-    if first:
-        found.append("cls")
-    if native:
-        found.append("native")
-    return frozenset(found)
+    """Return the poolings of an encoder that has a class token (`first`) or its own vector (`native`), or neither."""
+    poolings: dict[Pooling, bool] = {"mean": True, "gpo": True, "cls": first, "native": native}
+    return frozenset(pooling for pooling, is_offered in poolings.items() if is_offered)
+
+
+def last_on_top(layers: list[list[nn.Parameter]], last: Any) -> list[list[nn.Parameter]]:
+    """Move open_clip's last projection, which precedes the other parameters, into the top layer."""
+    if not isinstance(last, nn.Parameter):
+        return layers
+    *below, top = ([one for one in layer if one is not last] for layer in layers)
+    return [*filter(None, below), [*top, last]]
+
+
+def checkpoint_transformers(network: Any) -> None:
+    # Transformers 5.23 renamed the method.
+    enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def _blocks(network: nn.Module) -> list[nn.Module]:

@@ -1,28 +1,29 @@
-"""Random changes of photographs in every epoch of a training: a function of the seed, the epoch and the row."""
+"""Augmentation of photographs in training: a function of the seed, the epoch and the row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt8
+from jaxtyping import Bool, Int32
 
-from aoq.models.towers.preprocessing import Preprocessing
+from aoq.models.towers.preprocessing import RGB, Preprocessing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SCALE, RATIO, TRIES = (0.5, 1.0), (3 / 4, 4 / 3), 10
-"""Limits of a crop: its fraction of the area, its width by its height, and its tries, after which nothing is cut."""
+"""Limits of a crop: its fraction of the area, its width divided by its height, and the tries before it is given up."""
 OPERATIONS, STRENGTH = 2, 0.5
 """RandAugment's N, and its M of 10, as in ALBEF."""
 GREY = (128, 128, 128)
 SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 AUGMENTING = 1
-"""Separates these random numbers from those of the steps."""
+"""Separates these random numbers from those of the training steps."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,11 @@ class Augmenter:
     seed: int
     epoch: int
 
-    def pixels(
-        self, image: Image, row: int, seen: Preprocessing, *, may_flip: bool
-    ) -> UInt8[np.ndarray, "height width 3"]:
-        """Augment the photograph in that row; the result depends on neither caller nor time."""
+    def pixels(self, image: Image, row: int, seen: Preprocessing, *, may_flip: bool) -> RGB:
+        """Augment the photograph in that row; the result depends only on the arguments and the fields."""
         rng = np.random.default_rng([self.seed, self.epoch, row, AUGMENTING])
-        draws = {way: rng.spawn(1)[0] for way in ("crop", "flip", "randaugment")}  # so that none shifts another
+        # Each way has a generator of its own, so that none changes the draws of another.
+        draws = {way: rng.spawn(1)[0] for way in ("crop", "flip", "randaugment")}
         pixels = random_crop(image, seen, draws["crop"]) if "crop" in self.ways else seen.pixels(image)
         if "flip" in self.ways and may_flip and draws["flip"].random() < 0.5:
             pixels = pixels[:, ::-1]
@@ -51,7 +51,7 @@ class Augmenter:
 def may_be_flipped(
     captions: Sequence[str], image_of: Int32[np.ndarray, " captions"], images: int
 ) -> Bool[np.ndarray, " images"]:
-    """Mark images without a caption that names a side.
+    """Return which images have no caption that names a side.
 
     >>> may_be_flipped(["a dog left of a cat", "a bright dog"], np.array([0, 1], np.int32), 2).tolist()
     [False, True]
@@ -61,7 +61,7 @@ def may_be_flipped(
     return may
 
 
-def random_crop(image: Image, seen: Preprocessing, rng: np.random.Generator) -> UInt8[np.ndarray, "height width 3"]:
+def random_crop(image: Image, seen: Preprocessing, rng: np.random.Generator) -> RGB:
     """Cut a random part of the photograph, of random size and shape, and resize it for the encoder."""
     from PIL.Image import Resampling
 
@@ -80,9 +80,7 @@ def random_crop(image: Image, seen: Preprocessing, rng: np.random.Generator) -> 
     return np.asarray(image.resize((seen.width, seen.height), method, box=box))
 
 
-def random_operations(
-    pixels: UInt8[np.ndarray, "height width 3"], rng: np.random.Generator
-) -> UInt8[np.ndarray, "height width 3"]:
+def random_operations(pixels: RGB, rng: np.random.Generator) -> RGB:
     """RandAugment (Cubuk et al. 2020) with ALBEF's operations: none changes the colours that a caption may name."""
     from PIL import Image
 
@@ -90,22 +88,6 @@ def random_operations(
     for number in rng.integers(len(KNOWN), size=OPERATIONS):
         image = KNOWN[number](image, STRENGTH if rng.random() < 0.5 else -STRENGTH)
     return np.asarray(image)
-
-
-def _identity(image: Image, strength: float) -> Image:
-    return image
-
-
-def _contrasted(image: Image, strength: float) -> Image:
-    from PIL import ImageOps
-
-    return ImageOps.autocontrast(image)
-
-
-def _equalised(image: Image, strength: float) -> Image:
-    from PIL import ImageOps
-
-    return ImageOps.equalize(image)
 
 
 def _brightened(image: Image, strength: float) -> Image:
@@ -121,7 +103,7 @@ def _sharpened(image: Image, strength: float) -> Image:
 
 
 def _moved(image: Image, *matrix: float) -> Image:
-    """Apply an affine map of coordinates whose origin is the centre; new areas are grey."""
+    """Apply an affine map of coordinates whose origin is the centre; uncovered areas are grey."""
     from PIL.Image import Resampling, Transform
 
     a, b, c, d, e, f = matrix
@@ -136,10 +118,17 @@ def _rotated(image: Image, strength: float) -> Image:
     return _moved(image, cosine, sine, 0.0, -sine, cosine, 0.0)
 
 
+def _by_image_ops(name: str, image: Image, strength: float) -> Image:
+    from PIL import ImageOps
+
+    changed: Image = getattr(ImageOps, name)(image)
+    return changed
+
+
 KNOWN: tuple[Callable[[Image, float], Image], ...] = (
-    _identity,
-    _contrasted,
-    _equalised,
+    lambda image, strength: image,
+    partial(_by_image_ops, "autocontrast"),
+    partial(_by_image_ops, "equalize"),
     _brightened,
     _sharpened,
     _rotated,
@@ -148,3 +137,4 @@ KNOWN: tuple[Callable[[Image, float], Image], ...] = (
     lambda image, strength: _moved(image, 1.0, 0.0, 0.3 * strength * image.width, 0.0, 1.0, 0.0),
     lambda image, strength: _moved(image, 1.0, 0.0, 0.0, 0.0, 1.0, 0.3 * strength * image.height),
 )
+"""RandAugment's operations as ALBEF chooses them, by their number."""

@@ -1,4 +1,4 @@
-"""Pictures of the demo world's scenes, for models that read photographs: `{split}_images.parquet`, packed."""
+"""Pictures of the demo world's scenes, for models that read photographs: packed into `{split}_images.parquet`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 96
 GROUNDS = ("#6a4", "#dc8", "#eef", "#888", "#48a")
 """Colours of grass, sand, snow, road and water."""
 CORNERS = len(OBJECTS) // 2
-"""Half of the objects are polygons of 3, 4, 5, ... corners, the others stars with equally many points."""
+"""Half of the objects are polygons of 3, 4, 5, ... corners, the others stars with as many points."""
 INNER = 0.4
 
 
@@ -38,7 +38,7 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
         with pq.ParquetWriter(folder / f"{split}_images.parquet", schema) as writer:
             for start in range(0, len(ids), GROUP_IMAGES):
                 rows = range(start, min(start + GROUP_IMAGES, len(ids)))
-                drawn = [_encoded(pillow, labels[row], boxes[row]) for row in rows]
+                drawn = [_draw(pillow, labels[row], boxes[row]) for row in rows]
                 columns = {
                     "id": [ids[row] for row in rows],
                     "path": [None] * len(rows),
@@ -50,7 +50,7 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
                 writer.write_table(pa.table(columns, schema=schema))
 
 
-def _encoded(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
+def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
     """Draw one image as a PNG."""
     from PIL import ImageDraw
 
@@ -59,12 +59,12 @@ def _encoded(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "r
     pen = ImageDraw.Draw(image)
     for (thing, shade, *_), box in zip(labels, boxes, strict=True):
         if thing != NONE:
-            pen.polygon(_outline(thing, box), SHADES[COLOURS[shade]], "#555")
+            pen.polygon(_corners(thing, box), SHADES[COLOURS[shade]], "#555")
     image.save(file, "PNG")
     return file.getvalue()
 
 
-def _outline(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, float]]:
+def _corners(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, float]]:
     """Corners of an object's shape inside its box."""
     corners, is_star = 3 + thing % CORNERS, thing >= CORNERS
     turns = np.arange(corners * (1 + is_star)) / (corners * (1 + is_star)) * 2 * np.pi

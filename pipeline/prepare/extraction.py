@@ -1,13 +1,14 @@
 """Extract features of a split's images into growing arrays; a killed run continues after its last whole block.
 
-{split}_ims.npy           features of the readable images, in order; boxes and masks beside, if it makes them;
-                          headers are written last
-{split}.records           place in the listing, sha256, width and height of each of them
-{split}.progress.json     the number of complete images, and the unreadable ones; written last of a block
+{split}_ims.npy           features of the readable images, in order; boxes and masks beside it, if the extractor makes
+                          them; the headers are written last
+{split}.records           place in the listing, sha256, width and height of each readable image
+{split}.progress.json     the number of finished images, and the unreadable ones; written last of a block
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from aoq.pipeline.prepare.extractors.extractor import Extractor
+from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.reader import Loading, Read, Reader, batches
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import write_atomically
@@ -33,8 +34,17 @@ BLOCK = 512
 HEADER = 128
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
 
-Append = Callable[[Mapping[str, np.ndarray], Sequence[Read]], None]
-"""Takes the next images: features of the readable ones, and records of all."""
+Arrays = Mapping[str, np.ndarray]
+Append = Callable[[Arrays, Sequence[Read]], None]
+"""Appends the next images: arrays of the readable ones, and records of all."""
+
+
+class File(NamedTuple):
+    """A growing file: its path, the bytes before the first image, and the bytes per image."""
+
+    path: Path
+    start: int
+    item: int
 
 
 class Progress(TypedDict):
@@ -46,22 +56,22 @@ class Progress(TypedDict):
     """Number of images that were animated, CMYK and so on."""
 
 
-def extracted(
-    extractor: Extractor, seen: Sequence[Tensor], batch: Sequence[Read], device: torch.device
-) -> dict[str, np.ndarray]:
-    """Extract features of a batch's readable images, whose pixels are `seen`."""
+def extract_batch(
+    extractor: Extractor, pixels: Sequence[Tensor], batch: Sequence[Read], device: torch.device
+) -> Arrays:
+    """Extract the arrays of a batch's readable images."""
     sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
     parts, start = [], 0
-    for pixels in seen:
-        widths, heights = sizes[start : start + len(pixels)].T
-        parts.append(extractor.extract(pixels, widths, heights, device))
-        start += len(pixels)
+    for part in pixels:
+        widths, heights = sizes[start : start + len(part)].T
+        parts.append(extractor.extract(part, widths, heights, device))
+        start += len(part)
     return {name: np.concatenate([part[name] for part in parts]) for name in extractor.columns} if parts else {}
 
 
 @dataclass
 class Extraction:
-    """One split: its arrays in `folder`, thumbnails in `thumbs` if there are any; the rest in `work`."""
+    """One split: its arrays in `folder`, thumbnails in `thumbs` if that is given, and everything else in `work`."""
 
     folder: Path
     work: Path
@@ -72,14 +82,11 @@ class Extraction:
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
+        self._records_file = self.work / f"{self.split}.records"
+        self._progress_file = self.work / f"{self.split}.progress.json"
         self.progress = Progress(done=0, kept=0, broken=[], changed={})
         if self._progress_file.is_file():
             self.progress = read_json(self._progress_file, Progress)
-
-    @property
-    def arrays(self) -> dict[str, Path]:
-        """File of each of the extractor's columns."""
-        return {name: self.folder / f"{self.split}_{name}.npy" for name in self.extractor.columns}
 
     @property
     def records(self) -> np.ndarray:
@@ -87,19 +94,11 @@ class Extraction:
         kept = self.progress["kept"]
         return np.memmap(self._records_file, RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
 
-    @property
-    def _records_file(self) -> Path:
-        return self.work / f"{self.split}.records"
-
-    @property
-    def _progress_file(self) -> Path:
-        return self.work / f"{self.split}.progress.json"
-
     def run(self, reader: Reader, loading: Loading) -> Iterator[int]:
         """Continue after the last run; yield the number of finished images."""
         with self.appending() as append:
-            for seen, batch in batches(reader, self.progress["done"], loading):
-                append(extracted(self.extractor, seen, batch, loading.device), batch)
+            for pixels, batch in batches(reader, self.progress["done"], loading):
+                append(extract_batch(self.extractor, pixels, batch, loading.device), batch)
                 yield self.progress["done"]
 
     @contextmanager
@@ -107,49 +106,50 @@ class Extraction:
         """Open the files after the last run's end; they are saved after each block and at the end."""
         self._cut_to_whole_blocks()
         with ExitStack() as stack:
-            arrays = {name: stack.enter_context(_appending(path)) for name, path in self.arrays.items()}
-            records = stack.enter_context(_appending(self._records_file))
+            files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files().items()}
             saved = self.progress["done"]
 
-            def append(made: Mapping[str, np.ndarray], batch: Sequence[Read]) -> None:
+            def append(arrays: Arrays, batch: Sequence[Read]) -> None:
                 nonlocal saved
-                for name, rows in made.items():
-                    arrays[name].write(np.ascontiguousarray(rows).data)
-                self._note(batch, records)
+                for name, rows in {**arrays, "records": self._note(batch)}.items():
+                    files[name].write(np.ascontiguousarray(rows).data)
                 if self.progress["done"] - saved >= BLOCK:
-                    self._save(*arrays.values(), records)
+                    self._save(*files.values())
                     saved = self.progress["done"]
 
             yield append
-            self._save(*arrays.values(), records)
+            self._save(*files.values())
 
     def finish(self) -> None:
-        """Write the headers; from now on the arrays can be opened."""
-        for name, path in self.arrays.items():
-            column = self.extractor.columns[name]
-            shape = self.progress["kept"], *column.shape
-            with path.open("r+b") as file:
-                about = {"descr": npy.dtype_to_descr(column.dtype), "fortran_order": False, "shape": shape}
-                npy.write_array_header_1_0(file, about)
+        """Write the headers; only then can the arrays be opened."""
+        for name, column in self.extractor.columns.items():
+            with self._files()[name].path.open("r+b") as file:
+                shape = self.progress["kept"], *column.shape
+                header = {"descr": npy.dtype_to_descr(column.dtype), "fortran_order": False, "shape": shape}
+                npy.write_array_header_1_0(file, header)
                 assert file.tell() == HEADER  # numpy leaves room for any number of images
                 os.fsync(file.fileno())
 
-    def _note(self, batch: Sequence[Read], records: BinaryIO) -> None:
-        """Write records and thumbnails of a batch, in the order of the listing."""
-        progress = self.progress
-        places = range(progress["done"], progress["done"] + len(batch))
-        whole = [(place, read) for place, read in zip(places, batch, strict=True) if not read.problem]
-        rows = [(place, read.sha256, read.width, read.height) for place, read in whole]
-        records.write(np.array(rows, RECORD).tobytes())
-        if self.thumbs is not None:
-            for place, read in whole:
+    def _files(self) -> dict[str, File]:
+        columns = self.extractor.columns.items()
+        arrays = {name: File(self.folder / f"{self.split}_{name}.npy", HEADER, one.bytes) for name, one in columns}
+        return {**arrays, "records": File(self._records_file, 0, RECORD.itemsize)}
+
+    def _note(self, batch: Sequence[Read]) -> np.ndarray:
+        """Count a batch, write its thumbnails, and return its records, in the order of the listing."""
+        progress, changed, records = self.progress, Counter(self.progress["changed"]), []
+        for place, read in enumerate(batch, start=progress["done"]):
+            if read.problem:
+                progress["broken"].append([place, read.problem])
+                continue
+            records.append((place, read.sha256, read.width, read.height))
+            changed.update(read.changes)
+            if self.thumbs is not None:
                 _write_thumbnail(self.thumbs, self.ids[place], read.thumbnail)
         progress["done"] += len(batch)
-        progress["kept"] += len(whole)
-        progress["broken"] += [[place, read.problem] for place, read in zip(places, batch, strict=True) if read.problem]
-        changed = Counter(progress["changed"])
-        changed.update(change for _, read in whole for change in read.changes)
+        progress["kept"] += len(records)
         progress["changed"] = dict(changed)
+        return np.array(records, RECORD)
 
     def _save(self, *files: BinaryIO) -> None:
         for file in files:
@@ -160,19 +160,11 @@ class Extraction:
     def _cut_to_whole_blocks(self) -> None:
         """Drop anything that a killed run wrote after its last whole block."""
         kept = self.progress["kept"]
-        columns = self.extractor.columns
-        wholes = {path: HEADER + kept * columns[name].bytes for name, path in self.arrays.items()}
-        for path, size in {**wholes, self._records_file: kept * RECORD.itemsize}.items():
+        for path, start, item in self._files().values():
             path.touch()
-            if path.stat().st_size < size and kept:
+            if path.stat().st_size < start + kept * item and kept:
                 raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
-            os.truncate(path, size)
-
-
-def _appending(path: Path) -> BinaryIO:
-    file = path.open("r+b")
-    file.seek(0, os.SEEK_END)
-    return file
+            os.truncate(path, start + kept * item)
 
 
 def has_thumbnail(thumbs: Path, name: str) -> bool:
@@ -181,7 +173,7 @@ def has_thumbnail(thumbs: Path, name: str) -> bool:
 
 
 def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
-    """Write below `thumbs`, wherever the name would lead; an invalid file name gets no thumbnail."""
+    """Write the thumbnail, unless its id is no valid file name below `thumbs`."""
     if not has_thumbnail(thumbs, name):
         return
     path = Path(os.path.normpath(thumbs / name))
@@ -191,5 +183,5 @@ def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
     except (FileExistsError, IsADirectoryError, NotADirectoryError, ValueError):
         return
     except OSError as error:
-        if error.errno != 36:  # ENAMETOOLONG
+        if error.errno != errno.ENAMETOOLONG:
             raise

@@ -1,4 +1,4 @@
-"""Decode one image of any format, or give the reason for its failure.
+"""Decode one image of any format, or give the reason why it cannot be decoded.
 
 The first frame of an animation is taken, rotations in EXIF are applied, CMYK, grey, palette and 16-bit pixels become
 8-bit RGB, and transparent areas become white.
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""Formats that Pillow decodes itself; others it would hand to programs."""
+"""Formats that Pillow decodes itself; it would pass others to external programs."""
 MOST_BYTES = 500_000_000
 MOST_PIXELS = 178_956_970
 """Pillow's own limit: half a gigabyte as RGB."""
 UNREADABLE = f"is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or is damaged"
-LARGE = f"has more than {MOST_PIXELS / 1e6:.0f} megapixels"
+ORIENTATION = 0x0112
+"""EXIF's tag; from 5 on, width and height are exchanged."""
 
 
 class Decoded(NamedTuple):
@@ -33,6 +34,10 @@ class Decoded(NamedTuple):
     width: int
     height: int
     changes: tuple[str, ...]
+
+
+class _UnsupportedError(ValueError):
+    """A kind of image that has no displayable pixels."""
 
 
 def decode(encoded: bytes, least: int = 0) -> Decoded:
@@ -53,56 +58,55 @@ def decode(encoded: bytes, least: int = 0) -> Decoded:
         warnings.simplefilter("ignore")
         try:
             with pillow.open(io.BytesIO(encoded), formats=FORMATS) as opened:
-                width, height = opened.size
-                if width * height > MOST_PIXELS:
+                if opened.width * opened.height > MOST_PIXELS:
                     raise pillow.DecompressionBombError
-                return _upright(opened, width, height, least)
+                return _upright(opened, least)
         except pillow.DecompressionBombError:
-            raise ValueError(LARGE) from None
+            raise ValueError(f"has more than {MOST_PIXELS / 1e6:.0f} megapixels") from None
         except MemoryError:
-            raise ValueError("takes more memory than there is") from None
+            raise ValueError("takes more memory than is available") from None
         except Exception as error:  # Pillow's readers raise errors of any kind on hostile files
             raise ValueError(str(error) if isinstance(error, _UnsupportedError) else UNREADABLE) from None
 
 
-class _UnsupportedError(ValueError):
-    """A kind of image without pixels to show."""
-
-
-def _upright(opened: Image, width: int, height: int, least: int) -> Decoded:
+def _upright(opened: Image, least: int) -> Decoded:
     from PIL import ImageOps
 
-    changes = ["animated"] if getattr(opened, "is_animated", False) and opened.format != "MPO" else []
+    (width, height), changes = opened.size, []
+    if getattr(opened, "is_animated", False) and opened.format != "MPO":
+        changes.append("animated")
     if least and min(width, height) > least:
         shrink = least / min(width, height)
         opened.draft("RGB", (round(width * shrink), round(height * shrink)))
     opened.load()
     image = ImageOps.exif_transpose(opened)
-    if opened.getexif().get(0x0112, 1) in (5, 6, 7, 8):
-        width, height = height, width
-    if opened.getexif().get(0x0112, 1) in range(2, 9):
+    orientation = opened.getexif().get(ORIENTATION, 1)
+    if orientation in range(2, 9):
         changes.append("rotated")
+    if orientation in range(5, 9):
+        width, height = height, width
     if image.mode not in ("RGB", "L"):
         image = _eight_bits(image, changes)
     return Decoded(image.convert("RGB"), width, height, tuple(changes))
 
 
 def _eight_bits(image: Image, changes: list[str]) -> Image:
-    """Convert an image of any mode to RGB or grey."""
+    """Convert an image of any mode to one that Pillow converts to RGB without loss of meaning."""
     pillow = import_extra("PIL.Image", "prepare", "reading images")
-
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
             raise _UnsupportedError("has whole numbers beyond 16 bits as pixels")
         changes.append("16-bit")
-        return pillow.fromarray((values >> 8).astype(np.uint8))
+        eight: Image = pillow.fromarray((values >> 8).astype(np.uint8))
+        return eight
     if image.mode == "F":
         raise _UnsupportedError("has real numbers as pixels")
     if image.has_transparency_data:
         changes.append("transparent")
         seen = image.convert("RGBA")
-        return pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
+        opaque: Image = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
+        return opaque
     if image.mode == "CMYK":
         changes.append("CMYK")
     return image

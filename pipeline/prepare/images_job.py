@@ -1,4 +1,4 @@
-"""Work on images for a cluster: every node reads them where this machine does, and opens the same weights."""
+"""Work on images for a cluster: every node reads the same images and opens the same weights."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from aoq.pipeline.search.store import Folder
 SAMPLE = 16
 """Images that every node reads before the run starts."""
 ROOM = 1_000_000_000
-"""Approximate bytes of a process beside the weights: libraries, a batch in transit, and a block's results."""
+"""Approximate bytes of a process besides the weights: libraries, a batch in transit, and a block's results."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some images, and the sha256 of each; None for an unreadable one."""
+    """Some images, and the sha256 of each; empty for an unreadable one."""
 
     images: Images
     sha256: tuple[str, ...]
@@ -38,7 +38,7 @@ class Sample:
         return cls(part, tuple(_sha256(part, row) for row in range(len(places))))
 
     def differing_here(self) -> list[str]:
-        """Name the first image that this node does not read alike."""
+        """Name the first image whose content is different on this node."""
         wrong = [row for row, known in enumerate(self.sha256) if _sha256(self.images, row) != known]
         return [f"does not read {self.images.describe(wrong[0])} as it is here"] if wrong else []
 
@@ -53,13 +53,13 @@ def _sha256(images: Images, row: int) -> str:
 def images_job(
     store: Folder, module: nn.Module, device: str, sample: Sample, open_there: Callable[[], Opened]
 ) -> Job[Opened]:
-    """Make a job of units that take room for the module, on nodes that read the sample as it is here.
+    """Make a job of units that need memory for the module, on nodes that read the sample as it is here.
 
     `open_there` is called in this directory, where relative paths start; it raises ValueError if anything differs.
     """
     opened = partial(_open_in, Path.cwd(), open_there)
-    room = ROOM + sum(part.nbytes for part in module.state_dict().values())
-    return Job(store, room, device, opened, partial(_lacking, opened, sample))
+    memory = ROOM + sum(part.nbytes for part in module.state_dict().values())
+    return Job(store, memory, device, opened, partial(_lacking, opened, sample))
 
 
 def _open_in(directory: Path, open_there: Callable[[], Opened]) -> Opened:
@@ -72,5 +72,5 @@ def _lacking(opened: Callable[[], object], sample: Sample) -> list[str]:
     try:
         opened()
     except (OSError, ValueError, ImportError) as error:
-        return [f"cannot open what it is to work with ({error})"]
+        return [f"cannot open what it needs ({error})"]
     return sample.differing_here()

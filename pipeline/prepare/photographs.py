@@ -38,8 +38,8 @@ class Photographs:
 
 
 def photographs_fingerprint(folder: Path, split: str) -> str:
-    """Fingerprint a split's photographs, wherever they lie: their contents in order."""
-    return digest(_listed(folder, split)[1])
+    """Fingerprint the contents of a split's photographs in order, wherever they lie."""
+    return digest(_read_list(folder, split)[1])
 
 
 def open_photographs(folder: Path, split: str, images: int) -> Photographs:
@@ -49,7 +49,7 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
         ValueError: if the folder does not name its photographs, or has another number of them.
     """
     path = folder / f"{split}_images.parquet"
-    paths, sha256, is_packed = _listed(folder, split)
+    paths, sha256, is_packed = _read_list(folder, split)
     if len(paths) != images:
         raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
     if is_packed:
@@ -60,8 +60,8 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     return Photographs(Files(files), sha256)
 
 
-def _listed(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:
-    """File and content hash of each photograph, and whether they are packed."""
+def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:
+    """Read file and content hash of each photograph, and whether they are packed."""
     path = folder / f"{split}_images.parquet"
     if not path.is_file():
         raise ValueError(
@@ -69,13 +69,10 @@ def _listed(folder: Path, split: str) -> tuple[list[str | None], list[str], bool
             "makes such a folder."
         )
     with reading(path, "a list of photographs", "prepare the folder again"), pq.ParquetFile(path) as file:
-        listed = file.read(["path", "sha256"])
-        kinds = {name: listed.schema.field(name).type for name in ("path", "sha256")}
-        if not all(
-            pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-            for kind in kinds.values()
-        ):
-            raise ValueError(f"its columns are {kinds} in place of strings")
-        if listed["sha256"].null_count:
+        table = file.read(["path", "sha256"])
+        kinds = {name: table.schema.field(name).type for name in ("path", "sha256")}
+        if not {*kinds.values()} <= {pa.string(), pa.large_string(), pa.null()}:
+            raise ValueError(f"its columns are {kinds} instead of strings")
+        if table["sha256"].null_count:
             raise ValueError("a photograph has no sha256")
-        return *(listed[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names
+        return *(table[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,18 +19,17 @@ from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.on_ray import choose_runner, load_ray
-from aoq.pipeline.prepare.blocks import Extracting, extract_blocks
+from aoq.pipeline.prepare.blocks import Extracting, extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
-from aoq.pipeline.prepare.extraction_job import ship_extraction
+from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.extractors.extractor import Extractor
-from aoq.pipeline.prepare.finishing import finish, report_leaks, write_about
 from aoq.pipeline.prepare.reader import Loading, Reader
 from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.prepare.sources.listing import Listing, clean_captions
+from aoq.pipeline.prepare.sources.layout import clean_captions
+from aoq.pipeline.prepare.sources.listing import Listing
 from aoq.pipeline.prepare.sources.recognise import open_source
 from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
-from aoq.pipeline.prepare.writing import Counts
+from aoq.pipeline.prepare.writing import Counts, warn_of_leaks, write_about, write_split
 from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.store import Folder
@@ -47,10 +46,8 @@ NAMED = 5
 class Prepared:
     """Result of a preparation."""
 
-    kind: str
     extractor: Extractor
     splits: Mapping[str, Counts]
-    skipped: int
 
 
 def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
@@ -67,79 +64,70 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
         load_ray()
     listing = open_source(request.source, request.images, request.columns)
     logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
-    listing = _without_silent(listing)
+    listing = _with_captions(listing)
     folder.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     device = engine.torch_device()
     extractor = open_extractor(request.extractor, request.tokens)
-    asked = _begin(request, listing, extractor, folder, work)
+    key = _begin(request, listing, extractor, folder, work)
     listing = _with_splits(request, listing, work, report)
-    parts = _parts(listing)
+    parts = _divide(listing)
     job = Extracting(extractor, Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device))
     extractor.to(device)
     thumbs = folder / "thumbs" if request.thumbnails else None
     extractions = {
         name: Extraction(folder, work, name, extractor, part.ids.to_pylist(), thumbs) for name, part in parts.items()
     }
-    pace = _Pace(report, extractions.values(), len(listing))
+    whole = Reader(listing.images, listing.rows, extractor.preprocessing, request.thumbnails)
+    readers = {name: replace(whole, images=part.images, rows=part.rows) for name, part in parts.items()}
+    tell = _pace(report, extractions, len(listing))
     if engine.backend == "inprocess":
-        for name, part in parts.items():
-            for _ in extractions[name].run(_reader(request, part, job), job.loading):
-                pace.say()
+        for name, extraction in extractions.items():
+            for _ in extraction.run(readers[name], job.loading):
+                tell()
     else:
-        readers = {name: _reader(request, part, job) for name, part in parts.items()}
-        ship = partial(ship_extraction, request=request, reader=_reader(request, listing, job))
-        store = _open_blocks(work / BLOCKS, digest([asked, job.loading.batch]))
-        extract_blocks(extractions, readers, job, store, choose_runner(engine, ship), pace.say)
-    skipped = _check_broken(request, parts, extractions)
-    counts = {name: finish(request, folder, part, extractions[name]) for name, part in parts.items()}
-    report_leaks(extractions)
-    _report_thumbnails(extractions.values())
+        (work / BLOCKS).mkdir(exist_ok=True)
+        store = Folder(work / BLOCKS, digest([key, job.loading.batch]))
+        store.clear_unfinished()
+        ship = partial(ship_extraction, request=request, reader=whole)
+        extract_blocks(extractions, readers, job, store, choose_runner(engine, ship), tell)
+    skipped = _count_broken(request, parts, extractions)
+    counts = {name: write_split(request, folder, part, extractions[name]) for name, part in parts.items()}
+    warn_of_leaks(extractions)
+    ids = [name for part in extractions.values() for name in part.ids]
+    if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in ids):
+        logger.warning(
+            "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
+        )
     write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
-    return Prepared(listing.kind, extractor, counts, skipped)
+    return Prepared(extractor, counts)
 
 
-def _reader(request: Request, part: Listing, job: Extracting) -> Reader:
-    return Reader(part.images, part.rows, job.extractor.preprocessing, request.thumbnails)
+def _pace(report: Report, extractions: Mapping[str, Extraction], total: int) -> Callable[[], None]:
+    """Return a function that reports the number of finished images, their speed, and the remaining time."""
+
+    def count() -> int:
+        return sum(each.progress["done"] for each in extractions.values())
+
+    def tell() -> None:
+        done = count()
+        speed = (done - start) / (time.monotonic() - clock)
+        left = timedelta(seconds=round((total - done) / speed))
+        report(done, total, f"{speed:.1f} images/s, {left} left")
+
+    start, clock = count(), time.monotonic()
+    return tell
 
 
-def _open_blocks(folder: Path, of: str) -> Folder:
-    folder.mkdir(exist_ok=True)
-    store = Folder(folder, of)
-    store.clear_unfinished()
-    return store
-
-
-@dataclass
-class _Pace:
-    """Reports the number of finished images, their speed, and the remaining time."""
-
-    report: Report
-    extractions: Collection[Extraction]
-    total: int
-
-    def __post_init__(self) -> None:
-        self.start, self.clock = self._done(), time.monotonic()
-
-    def say(self) -> None:
-        done = self._done()
-        speed = (done - self.start) / (time.monotonic() - self.clock)
-        left = timedelta(seconds=round((self.total - done) / speed))
-        self.report(done, self.total, f"{speed:.1f} images/s, {left} left")
-
-    def _done(self) -> int:
-        return sum(each.progress["done"] for each in self.extractions)
-
-
-def _without_silent(listing: Listing) -> Listing:
+def _with_captions(listing: Listing) -> Listing:
     """Clean captions, and keep only images that have any."""
     captions, empty = clean_captions(listing.captions)
     listing = replace(listing, captions=captions)
     lengths = np.diff(captions.offsets.to_numpy())
     if empty:
         logger.warning("%d empty captions are left out", empty)
-    if silent := int((lengths == 0).sum()):
-        logger.warning("%d images have no caption and are left out", silent)
+    if without := int((lengths == 0).sum()):
+        logger.warning("%d images have no caption and are left out", without)
         listing = listing.take(np.flatnonzero(lengths))
     if not len(listing):
         raise ValueError(f"{listing.kind}: no image has a caption.")
@@ -147,8 +135,8 @@ def _without_silent(listing: Listing) -> Listing:
 
 
 def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> str:
-    """Remove results of another request; record this one."""
-    job = digest(
+    """Remove results of another request; record this one and return its key."""
+    key = digest(
         {
             "images": listing.images.identity(),
             "rows": sha256(listing.rows.tobytes()).hexdigest(),
@@ -161,20 +149,15 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
         }
     )
     file = work / "job"
-    if not file.is_file() or file.read_text(encoding="utf-8") != job:
-        _clear(folder, work)
-        write_atomically(file, job.encode())
+    if not file.is_file() or file.read_text(encoding="utf-8") != key:
+        for path in (*folder.iterdir(), *work.iterdir()):
+            if path == work or path.name.startswith("."):
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        write_atomically(file, key.encode())
     elif any(work.glob("*.progress.json")):
-        logger.info("going on where the last run was")
-    return job
-
-
-def _clear(folder: Path, work: Path) -> None:
-    """Remove what an interrupted run of another request made."""
-    for path in (*folder.iterdir(), *work.iterdir()):
-        if path == work or path.name.startswith("."):
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        logger.info("continuing where the last run stopped")
+    return key
 
 
 def _with_splits(request: Request, listing: Listing, work: Path, report: Report) -> Listing:
@@ -187,20 +170,12 @@ def _with_splits(request: Request, listing: Listing, work: Path, report: Report)
     return draw_splits(listing, sizes, request.seed, [content[i : i + 32] for i in range(0, len(content), 32)])
 
 
-def _parts(listing: Listing) -> dict[str, Listing]:
+def _divide(listing: Listing) -> dict[str, Listing]:
     """Images of each split, train first."""
     assert listing.splits is not None  # `_with_splits` made sure
     names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
-    of_image = listing.splits.to_numpy(zero_copy_only=False)
-    return {name: listing.take(np.flatnonzero(of_image == name)) for name in names}
-
-
-def _report_thumbnails(extractions: Iterable[Extraction]) -> None:
-    outside = sum(not has_thumbnail(each.thumbs, name) for each in extractions if each.thumbs for name in each.ids)
-    if outside:
-        logger.warning(
-            "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
-        )
+    split_of = listing.splits.to_numpy(zero_copy_only=False)
+    return {name: listing.take(np.flatnonzero(split_of == name)) for name in names}
 
 
 def _workers(engine: Engine) -> int:
@@ -209,8 +184,12 @@ def _workers(engine: Engine) -> int:
     return cores if cores > 1 else 0
 
 
-def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> int:
-    """Count the images that are left out; refused unless requested, and if nothing is left."""
+def _count_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> int:
+    """Count the images that are left out.
+
+    Raises:
+        ValueError: if they may not be left out, or if no image of a split remains.
+    """
     broken = [
         f"{part.images.describe(int(part.rows[place]))} {problem}"
         for name, part in parts.items()
@@ -224,10 +203,10 @@ def _check_broken(request: Request, parts: Mapping[str, Listing], extractions: M
         raise ValueError(f"none of {total:,} images can be read: {shown}; --images says where image paths start.")
     if broken and not request.skip_broken:
         raise ValueError(
-            f"{len(broken)} of {total:,} images cannot be read: {shown}; mend them, or leave them out with their "
-            "captions (--skip-broken, in an experiment skip_broken = true). What was extracted is kept."
+            f"{len(broken)} of {total:,} images cannot be read: {shown}; repair them, or leave them out with their "
+            "captions (--skip-broken, in an experiment skip_broken = true). The features extracted so far are kept."
         )
-    if empty := [name for name, found in extractions.items() if not found.progress["kept"]]:
+    if empty := [name for name, each in extractions.items() if not each.progress["kept"]]:
         raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
     if broken:
         logger.warning("%d images are left out with their captions", len(broken))

@@ -48,7 +48,7 @@ class Reader(Dataset[Read]):
     images: Images
     rows: np.ndarray
     preprocessing: Seen
-    thumbnails: bool
+    has_thumbnails: bool
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,7 +67,7 @@ class Reader(Dataset[Read]):
             return Read(None, problem=f"cannot be read ({error.strerror or error})")
         except ValueError as error:
             return Read(None, problem=str(error))
-        small = thumbnail(image, THUMBNAIL) if self.thumbnails else b""
+        small = thumbnail(image, THUMBNAIL) if self.has_thumbnails else b""
         pixels = self.preprocessing.pixels(image)
         return Read(pixels, sha256(encoded).digest(), width, height, changes, thumbnail=small)
 
@@ -86,20 +86,20 @@ def batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
             batch_size=loading.batch,
             sampler=range(start, len(reader)),
             num_workers=loading.workers,
-            collate_fn=_collated,
+            collate_fn=_collate,
             pin_memory=loading.device.type == "cuda",
             prefetch_factor=4 if loading.workers else None,
+            # A worker that outlived a killed run would read on for nobody.
             worker_init_fn=_begin_worker,
         )
     )
 
 
-def _collated(batch: list[Read]) -> Batch:
+def _collate(batch: list[Read]) -> Batch:
     """Collate in the worker: tensors travel through shared memory."""
-    seen = stacked(read.pixels for read in batch if read.pixels is not None)
-    return seen, [read._replace(pixels=None) for read in batch]
+    pixels = stacked(read.pixels for read in batch if read.pixels is not None)
+    return pixels, [read._replace(pixels=None) for read in batch]
 
 
 def _begin_worker(_: int) -> None:
-    """End with the main process: a worker that outlives a killed run would read on for nobody."""
     die_with_parent()

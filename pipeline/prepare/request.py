@@ -1,4 +1,4 @@
-"""Request of a preparation, and its source's current content. Imports nothing heavy: keys are made of it."""
+"""Request of a preparation, and the fingerprint of its source. Imports nothing heavy: keys are made of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request:
 
     source: str
     images: Path | None = None
-    """Start of image paths; by default the source's own folder."""
+    """Folder where image paths start; by default the source's own."""
     columns: Columns = field(default_factory=Columns)
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of splits to draw, instead of the source's splits."""
@@ -55,18 +55,18 @@ class Request:
 
 
 def source_fingerprint(request: Request) -> str:
-    """Fingerprint a source's content, wherever it lies: its texts, and the size of every image.
+    """Fingerprint a source's content, regardless of its location: its texts, and the size of every image.
 
     Files that hold many images are identified by their size and 256 blocks of each.
     """
     listing = open_source(request.source, request.images, request.columns)
-    found = sha256(listing.texts_sha256.encode())
+    total = sha256(listing.texts_sha256.encode())
     if not listing.images.files:
-        found.update(listing.images.identity().encode())
+        total.update(listing.images.identity().encode())
     for path in listing.images.files:
         with suppress(OSError, ValueError):  # a missing file counts as missing
-            found.update(f"{os.stat(path).st_size}\0".encode())
+            total.update(f"{os.stat(path).st_size}\0".encode())
             if not isinstance(listing.images, Files):
                 for block in sample(Path(path)):
-                    found.update(block)
-    return found.hexdigest()
+                    total.update(block)
+    return total.hexdigest()

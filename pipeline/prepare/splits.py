@@ -31,17 +31,17 @@ def read_sizes(text: str) -> dict[str, int]:
     >>> read_sizes("dev=1000, test=500")
     {'dev': 1000, 'test': 500}
     """
-    sizes = {}
+    sizes: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, _, count = map(str.strip, part.partition("="))
         if not NAME.fullmatch(name) or not count.isdecimal() or not int(count) or name in sizes or name == "train":
-            raise ValueError(f"--split-sizes {part!r}: write dev=1000,test=1000; train is all that is left.")
+            raise ValueError(f"--split-sizes {part!r}: write dev=1000,test=1000; train gets all other images.")
         sizes[name] = int(count)
     return sizes
 
 
 def default_sizes(images: int) -> dict[str, int]:
-    """Sizes of dev and of test: a tenth each, at most a thousand images."""
+    """Return the sizes of dev and test: a tenth each, at most a thousand images."""
     size = min(1000, images // 10)
     if not size:
         raise ValueError(f"{images} images are too few to draw dev and test from; say how many: --split-sizes dev=1.")
@@ -54,27 +54,26 @@ def named_splits(listing: Listing, restval: Restval) -> Listing:
     Raises:
         ValueError: for an image without a split, or an invalid file name.
     """
-    assert listing.splits is not None  # else there is nothing to name
+    assert listing.splits is not None  # else there is nothing to rename
     if listing.splits.null_count:
         place = pc.index(listing.splits.is_null(), True).as_py()
         raise ValueError(f"image {listing.ids[place].as_py()} has no split; give every image one, or --split-sizes.")
-    names = listing.splits.unique().to_pylist()
+    if restval == "drop":
+        is_kept = pc.not_equal(listing.splits, "restval")
+        listing = listing.take(np.flatnonzero(is_kept.to_numpy(zero_copy_only=False)))
+    assert listing.splits is not None
+    encoded = listing.splits.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
     if wrong := [name for name in names if not NAME.fullmatch(name)]:
         raise ValueError(f"a split is called {wrong[0]!r}; names have letters, digits, dots and hyphens.")
-    ours = {name: "train" if name == "restval" else OURS.get(name.lower(), name) for name in names}
-    if restval == "drop" and "restval" in ours:
-        listing = listing.take(np.flatnonzero(pc.not_equal(listing.splits, "restval").to_numpy(zero_copy_only=False)))
-        del ours["restval"]
-    assert listing.splits is not None
-    if changed := {old: new for old, new in ours.items() if old != new}:
-        logger.info("splits renamed: %s", ", ".join(f"{old} to {new}" for old, new in changed.items()))
-    encoded = listing.splits.dictionary_encode()
-    mapped = pa.array([ours[name] for name in encoded.dictionary.to_pylist()], pa.string())
-    return replace(listing, splits=mapped.take(encoded.indices))
+    ours = ["train" if name == "restval" else OURS.get(name.lower(), name) for name in names]
+    if changed := [f"{old} to {new}" for old, new in zip(names, ours, strict=True) if old != new]:
+        logger.info("splits renamed: %s", ", ".join(changed))
+    return replace(listing, splits=pa.array(ours, pa.string()).take(encoded.indices))
 
 
 def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: Sequence[bytes]) -> Listing:
-    """Draw splits of these sizes, and train from the rest; images of one content share a split.
+    """Draw splits of these sizes; all other images are train. Images with the same content share a split.
 
     Raises:
         ValueError: if there are too few images.
@@ -100,19 +99,19 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
         split_of[taken] = number
         waiting = waiting[~np.isin(waiting, taken)]
     names = pa.array(["train", *sizes], pa.string())
-    logger.info("splits drawn with seed %d: %s, and train of all others", seed, dict(sizes))
+    logger.info("splits drawn with seed %d: %s; all other images are train", seed, dict(sizes))
     return replace(listing, splits=names.take(pa.array(split_of[group_of.reshape(-1)])))
 
 
 def hash_images(listing: Listing, report: Callable[[int, int, str], None]) -> list[bytes]:
-    """Hash each image's bytes with sha256; an unreadable image gets a number of its own."""
-    found: list[bytes] = []
+    """Hash each image's bytes with sha256; an unreadable image gets a hash of its own."""
+    hashes: list[bytes] = []
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, len(listing), BLOCK):
             rows = listing.rows[start : start + BLOCK].tolist()
-            found += pool.map(_hash, [listing.images] * len(rows), rows)
-            report(len(found), len(listing), "images hashed")
-    return found
+            hashes += pool.map(_hash, [listing.images] * len(rows), rows)
+            report(len(hashes), len(listing), "images hashed")
+    return hashes
 
 
 def _hash(images: Images, row: int) -> bytes:

@@ -1,20 +1,30 @@
-"""Write a split's files once its arrays are there: texts, pairs, identities, and the origin of each image."""
+"""Write the other files of a dataset folder once its arrays are there: texts, pairs, origins, `prepared.json`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int32, Shaped
 
+from aoq.pipeline.prepare.extraction import Extraction
+from aoq.pipeline.prepare.extractor import Extractor
+from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.listing import Listing
+from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.terminal import visible
 
+logger = logging.getLogger(__name__)
+
+ABOUT = "prepared.json"
 GROUP_IMAGES = 16
 """Packed images that are read together: a training reads them in random order."""
 BLOCK = 4096
@@ -22,6 +32,13 @@ SCHEMA = pa.schema(
     {"id": pa.string(), "path": pa.string(), "sha256": pa.string(), "width": pa.int32(), "height": pa.int32()}
 )
 BYTES = pa.field("bytes", pa.binary())
+CHANGES = {
+    "animated": "animated: the first frame is used",
+    "rotated": "turned upright as EXIF says",
+    "CMYK": "CMYK: converted to RGB",
+    "16-bit": "16-bit: the upper eight bits are used",
+    "transparent": "transparent: laid on white",
+}
 
 
 class Counts(NamedTuple):
@@ -31,21 +48,30 @@ class Counts(NamedTuple):
     """Images that repeat an earlier one of the split, byte for byte."""
 
 
-def write_split(folder: Path, split: str, listing: Listing, records: np.ndarray) -> Counts:
-    """Write everything but the arrays of the images in the `listing`; `records` has one for each."""
-    captions = listing.captions
-    lengths = np.diff(captions.offsets.to_numpy())
+def write_split(request: Request, folder: Path, part: Listing, extraction: Extraction) -> Counts:
+    """Write a split's other files, and the headers of its arrays last."""
+    split, records = extraction.split, extraction.records
+    listing = part.take(np.asarray(records["place"]))
+    lengths = np.diff(listing.captions.offsets.to_numpy())
     image_of = np.repeat(np.arange(len(listing), dtype=np.int32), lengths)
     identity = identities(records["sha256"])
     _write_lines(folder / f"{split}_ids.txt", pa.array(map(visible, listing.ids.to_pylist()), pa.string()))
-    _write_lines(folder / f"{split}_caps.txt", captions.flatten())
+    _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten())
     np.save(folder / f"{split}_pairs.npy", image_of)
     np.save(folder / f"{split}_identity.npy", identity)
-    return Counts(len(listing), len(image_of), int((identity != np.arange(len(identity))).sum()))
+    _write_images(folder / f"{split}_images.parquet", listing, records, pack=request.pack)
+    extraction.finish()
+    for change, images in extraction.progress["changed"].items():
+        logger.info("%s: %d images are %s", split, images, CHANGES[change])
+    copies = int((identity != np.arange(len(identity))).sum())
+    if copies:
+        message = "%s: %d images repeat earlier ones byte for byte; %s_identity.npy says which are the same"
+        logger.warning(message, split, copies, split)
+    return Counts(len(listing), len(image_of), copies)
 
 
 def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " images"]:
-    """Row of the first image with each image's content.
+    """Return the row of the first image with each image's content.
 
     >>> identities(np.array([b"a", b"b", b"a"], "V1")).tolist()
     [0, 1, 0]
@@ -56,18 +82,18 @@ def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " ima
     return first[of_image.reshape(-1)].astype(np.int32)
 
 
-def write_images(path: Path, listing: Listing, records: np.ndarray, *, pack: bool) -> None:
-    """Write the origin of each image, and its size; with its encoded bytes if they are to be packed."""
+def _write_images(path: Path, listing: Listing, records: np.ndarray, *, pack: bool) -> None:
+    """Write the origin of each image, and its size; with its encoded bytes if images are to be packed."""
     schema = SCHEMA.append(BYTES) if pack else SCHEMA
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for rows in _groups(len(listing), GROUP_IMAGES if pack else BLOCK):
-            places = listing.rows[rows].tolist()
+        for start, stop in blocks(len(listing), GROUP_IMAGES if pack else BLOCK):
+            places, described = listing.rows[start:stop].tolist(), records[start:stop]
             columns = {
-                "id": listing.ids.take(pa.array(rows)),
+                "id": listing.ids.slice(start, stop - start),
                 "path": [listing.images.path(row) for row in places],
-                "sha256": [bytes(value).hex() for value in records["sha256"][rows]],
-                "width": records["width"][rows],
-                "height": records["height"][rows],
+                "sha256": [bytes(value).hex() for value in described["sha256"]],
+                "width": described["width"],
+                "height": described["height"],
             }
             if pack:
                 columns["bytes"] = [listing.images.read(row) for row in places]
@@ -76,9 +102,42 @@ def write_images(path: Path, listing: Listing, records: np.ndarray, *, pack: boo
 
 def _write_lines(path: Path, texts: pa.Array) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for rows in _groups(len(texts), BLOCK):
-            file.writelines(f"{text}\n" for text in texts.take(pa.array(rows)).to_pylist())
+        for start, stop in blocks(len(texts), BLOCK):
+            file.writelines(f"{text}\n" for text in texts.slice(start, stop - start).to_pylist())
 
 
-def _groups(count: int, size: int) -> Iterator[np.ndarray]:
-    return (np.arange(start, stop) for start, stop in blocks(count, size))
+def warn_of_leaks(extractions: Mapping[str, Extraction]) -> None:
+    """Warn of images that are also in train."""
+    hashes = {name: set(map(bytes, each.records["sha256"])) for name, each in extractions.items()}
+    train = hashes.pop("train", set())
+    for name, others in hashes.items():
+        if shared := len(others & train):
+            logger.warning("%d images of %s are in train too, byte for byte: a leak", shared, name)
+
+
+def write_about(
+    request: Request,
+    folder: Path,
+    kind: str,
+    extractor: Extractor,
+    counts: Mapping[str, Counts],
+    skipped: int,
+    extractions: Mapping[str, Extraction],
+) -> None:
+    about: dict[str, Any] = {
+        "source": request.source,
+        "kind": kind,
+        "extractor": {
+            "name": extractor.name,
+            "tokens": extractor.tokens,
+            "grid": extractor.grid,
+            "dims": extractor.dims,
+            "weights_sha256": extractor.fingerprint,
+            "preprocessing": vars(extractor.preprocessing),
+        },
+        "splits": {name: split._asdict() for name, split in counts.items()},
+        "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
+        "skipped": skipped,
+        "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
+    }
+    write_atomically(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())

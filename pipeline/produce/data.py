@@ -14,7 +14,7 @@ import torch
 
 from aoq.models import MODELS
 from aoq.models.base import MatchingModel
-from aoq.models.towers.opening import open_image_tower
+from aoq.models.towers.image_towers import open_image_tower
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.data.batches import PairData, Pixels

@@ -29,7 +29,7 @@ from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.mining.depths import Fitting
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.keys import control_training, student_training
-from aoq.pipeline.prepare.decoders import decoded_elsewhere
+from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.produce.data import (
     check_inputs,
     check_pretrained,

@@ -16,7 +16,7 @@ from torch import nn
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
-from aoq.pipeline.prepare.extractors.grid import GridExtractor
+from aoq.pipeline.prepare.extractor import GridExtractor
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 

@@ -6,17 +6,15 @@ import os
 import pickle
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extraction, prepare
-from aoq.pipeline.prepare.blocks import Extracting, blocks_from, from_table, to_table
-from aoq.pipeline.prepare.extraction_job import ship_extraction
+from aoq.pipeline.prepare.blocks import Extracting, ship_extraction
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.reader import Loading, Read, Reader
+from aoq.pipeline.prepare.reader import Loading, Reader
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.layout import Columns
 from aoq.pipeline.prepare.sources.recognise import open_source
@@ -122,31 +120,6 @@ def test_an_image_that_only_another_node_cannot_read_is_not_broken(photos, in_un
     assert contents(in_units(photos, skip_broken=True)) == contents(prepared(photos))
 
 
-def test_blocks_are_whole_batches():
-    assert [block[1:] for block in blocks_from("dev", 0, 1100, 100)] == [(0, 600), (600, 1100)]
-    assert blocks_from("dev", 7, 7, 100) == []
-
-
-@pytest.mark.parametrize("problems", [[], [0], [1, 3], [0, 1, 2, 3]])
-def test_a_block_comes_back_from_its_table(problems, tmp_path):
-    extractor = open_extractor("means:any")
-    reads = [
-        Read(None, problem="is empty")
-        if n in problems
-        else Read(None, bytes([n] * 32), n, n + 1, ("rotated", "CMYK")[:n], thumbnail=b"t" * n)
-        for n in range(4)
-    ]
-    rng, kept = np.random.default_rng(0), 4 - len(problems)
-    made = {name: rng.normal(size=(kept, *each.shape)).astype(each.dtype) for name, each in extractor.columns.items()}
-    store = Folder(tmp_path)
-    store.write("block", to_table(made if kept else {}, reads, extractor))
-    arrays, found = from_table(store.read("block"), extractor)
-    assert found == reads
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, made[name])
-        assert array.dtype == made[name].dtype
-
-
 KINDS = ["files", "tar", "parquet", "saved"]
 
 
@@ -210,7 +183,7 @@ def test_a_node_that_sees_other_images_says_which(photos, tmp_path):
 
 def test_a_node_with_other_weights_says_so(photos, tmp_path):
     (lacks,) = shipped(photos, tmp_path / "one", fingerprint="other").lacking()
-    assert "cannot open what it is to work with (the weights of means:any are not the same" in lacks
+    assert "cannot open what it needs (the weights of means:any are not the same" in lacks
 
 
 def test_relative_paths_start_where_the_command_did(photos, tmp_path, monkeypatch):

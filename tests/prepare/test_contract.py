@@ -10,8 +10,8 @@ import torch
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.prepare.extractor import Extractor, hash_weights
 from aoq.pipeline.prepare.extractors import DEFAULT, LIBRARIES, open_extractor
-from aoq.pipeline.prepare.extractors.extractor import Extractor, fingerprint_of
 from tests.prepare.conftest import picture
 from tests.prepare.tiny import MAKERS
 
@@ -79,7 +79,7 @@ def test_the_same_weights_have_the_same_fingerprint(kind, extractor):
     assert open_extractor(*kind).fingerprint == extractor.fingerprint
     with torch.no_grad():
         next(extractor.module.parameters()).add_(1)
-    assert fingerprint_of(extractor.module) != extractor.fingerprint
+    assert hash_weights(extractor.module) != extractor.fingerprint
 
 
 def test_a_folder_is_prepared(kind, extractor, photos, prepared):

@@ -15,8 +15,7 @@ import torch
 
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.prepare.decoders import decoded_elsewhere
-from aoq.pipeline.prepare.pixels import open_pixels
+from aoq.pipeline.prepare.pixels import decoded_elsewhere, open_pixels
 
 SEEN = Preprocessing(16, 24, (16, 24), (0.5,) * 3, (0.5,) * 3, "bilinear")
 WAYS = ("crop", "flip", "randaugment")
@@ -39,9 +38,9 @@ def started(folder, count):
         yield pixels, [process.pid for process in multiprocessing.active_children()]
 
 
-def read_on(pixels):
+def read_on(pixels, rows):
     for _ in range(1000):
-        pixels.read(np.arange(16))
+        pixels.read(rows)
 
 
 def runs(pid):
@@ -51,9 +50,9 @@ def runs(pid):
         return False
 
 
-def test_pixels_are_those_of_one_process_in_every_epoch(folder, photos):
+def test_pixels_are_those_of_one_process_and_a_killed_one_is_one_sentence(folder, photos):
     alone, rows = opened(folder), np.array([7, 7, 3, 15, 0, 1])
-    with started(folder, 3) as (pixels, _):
+    with started(folder, 2) as (pixels, pids):
         assert torch.equal(pixels.read(rows), alone.read(rows))
         for epoch in (0, 1):
             changed = alone.augmented(WAYS, 5, epoch).read(rows)
@@ -63,21 +62,14 @@ def test_pixels_are_those_of_one_process_in_every_epoch(folder, photos):
         with pytest.raises(ValueError, match=r"^\S+01.png: was changed since the folder was prepared; prepare"):
             pixels.read(rows)
         assert torch.equal(pixels.read(rows[:4]), alone.read(rows[:4]))  # the others go on
-    assert not multiprocessing.active_children()
-
-
-def test_a_killed_process_is_one_sentence(folder):
-    with started(folder, 2) as (pixels, pids):
         os.kill(pids[0], signal.SIGKILL)
-        began = time.monotonic()
         with pytest.raises(ChildProcessError, match=r"^a process that decodes photographs was killed, .* Run again: "):
-            read_on(pixels)
-        assert time.monotonic() - began < 30
+            read_on(pixels, rows[:4])
     assert not multiprocessing.active_children()
 
 
 def _begin(folder, told):
-    with started(folder, 2) as (_, pids):
+    with started(folder, 1) as (_, pids):
         told.send(pids)
         time.sleep(600)
 
@@ -89,7 +81,7 @@ def test_none_outlives_a_killed_training(folder):
     training.start()
     assert here.poll(60)
     pids = here.recv()
-    assert len(pids) == 2
+    assert len(pids) == 1
     assert all(map(runs, pids))
     training.kill()
     training.join()

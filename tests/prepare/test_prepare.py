@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -135,7 +138,7 @@ def test_copies_share_an_identity(photos, prepared, caplog):
     shutil.copy(photos.parent / "01.png", photos.parent / "05.png")
     folder = prepared(photos)
     assert np.load(folder / "train_identity.npy").tolist() == [0, 1, 0, *range(3, 16)]
-    assert "train: 1 images stand there before" in caplog.text
+    assert "train: 1 images repeat earlier ones" in caplog.text
     assert "1 images of dev are in train too" in caplog.text
 
 
@@ -165,3 +168,20 @@ def test_captions_stand_one_a_line_whatever_they_hold(tmp_path, prepared):
     rows = [["a.png", " two\nlines\u2028and \x85 more ", "train"], ["b.png", "", "train"], ["b.png", "b", "train"]]
     folder = prepared(write_csv(tmp_path / "t.csv", ["image", "caption", "split"], rows))
     assert open_split(folder, "train").captions == ["two lines and more", "b"]
+
+
+IMPORTED = """
+import sys, aoq.models
+before = {*sys.modules}  # what the package of models imports itself
+from aoq.pipeline.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print(*(name for name in sys.modules if name.startswith("aoq.models.") and name not in before))
+"""
+
+
+def test_the_command_imports_no_model(photos, tmp_path):
+    options = ("--tokens", "pooled", "--threads", "1", "--no-thumbnails")
+    command = [sys.executable, "-c", IMPORTED, "prepare", str(photos), str(tmp_path / "made"), *options]
+    shown = subprocess.run(command, cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, check=True)
+    allowed = {f"aoq.models.towers{module}" for module in ("", ".libraries", ".preprocessing")}
+    assert {*shown.stdout.splitlines()[-1].split()} <= allowed

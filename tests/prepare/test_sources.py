@@ -273,7 +273,7 @@ def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
         ("a.parquet", "PAR1", "damaged"),
         ("a.tar", "nothing", "tar archive"),
         ("a.tar", "", "tar archive"),
-        ("a.doc", "", "layout that is known"),
+        ("a.doc", "", "in a known layout"),
     ],
 )
 def test_what_is_damaged_is_one_sentence_that_names_it(tmp_path, name, content, reason):

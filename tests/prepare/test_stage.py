@@ -109,15 +109,6 @@ def test_a_source_that_changed_since_it_was_planned_is_refused(planned, photos):
         make(chain, "prepared")
 
 
-def test_broken_images_can_be_left_out(planned, photos):
-    (photos.parent / "07.png").write_bytes(b"x")
-    chain = planned()
-    with pytest.raises(ValueError, match="in an experiment skip_broken = true"):
-        make(chain, "prepared")
-    folder = make(planned("dataset.source.skip_broken=true"), "prepared")
-    assert open_split(folder, "train").image_count == 15
-
-
 def test_luigi_prepares_before_the_dataset(planned, tmp_path):
     planned()
     task = Dataset(

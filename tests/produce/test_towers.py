@@ -55,7 +55,7 @@ def test_captions_become_the_tokenisers_ids(bert, tower, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("keras:x", "there is no tokeniser 'keras:x'; known is transformers:NAME_OR_PATH"),
+        ("keras:x", "there is no tokeniser 'keras:x'; known are transformers:NAME_OR_PATH"),
         ("transformers:", "there is no tokeniser"),
         ("transformers:/no/where", r"transformers:/no/where cannot be loaded \(.*\); check the name"),
     ],

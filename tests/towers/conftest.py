@@ -65,6 +65,12 @@ def saved(tmp_path_factory):
     return save
 
 
+def normalised(pixels):
+    """Normalise by (x / 255 - mean) / std, channels first: the definition."""
+    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
+    return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
 @pytest.fixture
 def pixels():
     """Five photographs as 8-bit pixels."""

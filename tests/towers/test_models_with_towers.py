@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from tests.towers.conftest import WORDS
-from tests.towers.test_towers import normalised
+from tests.towers.conftest import WORDS, normalised
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 MODELS = {"scan": {}, "bfan": {}, "naaf": {}, "imram": {}, "sgr": {"similarity_size": 4}, "saf": {"similarity_size": 4}}

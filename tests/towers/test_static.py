@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from aoq.models.towers.opening import open_text_tower
+from aoq.models.towers.text_towers import open_text_tower
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.training.checkpoint import load_model, save_model
 
@@ -85,7 +85,7 @@ def test_captions_are_cut_without_special_tokens_and_unknown_words(folder, caplo
     with caplog.at_level(logging.WARNING):
         made = pieces.tokenised(CAPTIONS)
     assert [made.words[a:b].tolist() for a, b in zip(made.offsets, made.offsets[1:], strict=False)] == IDS
-    assert "1 of 4 captions hold no word that the static vectors know (first lines [4])" in caplog.text
+    assert "1 of 4 captions have no word that the static vectors know (first lines [4])" in caplog.text
     pieces.save(tmp_path / "kept")
     again = Pieces.load(tmp_path / "kept")
     assert np.array_equal(again.tokenised(CAPTIONS).words, made.words)

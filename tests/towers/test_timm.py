@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Images, concatenate
-from aoq.models.towers.opening import open_image_tower
+from aoq.models.towers.image_towers import open_image_tower
 from tests.prepare import tiny
-from tests.towers.conftest import SIDE
+from tests.towers.conftest import SIDE, normalised
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 VIT = {"embed_dim": 16, "depth": 2, "num_heads": 2, "img_size": SIDE, "patch_size": 8}
@@ -39,11 +39,6 @@ def photographs(saved):
     seen = open_image_tower(saved[1]).preprocessing
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (4, seen.height, seen.width, 3), dtype=torch.uint8, generator=generator)
-
-
-def normalised(pixels):
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
-    return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 def test_states_and_vectors_are_timms(saved, photographs):

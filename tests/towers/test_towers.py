@@ -12,9 +12,10 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from aoq.models.towers.described import seen_by_transformers
-from aoq.models.towers.opening import open_image_tower, open_text_tower
-from tests.towers.conftest import LONGEST, SIDE, VISION, WORDS
+from aoq.models.towers.image_towers import open_image_tower
+from aoq.models.towers.preprocessing import seen_by_transformers
+from aoq.models.towers.text_towers import open_text_tower
+from tests.towers.conftest import LONGEST, SIDE, VISION, WORDS, normalised
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 LENGTHS = torch.tensor([5, 3, 7])
@@ -26,12 +27,6 @@ def captions():
     words = torch.randint(3, WORDS, (3, 9), generator=torch.Generator().manual_seed(2))
     words[torch.arange(3), LENGTHS - 1] = WORDS - 1  # the highest id ends a text, which is how CLIP finds it
     return Captions(words, LENGTHS)
-
-
-def normalised(pixels):
-    """Normalise by (x / 255 - mean) / std, channels first: the definition."""
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
-    return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
 def image_tower(name, *, native=False):
@@ -142,12 +137,6 @@ def test_a_distillation_token_is_no_patch(saved, tmp_path):
     assert image_tower(f"transformers:{tmp_path}").count_patches() == (SIDE // 8) ** 2
 
 
-def test_counting_patches_leaves_a_tower_as_it_is(saved):
-    tower = image_tower(saved("vit")[1]).eval()
-    tower.count_patches()
-    assert not tower.training
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -218,10 +207,10 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
 
 @pytest.mark.parametrize("name", ["vit", "keras:x", "transformers:"])
 def test_unknown_towers_name_the_known_ones(name):
-    with pytest.raises(ValueError, match=r"there is no image tower .*; known is timm:NAME_OR_PATH, transformers:NAME"):
+    with pytest.raises(ValueError, match=r"there is no image tower .*; known are timm:NAME_OR_PATH, transformers:NAME"):
         open_image_tower(name)
     with pytest.raises(
-        ValueError, match=r"there is no text tower .*; known is transformers:NAME_OR_PATH, open_clip:NAME"
+        ValueError, match=r"there is no text tower .*; known are transformers:NAME_OR_PATH, open_clip:NAME"
     ):
         open_text_tower(name, vocabulary_size=9)
 
@@ -334,14 +323,3 @@ def test_a_trained_dual_encoder_is_loaded_with_its_own_weights(saved, pixels, ca
     loaded = load_model(tmp_path / "model.safetensors")
     assert torch.equal(loaded.encode_images(Images(pixels)).vectors, model.encode_images(Images(pixels)).vectors)
     assert torch.equal(loaded.encode_captions(captions).vectors, model.encode_captions(captions).vectors)
-
-
-def test_gradients_reach_every_parameter(saved, pixels, captions):
-    model = dual(image_tower=saved("vit")[1], image_pooling="cls", text_tower=saved("bert")[1], text_pooling="cls")
-    images, codes = model.encode_images(Images(pixels[:3])), model.encode_captions(captions)
-    (model.similarity(images, codes) * torch.arange(1.0, 4.0)).sum().backward()
-    assert [name for name, one in model.named_parameters() if one.grad is None] == []
-
-
-def test_sides_see_pixels_of_the_size_they_want(saved):
-    assert image_tower(saved("clip")[1]).preprocessing.blank().shape == (1, SIDE, SIDE, 3)

@@ -22,11 +22,9 @@ from typing_extensions import override
 
 from aoq.pipeline.reading import reading
 
-WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
-"""White space and anything that ends a line somewhere: the captions file has one per line."""
-
-
-TEXTS = 1 << 16
+HASHED = 1 << 16
+"""Texts that are hashed at a time."""
+Rows = Int[np.ndarray, " some"]
 
 
 class Images(ABC):
@@ -44,16 +42,22 @@ class Images(ABC):
         """Describe the image's place for a message."""
 
     def path(self, row: int) -> str | None:
-        """Path of the image's own file; None if it is part of another file."""
+        """Return the path of the image's own file; None if it is part of another file."""
         return None
 
-    def part(self, rows: Int[np.ndarray, " some"]) -> Images:
-        """Select these alone, in this order, in a form that is small to send."""
+    def part(self, rows: Rows) -> Images:
+        """Select these rows, in this order, in a form that is small to send."""
         return Part(self, rows)
 
     def identity(self) -> str:
-        """Identify the images by names, sizes and times of files, not by their content."""
-        return stamp_of(self.files)
+        """Identify the images by their files' names, sizes and times; by the name alone of a missing file."""
+        total = sha256()
+        for path in self.files:
+            total.update(path.encode(errors="surrogateescape") + b"\0")
+            with suppress(OSError, ValueError):
+                about = os.stat(path)
+                total.update(f"{about.st_size} {about.st_mtime_ns}\0".encode())
+        return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Part(Images):
     """Some rows of other images."""
 
     whole: Images
-    rows: Int[np.ndarray, " some"]
+    rows: Rows
 
     @property
     def files(self) -> Sequence[str]:  # type: ignore[override]
@@ -93,7 +97,7 @@ class Files(Images):
         return self.files[row]
 
     @override
-    def part(self, rows: Int[np.ndarray, " some"]) -> Files:
+    def part(self, rows: Rows) -> Files:
         return Files([self.files[row] for row in rows])
 
 
@@ -116,7 +120,7 @@ class FileParts(Images):
         return f"{self.files[self.file_of[row]]}:{self.names[row]}"
 
     @override
-    def part(self, rows: Int[np.ndarray, " some"]) -> FileParts:
+    def part(self, rows: Rows) -> FileParts:
         held, file_of = np.unique(self.file_of[rows], return_inverse=True)
         files, names = [self.files[file] for file in held], [self.names[row] for row in rows]
         return FileParts(files, file_of, self.starts[rows], self.sizes[rows], names)
@@ -136,47 +140,38 @@ class ParquetImages(Images):
 
     @cached_property
     def _groups(self) -> tuple[list[tuple[str, int]], np.ndarray]:
-        groups, starts = [], [0]
-        for name, about in self._metadata.items():
-            for group in range(about.num_row_groups):
-                groups.append((name, group))
-                starts.append(starts[-1] + about.row_group(group).num_rows)
-        return groups, np.array(starts)
+        """File and number of each row group, and the row where it starts."""
+        metadata = self._metadata.items()
+        groups = [(name, group) for name, about in metadata for group in range(about.num_row_groups)]
+        sizes = [about.row_group(group).num_rows for _, about in metadata for group in range(about.num_row_groups)]
+        return groups, np.cumsum([0, *sizes])
+
+    def _locate(self, row: int) -> tuple[str, int, int]:
+        """Return the file, its row group, and the row in that."""
+        groups, starts = self._groups
+        place = int(np.searchsorted(starts, row, side="right")) - 1
+        return *groups[place], row - int(starts[place])
 
     def read(self, row: int) -> bytes:
-        groups, starts = self._groups
-        group = int(np.searchsorted(starts, row, side="right")) - 1
-        kept = vars(self).get("_kept")
-        if kept is None or kept[0] != group:
-            name, place = groups[group]
+        name, group, place = self._locate(row)
+        cached = vars(self).get("_cached")
+        if cached is None or cached[0] != (name, group):
             with reading(Path(name), "a Parquet file of images"):
                 opened = pq.ParquetFile(name, metadata=self._metadata[name], page_checksum_verification=True)
-                kept = group, opened.read_row_group(place, [self.column])[self.column]
-            vars(self)["_kept"] = kept
-        return bytes_of(kept[1][row - int(starts[group])].as_py())
+                cached = (name, group), opened.read_row_group(group, [self.column])[self.column]
+            vars(self)["_cached"] = cached
+        return image_bytes(cached[1][place].as_py())
 
     @override
-    def part(self, rows: Int[np.ndarray, " some"]) -> Part:
+    def part(self, rows: Rows) -> Part:
         return Part(ParquetImages(self.files, self.column), rows)  # without the cached row group
 
     def describe(self, row: int) -> str:
-        group = int(np.searchsorted(self._groups[1], row, side="right")) - 1
-        return f"{self._groups[0][group][0]}: image {row}"
+        return f"{self._locate(row)[0]}: image {row}"
 
 
-def stamp_of(paths: Sequence[str]) -> str:
-    """Names of files, with their sizes and times; the name alone of a missing one."""
-    found = sha256()
-    for path in paths:
-        found.update(path.encode(errors="surrogateescape") + b"\0")
-        with suppress(OSError, ValueError):
-            about = os.stat(path)
-            found.update(f"{about.st_size} {about.st_mtime_ns}\0".encode())
-    return found.hexdigest()
-
-
-def bytes_of(value: Any) -> bytes:
-    """Get the encoded image from a cell: bytes, or {bytes, path}."""
+def image_bytes(value: Any) -> bytes:
+    """Return the encoded image in a cell: bytes, or {bytes, path}."""
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
             return Path(value["path"]).read_bytes()
@@ -206,38 +201,17 @@ class Listing:
     @property
     def texts_sha256(self) -> str:
         """Hash ids, captions and splits."""
-        found = sha256()
-        for texts in (self.ids, self.captions.flatten(), self.splits):
-            for part in [] if texts is None else [texts.slice(at, TEXTS) for at in range(0, len(texts), TEXTS)]:
-                found.update(json.dumps(part.to_pylist()).encode())
-        found.update(pc.list_value_length(self.captions).fill_null(0).to_numpy().astype(np.int64).tobytes())
-        return found.hexdigest()
+        total = sha256()
+        columns = [self.ids, self.captions.flatten(), *([] if self.splits is None else [self.splits])]
+        for texts in columns:
+            for start in range(0, len(texts), HASHED):
+                total.update(json.dumps(texts.slice(start, HASHED).to_pylist()).encode())
+        total.update(pc.list_value_length(self.captions).fill_null(0).to_numpy().astype(np.int64).tobytes())
+        return total.hexdigest()
 
-    def take(self, places: Int[np.ndarray, " some"]) -> Listing:
+    def take(self, places: Rows) -> Listing:
         """Select some images, in the order of their places."""
-        return replace(
-            self,
-            rows=self.rows[places],
-            ids=self.ids.take(pa.array(places)),
-            captions=self.captions.take(pa.array(places)),
-            splits=None if self.splits is None else self.splits.take(pa.array(places)),
-        )
-
-
-def clean_captions(captions: pa.Array) -> tuple[pa.Array, int]:
-    """Replace white space in captions by single spaces, drop empty ones, and count these."""
-    texts = captions.flatten()
-    owners = pc.list_parent_indices(captions)
-    texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts.cast(pa.string()), WHITE, " "))
-    there = pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False)
-    counts = np.bincount(owners.filter(there).to_numpy(), minlength=len(captions))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), texts.filter(there)), len(texts) - int(offsets[-1])
-
-
-def find_files(paths: Sequence[str], roots: Sequence[Path]) -> list[str]:
-    """Resolve paths below the first root that has the first of them; below the first root if none has."""
-    if not paths:
-        return []
-    root = next((root for root in roots if (root / paths[0]).exists()), roots[0])
-    return [os.path.normpath(root / path) for path in paths]
+        at = pa.array(places)
+        splits = None if self.splits is None else self.splits.take(at)
+        ids, captions = self.ids.take(at), self.captions.take(at)
+        return replace(self, rows=self.rows[places], ids=ids, captions=captions, splits=splits)

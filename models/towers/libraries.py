@@ -1,0 +1,296 @@
+"""Pretrained encoders of timm, transformers, open_clip and sentence-transformers, and static vectors: opened here.
+
+Extractors, towers, encoders and tokenisers all load them by these functions. A name is LIBRARY:NAME_OR_PATH.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from aoq.models.towers.preprocessing import Preprocessing, seen_by_open_clip, seen_by_timm, seen_by_transformers
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.loading import loading
+from aoq.pipeline.reading import open_array
+
+TOKENISER = "tokenizer.json"
+VECTORS = ("embeddings", "embedding.weight")
+"""Names of the vectors in a file of several tensors: model2vec's and sentence-transformers'."""
+
+
+@contextmanager
+def _library(module: str, name: str) -> Iterator[tuple[Any, str]]:
+    """Import a library for the encoder `name`; a failure inside becomes one sentence."""
+    model = name.partition(":")[2]
+    with loading(name, model):
+        extra = module.partition(".")[0].replace("_", "-")  # extras are called as their libraries
+        yield import_extra(module, extra, name), model
+
+
+def load_timm(name: str, *, pretrained: bool) -> tuple[Any, Preprocessing]:
+    """Load a network of timm without its classifier, by its name or from a folder with its `config.json`."""
+    with _library("timm", name) as (library, model):
+        local = f"local-dir:{Path(model).absolute()}" if Path(model).is_dir() else model
+        network = library.create_model(local, pretrained=pretrained, num_classes=0)
+        return network, seen_by_timm(name, library.data.resolve_model_data_config(network))
+
+
+def load_transformers(name: str) -> Any:
+    """Load a whole model of transformers with its weights."""
+    with _library("transformers", name) as (library, model):
+        return library.AutoModel.from_pretrained(model, dtype=torch.float32)
+
+
+def preprocessing_of_transformers(name: str) -> Preprocessing:
+    with _library("transformers.image_processing_base", name) as (library, model):
+        config, _ = library.ImageProcessingMixin.get_image_processor_dict(model)
+    return seen_by_transformers(name, config)
+
+
+def tokeniser_of_transformers(name: str) -> Any:
+    with _library("transformers", name) as (library, model):
+        return library.AutoTokenizer.from_pretrained(model)
+
+
+Kind = Literal["Text", "Vision"]
+PAIRS = {"clip": ("CLIP", "WithProjection"), "siglip": ("Siglip", "")}
+"""Start of the class names of a pair's halves by its `model_type`, and their end with the layers of its own vectors."""
+
+
+@dataclass(frozen=True)
+class TransformersSource:
+    """An encoder of transformers, or half of a pair such as a CLIP: its configuration, and the class that loads it."""
+
+    name: str
+    config: Any
+    architecture: Any
+    is_half: bool
+
+    @classmethod
+    def open(cls, name: str, kind: Kind, *, native: bool) -> TransformersSource:
+        """Read the configuration, but no weights.
+
+        Raises:
+            ValueError: for an encoder that cannot be loaded, and for an unknown kind of pair.
+        """
+        with _library("transformers", name) as (library, model):
+            config = library.AutoConfig.from_pretrained(model)
+        if not hasattr(config, "vision_config"):
+            return cls(name, config, library.AutoModel, False)
+        if config.model_type not in PAIRS:
+            known = ", ".join(sorted(PAIRS))
+            raise ValueError(f"{name} is a {config.model_type}; the known models of images and texts are {known}.")
+        part, (start, end) = getattr(config, f"{kind.lower()}_config"), PAIRS[config.model_type]
+        if config.model_type == "clip":  # the part's own configuration may give another size
+            part.projection_dim = config.projection_dim
+        return cls(name, part, getattr(library, f"{start}{kind}Model{end if native else ''}"), True)
+
+    def build(self) -> nn.Module:
+        """Build the network with random weights."""
+        with _library("transformers", self.name):
+            build = self.architecture._from_config if self.is_half else self.architecture.from_config
+            return self._without_pooler(build(self.config, dtype=torch.float32))
+
+    def load_into(self, network: nn.Module) -> None:
+        """Copy the published weights into a network that `build` returned."""
+        with _library("transformers", self.name) as (_, model):
+            with _quiet():
+                loaded, about = self.architecture.from_pretrained(
+                    model, config=self.config, dtype=torch.float32, output_loading_info=True
+                )
+            missing = sorted(set(about["missing_keys"]) & network.state_dict().keys())
+            if missing:
+                raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more: another model's")
+            network.load_state_dict(self._without_pooler(loaded).state_dict())
+
+    def numbers(self) -> dict[str, float]:
+        with _quiet():
+            return pair_numbers(load_transformers(self.name))
+
+    def _without_pooler(self, network: Any) -> Any:
+        """Remove BERT's extra layer on the first state, which does not affect the states."""
+        if not self.is_half and getattr(network, "pooler", None) is not None:
+            network.pooler = None
+        return network
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' report of missing weights, such as poolers: `load_into` checks them."""
+    logs = import_extra("transformers.utils.logging", "transformers", "a tower")
+    level = logs.get_verbosity()
+    logs.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(level)
+
+
+def pair_numbers(pair: Any) -> dict[str, float]:
+    """Return a pair's temperature (its logits are e^`logit_scale` times cosines), and its bias if it has one."""
+    numbers = {"temperature": math.exp(-pair.logit_scale.item())}
+    bias = getattr(pair, "logit_bias", None)
+    return numbers if bias is None else numbers | {"bias": bias.item()}
+
+
+@dataclass(frozen=True)
+class OpenClipSource:
+    """A pair of open_clip as the library names it, with the tag or the file of its weights, if they are separate."""
+
+    name: str
+    architecture: str
+    tag: str | None
+
+    @classmethod
+    def open(cls, name: str, *, is_file_allowed: bool = False) -> OpenClipSource:
+        """Open NAME/TAG, such as ViT-B-32/laion2b_s34b_b79k; NAME/FILE if allowed; hf-hub:OWNER/NAME; or a folder with
+        `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing.
+
+        Raises:
+            ValueError: for a name without a tag, and for a file of weights if it is not allowed.
+        """
+        model = name.partition(":")[2]
+        if (folder := Path(model.removeprefix("local-dir:"))).is_dir():
+            return cls(name, f"local-dir:{folder.absolute()}", None)
+        if model.startswith(("local-dir:", "hf-hub:")):
+            return cls(name, model, None)
+        architecture, _, tag = model.partition("/")
+        with _library("open_clip", name) as (library, _):
+            tags = library.list_pretrained_tags_by_model(architecture)
+            if tag not in tags and not (is_file_allowed and tag):
+                if Path(tag).is_file():  # keys are made of folders' contents, and not of files'
+                    raise ValueError("put the file of weights into a folder with its open_clip_config.json")
+                known = ", ".join(tags) or "none"
+                raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
+        return cls(name, architecture, tag)
+
+    def build(self) -> Any:
+        """Build the pair with random weights, as `visual` and `text`."""
+        root = logging.getLogger()
+        root.addFilter(_is_no_warning_of_random_weights)
+        try:
+            return self._create_sides(None, load_weights=False)
+        finally:
+            root.removeFilter(_is_no_warning_of_random_weights)
+
+    def load(self) -> tuple[Any, Preprocessing]:
+        """Load the pair with its weights, as the library builds it, and the preprocessing of its image side."""
+        with _library("open_clip", self.name) as (library, _):
+            network = library.create_model(self.architecture, self.tag)
+            return network, seen_by_open_clip(self.name, network.visual.preprocess_cfg)
+
+    def load_into(self, side: str, network: nn.Module) -> None:
+        """Copy the published weights of a side into that of `build`, which may lack its last projection."""
+        state = getattr(self._create_sides(self.tag), side).state_dict()
+        with _library("open_clip", self.name):
+            network.load_state_dict({name: state[name] for name in network.state_dict()})
+
+    def numbers(self) -> dict[str, float]:
+        return pair_numbers(self._create_sides(self.tag))
+
+    def preprocessing(self, visual: Any) -> Preprocessing:
+        """Return the preprocessing of an image side that `build` returned."""
+        with _library("open_clip", self.name) as (library, _):
+            tagged = library.get_pretrained_cfg(self.architecture, self.tag) if self.tag else {}
+            return seen_by_open_clip(self.name, {k: tagged.get(k) or v for k, v in visual.preprocess_cfg.items()})
+
+    def tokeniser(self) -> Any:
+        with _library("open_clip", self.name) as (library, _):
+            return library.get_tokenizer(self.architecture)
+
+    def _create_sides(self, tag: str | None, *, load_weights: bool = True) -> Any:
+        with _library("open_clip", self.name) as (library, _):
+            return library.create_model(
+                self.architecture,
+                tag,
+                device=torch.get_default_device(),
+                force_custom_text=True,
+                force_patch_dropout=0.0,
+                load_weights=load_weights,
+                pretrained_image=False,
+                pretrained_text=False,
+            )
+
+
+def _is_no_warning_of_random_weights(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("No pretrained weights")
+
+
+def load_sentence_transformers(name: str) -> Any:
+    """Load a model from the hub or a folder, on the CPU."""
+    with _library("sentence_transformers", name) as (library, model):
+        return library.SentenceTransformer(model, device="cpu")
+
+
+@dataclass(frozen=True)
+class StaticVectors:
+    """One `.safetensors` or `.npy` file with a vector per token, beside its `tokenizer.json`: model2vec's, wordllama's,
+    sentence-transformers', GloVe's. model2vec's file may hold a `mapping` of tokens to vectors, and their `weights`.
+    """
+
+    name: str
+    file: Path
+
+    @classmethod
+    def open(cls, name: str) -> StaticVectors:
+        """Find the file; read no vectors."""
+        with loading(name, name.partition(":")[2]):
+            folder = static_folder(name)
+            files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".npy"))
+            if len(files) != 1 or not (folder / TOKENISER).is_file():
+                there = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+                raise ValueError(f"one .safetensors or .npy file and {TOKENISER} are needed, and there is {there}")
+            return cls(name, files[0])
+
+    def shape(self) -> tuple[int, int]:
+        """Return the number of tokens and the length of a vector."""
+        with loading(self.name, str(self.file)):
+            if self.file.suffix == ".npy":
+                shape = open_array(self.file).shape
+                tokens = shape[0]
+            else:
+                with safe_open(self.file, framework="pt") as tensors:
+                    names = [*tensors.keys()]
+                    shape = tensors.get_slice(_vectors(names)).get_shape()
+                    tokens = tensors.get_slice("mapping").get_shape()[0] if "mapping" in names else shape[0]
+            if len(shape) != 2 or 0 in shape:
+                raise ValueError(f"{self.file.name} holds an array of shape {tuple(shape)}, not (tokens, size)")
+            return int(tokens), int(shape[1])
+
+    def read(self) -> Float[Tensor, "tokens size"]:
+        """Read the vector of every token."""
+        with loading(self.name, str(self.file)):
+            if self.file.suffix == ".npy":
+                return torch.from_numpy(open_array(self.file, "c")).float()
+            with safe_open(self.file, framework="pt") as tensors:
+                parts = {name: tensors.get_tensor(name) for name in [*tensors.keys()]}
+            vectors = parts[_vectors(parts)].float()
+            vectors = vectors[parts["mapping"].long()] if "mapping" in parts else vectors
+            return vectors * parts["weights"].float().unsqueeze(1) if "weights" in parts else vectors
+
+
+def static_folder(name: str) -> Path:
+    """Return the folder of that path, or a local copy of the hub's repository."""
+    model = name.partition(":")[2]
+    if (folder := Path(model)).is_dir():
+        return folder
+    hub = import_extra("huggingface_hub", "transformers", name)
+    return Path(hub.snapshot_download(model, allow_patterns=["*.safetensors", TOKENISER]))
+
+
+def _vectors(names: Collection[str]) -> str:
+    """Name the tensor that holds the vectors."""
+    found = [name for name in VECTORS if name in names] or [*names]
+    if len(found) != 1:
+        raise ValueError(f"it holds the tensors {sorted(names)}, and none is called {' or '.join(VECTORS)}")
+    return found[0]

@@ -1,0 +1,218 @@
+"""Towers that read captions as ids of their own tokeniser. A new one is a class and a line at the end."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from aoq.models.base import Captions
+from aoq.models.regions import zero_masked
+from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource
+from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
+
+States = Float[Tensor, "captions words size"]
+Mask = Bool[Tensor, "captions words"]
+
+
+class TextTower(Tower):
+    """An encoder of captions; a linear layer maps its states to `embedding_size`, if that is given."""
+
+    has_ends = True
+    """True if a caption's first and last ids are special tokens."""
+    network: Any
+
+    @abstractmethod
+    def states(self, items: Captions) -> tuple[States, Mask]:
+        """Return the state at every id, zero at padding, and the mask of real ids."""
+
+    def _project_to(self, embedding_size: int | None, width: int) -> None:
+        self.size = width if embedding_size is None else embedding_size
+        self.project = nn.Identity() if embedding_size is None else nn.Linear(width, embedding_size)
+
+
+def _check_vocabulary(name: str, known: int, vocabulary_size: int, remedy: str = "") -> None:
+    if known < vocabulary_size:
+        raise ValueError(
+            f"{name} knows {known} ids, and the captions' tokeniser has {vocabulary_size}; set [dataset] "
+            f'tokeniser = "{name}"{remedy}.'
+        )
+
+
+class TransformerText(TextTower):
+    """The last hidden states of `transformers:NAME_OR_PATH`.
+
+    A CLIP's own vector is the projected state of the last id. A SigLIP's is the projected state of the last place,
+    which comes after padding; SigLIP attends to padding as to any other id.
+    """
+
+    def __init__(
+        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+    ) -> None:
+        super().__init__()
+        self.source = source = TransformersSource.open(name, "Text", native=native)
+        config = source.config
+        if getattr(config, "vocab_size", None) is None or getattr(config, "is_encoder_decoder", False):
+            raise ValueError(f"{name} is no text encoder; choose one, such as transformers:bert-base-uncased.")
+        _check_vocabulary(name, config.vocab_size, vocabulary_size)
+        self.network = source.build()
+        self._project_to(embedding_size, config.hidden_size)
+        self.longest: int | None = getattr(config, "max_position_embeddings", None)
+        self.sees_padding = source.is_half and config.model_type.startswith("siglip")
+        self.padding = getattr(config, "pad_token_id", None)
+        if self.sees_padding and self.padding is None:
+            raise ValueError(f"{name} sees padding, and its configuration has no pad_token_id; add the tokeniser's.")
+        # The first state of a half has seen no other id (CLIP), or has no meaning (SigLIP).
+        self.poolings = offered(first=not source.is_half, native=source.is_half)
+        if source.is_half:
+            self.native_size = getattr(config, "projection_size", None) or getattr(config, "projection_dim", None)
+
+    def load_pretrained(self) -> None:
+        self.source.load_into(self.network)
+
+    def checkpoint_gradients(self) -> None:
+        checkpoint_transformers(self.network)
+
+    def states(self, items: Captions) -> tuple[States, Mask]:
+        output, mask = self._run(items)
+        return zero_masked(self.project(output.last_hidden_state[:, : mask.shape[1]]), mask), mask
+
+    def first(self, items: Captions) -> Float[Tensor, "captions size"]:
+        return self.states(items)[0][:, 0]
+
+    def native(self, items: Captions) -> Float[Tensor, "captions native_size"]:
+        output, _ = self._run(items)
+        vectors = getattr(output, "text_embeds", None)
+        return output.pooler_output if vectors is None else vectors
+
+    def _run(self, captions: Captions) -> tuple[Any, Mask]:
+        """Run the network; return its output and the mask of real ids."""
+        longest = int(captions.lengths.max())
+        if self.longest is not None and longest > self.longest:
+            raise ValueError(
+                f"a caption has {longest} ids, and {self.source.name} takes {self.longest}; set that as its "
+                "tokeniser's model_max_length."
+            )
+        words, mask = captions.real()
+        words = words.masked_fill(~mask, self.padding or 0)
+        if not self.sees_padding:
+            return self.network(input_ids=words, attention_mask=mask.long()), mask
+        assert self.longest is not None  # every SigLIP's configuration has it
+        return self.network(input_ids=F.pad(words, (0, self.longest - longest), value=self.padding)), mask
+
+
+class OpenClipText(TextTower):
+    """The last states of an open_clip pair's causal transformer, `open_clip:NAME/TAG` or `open_clip:PATH`.
+
+    The pair's own vector is that of a caption's last id.
+    """
+
+    def __init__(
+        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+    ) -> None:
+        super().__init__()
+        self.pair = OpenClipSource.open(name)
+        self.network = network = self.pair.build().text
+        is_causal = getattr(network, "attn_mask", None) is not None
+        if not is_causal or network.cls_emb is not None or network.pool_type not in ("argmax", "eos"):
+            raise ValueError(
+                f"the text side of {name} is not CLIP's causal transformer; open such a pair as "
+                "transformers:NAME_OR_PATH."
+            )
+        _check_vocabulary(name, network.vocab_size, vocabulary_size)
+        network.output_tokens = True
+        self.native_size = network.output_dim
+        if not native:
+            network.text_projection = None
+        self._project_to(embedding_size, network.width)
+        # The first state has seen nothing but the start of a text.
+        self.poolings = offered(first=False, native=True)
+
+    def load_pretrained(self) -> None:
+        self.pair.load_into("text", self.network)
+
+    def checkpoint_gradients(self) -> None:
+        self.network.set_grad_checkpointing(True)
+
+    def layers(self) -> list[list[nn.Parameter]]:
+        return last_on_top(super().layers(), self.network.text_projection)
+
+    def states(self, items: Captions) -> tuple[States, Mask]:
+        (_, states), mask = self._run(items)
+        return zero_masked(self.project(states), mask), mask
+
+    def native(self, items: Captions) -> Float[Tensor, "captions native_size"]:
+        return self._run(items)[0][0]
+
+    def _run(self, captions: Captions) -> tuple[tuple[Tensor, Tensor], Mask]:
+        """Return the vectors with all states, and the mask of real ids; the causal mask hides later ids."""
+        words, mask = captions.real()
+        longest = words.shape[1]
+        if longest > self.network.context_length:
+            raise ValueError(
+                f"a caption has {longest} ids, and {self.pair.name} takes {self.network.context_length}; set [dataset] "
+                f'tokeniser = "{self.pair.name}", which cuts them.'
+            )
+        # The library's mask only fits captions of its full length.
+        shorter = {"attn_mask": self.network.attn_mask[:longest, :longest]}
+        return functional_call(self.network, shorter, (words.masked_fill(~mask, 0),)), mask
+
+
+class StaticText(TextTower):
+    """The vectors of a caption's tokens, `static:NAME_OR_PATH`, the same in every caption.
+
+    They are trained as any tower's weights, at its rate, or frozen.
+    """
+
+    has_ends = False
+
+    def __init__(
+        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+    ) -> None:
+        super().__init__()
+        self.vectors = StaticVectors.open(name)
+        tokens, size = self.vectors.shape()
+        remedy = f", and use the {self.vectors.file.name} that belongs to it"
+        _check_vocabulary(name, tokens, vocabulary_size, remedy)
+        self.network = nn.Embedding(tokens, size)
+        self._project_to(embedding_size, size)
+        self.poolings = offered(first=False, native=False)
+
+    def load_pretrained(self) -> None:
+        self.network.load_state_dict({"weight": self.vectors.read()})
+
+    def checkpoint_gradients(self) -> None:
+        """Do nothing: a look-up keeps no activations."""
+
+    def states(self, items: Captions) -> tuple[States, Mask]:
+        words, mask = items.real()
+        return zero_masked(self.project(self.network(words.masked_fill(~mask, 0))), mask), mask
+
+
+TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {
+    "transformers": TransformerText,
+    "open_clip": OpenClipText,
+    "static": StaticText,
+}
+
+
+def open_text_tower(
+    name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+) -> TextTower:
+    """Open an encoder of captions with random weights; `native` adds the layers that make its own vector.
+
+    Raises:
+        ValueError: for an unknown name, or a configuration that cannot be loaded or does not fit.
+        ImportError: names the extra that installs its library.
+    """
+    library, _, model = name.partition(":")
+    if library not in TEXT_TOWERS or not model:
+        known = ", ".join(f"{library}:NAME_OR_PATH" for library in TEXT_TOWERS)
+        raise ValueError(f"there is no text tower {name!r}; known are {known}.")
+    tower = TEXT_TOWERS[library]
+    return tower(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

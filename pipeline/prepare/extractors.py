@@ -1,0 +1,128 @@
+"""Registry of feature extractors for photographs, by name. A new one is a function and a line in `LIBRARIES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from aoq.models.towers.libraries import (
+    OpenClipSource,
+    load_sentence_transformers,
+    load_timm,
+    load_transformers,
+    preprocessing_of_transformers,
+)
+from aoq.models.towers.preprocessing import Whole
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.detector import open_torchvision
+from aoq.pipeline.prepare.efficientnet import NAME, open_efficientnet
+from aoq.pipeline.prepare.extractor import Extractor, GridExtractor, Tokens
+
+DEFAULT = NAME
+SEEN = Whole(1024, 2048)
+"""Larger than the input of any model of sentence-transformers, whose own processor resizes images."""
+
+
+def open_timm(name: str, tokens: Tokens) -> GridExtractor:
+    network, seen = load_timm(name, pretrained=True)
+    if tokens == "pooled":
+        return GridExtractor.build(name, seen, network, network)
+    is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
+
+    def encode(images: Tensor) -> Tensor:
+        states: Tensor = network.forward_features(images)
+        return states.permute(0, 3, 1, 2) if is_last and states.ndim == 4 else states
+
+    # Maps have their own grid; that of a transformer is the grid of its patches.
+    grid: Any = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    is_flat = grid is not None and hasattr(network, "num_prefix_tokens")
+    return GridExtractor.build(name, seen, network, encode, grid=(int(grid[0]), int(grid[1])) if is_flat else None)
+
+
+def open_transformers(name: str, tokens: Tokens) -> GridExtractor:
+    """Open the image encoder of a CLIP, SigLIP, DINOv2 or v3, ViT, Swin, ConvNeXt, …"""
+    seen, whole = preprocessing_of_transformers(name), load_transformers(name)
+    if tokens == "patches":
+        vision = getattr(whole, "vision_model", whole)
+        patch: Any = getattr(vision.config, "patch_size", None)
+        # Hierarchical encoders merge their first patches, so their grid is that of their maps.
+        is_flat = isinstance(patch, int) and not hasattr(vision.config, "depths")
+        grid = (seen.height // patch, seen.width // patch) if is_flat else None
+        return GridExtractor.build(name, seen, vision, lambda x: vision(pixel_values=x).last_hidden_state, grid=grid)
+    encode = getattr(whole, "get_image_features", whole)
+    return GridExtractor.build(name, seen, whole, lambda x: _vector(encode(pixel_values=x)))
+
+
+def _vector(output: Any) -> Tensor:
+    """Take one vector per image from a model's output."""
+    if isinstance(output, Tensor):
+        return output
+    pooled = getattr(output, "pooler_output", None)
+    return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+
+
+def open_open_clip(name: str, tokens: Tokens) -> GridExtractor:
+    pair, seen = OpenClipSource.open(name, is_file_allowed=True).load()
+    visual = pair.visual
+    if tokens == "pooled":
+        return GridExtractor.build(name, seen, visual, visual)
+
+    def encode(images: Tensor) -> Tensor:
+        states = visual.forward_intermediates(images, indices=1, normalize_intermediates=True, intermediates_only=True)
+        maps: Tensor = states["image_intermediates"][-1]
+        return maps
+
+    return GridExtractor.build(name, seen, visual, encode)
+
+
+def open_sentence_transformers(name: str, tokens: Tokens = "pooled") -> GridExtractor:
+    """Open a model that encodes images by its own `encode`, one vector each; its module has the library's interface."""
+    if tokens == "patches":
+        raise ValueError(
+            f"{name} gives one vector per image and no patches; add --tokens pooled (in an experiment "
+            "tokens = 'pooled')."
+        )
+    network = load_sentence_transformers(name)
+    if not network.supports("image"):
+        raise ValueError(f"{name} encodes {' and '.join(network.modalities)}, and no images; choose one that does.")
+    pillow = import_extra("PIL.Image", "prepare", "reading images")
+
+    def encode(images: Tensor) -> Tensor:
+        return encode_by_sentence_transformers(network, [pillow.fromarray(image.cpu().numpy()) for image in images])
+
+    return GridExtractor.build(name, SEEN, network, encode)
+
+
+def encode_by_sentence_transformers(network: Any, inputs: list[Any]) -> Tensor:
+    vectors: Tensor = network.encode(
+        inputs, batch_size=len(inputs), convert_to_tensor=True, show_progress_bar=False, device=str(network.device)
+    )
+    return vectors
+
+
+LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
+    "timm": open_timm,
+    "transformers": open_transformers,
+    "open_clip": open_open_clip,
+    "sentence-transformers": open_sentence_transformers,
+    "torchvision": open_torchvision,
+}
+"""Functions that open LIBRARY:NAME, by LIBRARY."""
+
+
+def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
+    """Open the extractor of that name, on the CPU.
+
+    Raises:
+        ValueError: for an unknown name, or weights that cannot be loaded.
+        ImportError: names the extra that installs its library.
+    """
+    if name == NAME:
+        return open_efficientnet(tokens)
+    library, _, model = name.partition(":")
+    if library not in LIBRARIES or not model:
+        known = ", ".join([NAME, *(f"{library}:NAME" for library in LIBRARIES)])
+        raise ValueError(f"there is no extractor {name!r}; known are {known}.")
+    return LIBRARIES[library](name, tokens)
