@@ -121,7 +121,7 @@ def sections_in(annotation: Any) -> list[Section]:
 
 def docstrings(section: Section) -> dict[str, str]:
     """Collect the description of each option, or its docstring in the class or its bases."""
-    described = {name: field.description for name, field in section.model_fields.items() if field.description}
+    about = {name: field.description for name, field in section.model_fields.items() if field.description}
     texts: dict[str, str] = {}
     for owner in reversed(section.__mro__):
         is_derived = getattr(sys.modules[owner.__module__], owner.__name__, None) is not owner  # and has no source
@@ -133,7 +133,7 @@ def docstrings(section: Section) -> dict[str, str]:
             match field, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     texts[name] = " ".join(text.split())
-    return texts | described
+    return texts | {name: " ".join(text.split()) for name, text in about.items()}
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:
