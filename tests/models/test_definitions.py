@@ -146,7 +146,7 @@ def gradients(similarity, images, captions, model):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     data=st.data(),
     seed=st.integers(0, 2**16),
