@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.batches import order
-from aoq.pipeline.batches.graph import Graph
+from aoq.pipeline.batches.communities import Graph
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.statistics import meetings_of
 from aoq.pipeline.data.batches import epoch_order

@@ -28,9 +28,9 @@ from aoq.models import build_model
 from aoq.models.base import Captions, Images
 from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import AdaptiveLoss
-from aoq.pipeline.training.ahead import made_ahead
+from aoq.pipeline.training.batches import Batch, read_ahead
 from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.step import Batch, make_objective, take_step
+from aoq.pipeline.training.step import make_objective, take_step
 
 MODELS = ("vsepp", "scan")
 WORDS = 8000
@@ -77,7 +77,7 @@ def rows_of(
                 milliseconds([there] * 3, step, device, 3)
                 for _ in range(repeats):
                     alone.append(milliseconds([there] * steps, step, device, steps))
-                    reading.append(milliseconds(made_ahead(make, range(steps), 1), step, device, steps))
+                    reading.append(milliseconds(read_ahead(make, range(steps), 1), step, device, steps))
         base = np.median(found["float32"][0])
         for precision, (alone, reading) in found.items():
             once, read = np.median(alone), np.median(reading)

@@ -28,9 +28,10 @@ from aoq.pipeline.config.losses import LossSection, OnlineLoss
 from aoq.pipeline.data.batches import PairData, epoch_order
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.training.parts import Cut
+from aoq.pipeline.training.batches import draw_batch, read_batch
+from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.step import draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import make_objective, take_step
 
 IMAGES, CAPTIONS_EACH, VOCABULARY = 1000, 5, 3000
 REGIONS, FEATURES, EMBEDDING, WORDS = 24, 1280, 128, 128
@@ -67,7 +68,7 @@ def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batc
     for number in range(steps + 1):
         rows = np.roll(order, -number * batch_size)[:batch_size]
         started = time.perf_counter(), time.process_time()
-        draw = draw_batch(pairs, None, objective, rows, np.random.default_rng(0), 0)
+        draw = draw_batch(pairs, None, "none", rows, np.random.default_rng(0), 0)
         part = cut.for_batch(batch_size).processes.rows(batch_size)
         take_step(model, optimizer, read_batch(pairs, draw, part), objective, 2.0, cut)
         seconds.append((time.perf_counter() - started[0], time.process_time() - started[1]))

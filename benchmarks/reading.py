@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 
-from aoq.pipeline.training.ahead import made_ahead
+from aoq.pipeline.training.batches import read_ahead
 
 REGIONS, SIZE = 36, 2048
 
@@ -89,7 +89,7 @@ def main(batch_size: int, images: int, step_ms: float, compute: bool, threads: i
         data = Steps(make, steps)
         ways: dict[str, Callable[[], Iterable[object]]] = {"the step alone": lambda: range(steps)}
         for workers in (0, 1, 2):
-            ways[f"workers = {workers}"] = partial(made_ahead, make, range(steps), workers)
+            ways[f"workers = {workers}"] = partial(read_ahead, make, range(steps), workers)
         for workers in (1, 2):
             ways[f"DataLoader, {workers} processes"] = partial(DataLoader, data, batch_size=None, num_workers=workers)
         found: dict[str, list[float]] = {name: [] for name in ways}

@@ -5,7 +5,7 @@
 
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
 A training has collapsed if at its end the loss lies on the plateau and positives do not stand out
-(`aoq.pipeline.training.collapse`), and again after four times as many steps. If the dev rsum is below three times that
+(`aoq.pipeline.training.metrics`), and again after four times as many steps. If the dev rsum is below three times that
 of chance, the same is trained on the sum over all negatives, which never collapses. With less than four fifths of its
 rsum, and again where both take four times as many steps, the training counts as collapsed too. Finished trainings are
 artefacts and are reused when the script is started again.
@@ -30,8 +30,7 @@ import numpy as np
 from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, read_shipped_settings
-from aoq.pipeline.training.collapse import on_plateau
-from aoq.pipeline.training.metrics import read_metrics
+from aoq.pipeline.training.metrics import on_plateau, read_metrics
 
 STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}
 """Least number of steps, by batch size; whole epochs."""

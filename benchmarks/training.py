@@ -36,10 +36,11 @@ from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.optimizer import make_optimizer
 from aoq.pipeline.training.sampler import Draw, Group, Sampler
-from aoq.pipeline.training.step import Objective, draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import Objective, make_objective, take_step
 
 APPROACHES: dict[str, Loss] = {
     "online": OnlineLoss(name="online"),
@@ -117,10 +118,11 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
     encoding: list[float] = []
     for step in range(steps + WARM_UP):
         captions = order[step * batch_size :][:batch_size]
-        for one in trained.values():
+        for name, one in trained.items():
             began = time.perf_counter()
             rng = step_rng(seed=0, epoch=0, step=step)
-            batch = read_batch(pairs, draw_batch(pairs, sampler, one.objective, captions, rng, 0)).to(device)
+            draw = draw_batch(pairs, sampler, offline_draws(APPROACHES[name]), captions, rng, 0)
+            batch = read_batch(pairs, draw).to(device)
             figures = take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
             float(figures["gradient_norm"])  # waits for a GPU
             one.seconds.append(time.perf_counter() - began)

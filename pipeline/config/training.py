@@ -120,7 +120,7 @@ class Training(Schedule):
     """Constraints on the model's attention besides the ranking of pairs."""
     chunk: PositiveInt | None = None
     """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one
-    forward pass more (`aoq.pipeline.training.parts`). By default all at once."""
+    forward pass more (`aoq.pipeline.training.chunks`). By default all at once."""
 
     @property
     def is_paced(self) -> bool:

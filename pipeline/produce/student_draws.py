@@ -14,8 +14,8 @@ from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.screens.view import View
 from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.training.batches import Guide
 from aoq.pipeline.training.drawable import GapWeights, drawable
-from aoq.pipeline.training.guide import Guide
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)

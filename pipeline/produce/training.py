@@ -44,11 +44,10 @@ from aoq.pipeline.produce.ranks import follow, joined, run_ranks
 from aoq.pipeline.produce.student_draws import make_guide, make_orders, make_sampler
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
-from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
-from aoq.pipeline.training.loop import Trainer
+from aoq.pipeline.training.co_teaching import FILES, CoTrainer
+from aoq.pipeline.training.loop import Loop, Run
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.resumable import Resumable
-from aoq.pipeline.training.run import Run
+from aoq.pipeline.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -194,9 +193,7 @@ def _train_one(chain: Chain, stage: str, build: Build, engine: Engine, processes
         return _in_step(trainer, validate, chain, build, dev)
 
 
-def _in_step(
-    trainer: Resumable, validate: Callable[..., Any], chain: Chain, build: Build, dev: Split
-) -> dict[str, Any]:
+def _in_step(trainer: Loop, validate: Callable[..., Any], chain: Chain, build: Build, dev: Split) -> dict[str, Any]:
     """Lead the training, or follow, where all processes have the same code, data and settings."""
     processes = trainer.run.processes
     if processes.are_several:
@@ -205,7 +202,7 @@ def _in_step(
         notes = trainer.train(validate)
         say_outcome(chain, trainer.schedule, notes, dev)
         return notes
-    trainer.follow(validate)
+    trainer.train(validate)
     return {}
 
 

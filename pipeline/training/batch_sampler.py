@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches, Order
+from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
@@ -26,7 +26,7 @@ OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", 
 class BatchSampler:
     """Batches of pairs and their offline negatives, each an (N, 2) int64 array of (image row, caption row).
 
-    The rows stand in groups of B pairs. By default B = batch_size and N = 3 B, for the quintuplet losses:
+    The rows are in groups of B pairs. By default B = batch_size and N = 3 B, for the quintuplet losses:
 
         [0, B)     anchors      (i, t): a matched pair
         [B, 2B)    offline      (i_off, t_off): a negative image of t, a negative caption of i
@@ -34,29 +34,29 @@ class BatchSampler:
 
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs; the others
-    come up as negatives and companions. With `companions="omit"` N = 2 B: anchors and offline negatives alone, for
+    appear as negatives and companions. With `companions="omit"` N = 2 B: anchors and offline negatives alone, for
     losses without derived pairs. By default each pair is an anchor once an epoch.
 
     A `DataLoader(dataset, batch_sampler=sampler)` asks `dataset[row]` for each (image, caption) of a batch;
     `DataLoader(dataset, sampler=sampler, batch_size=None)` asks `dataset[batch]` for the whole (N, 2) array.
 
-    A batch is a function of (seed, epoch, step) alone. Each new iteration is the next epoch, from 0; `set_epoch` says
-    another. With `world_size` processes a step draws `batch_size * world_size` pairs, the same in each process, and
-    process `rank` gets its slice of each group; a last batch that does not fill all slices evenly is cut to one that
-    does, and left out if a process would see fewer than two pairs (or no triple).
+    A batch is a function of (seed, epoch, step) alone. Each new iteration is the next epoch, from 0, or the one that
+    `set_epoch` names. With `world_size` processes a step draws `batch_size * world_size` pairs, the same in each
+    process, and process `rank` gets its slice of each group; a last batch that does not fill all slices evenly is cut
+    to one that does, and left out if a process would see fewer than two pairs (or no triple).
 
     The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
     (captions,), the image row of each caption; `is_positive` says which rows of a batch match. In one set a pair is an
-    anchor in both orders. What is drawn as a negative needs a positive itself, unless companions are omitted.
+    anchor in both orders. A row that is drawn as a negative needs a positive itself, unless companions are omitted.
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
-    communities of about `community` pairs. Who is close is read from the ranks `batch_ranks` of captions, [start, stop)
-    from 0, by default all. What a screen suspects does not meet. Of several processes each has such a batch. With
-    `offline=False` such batches are all that the table gives: N = B anchors, for losses on pairs.
+    communities of about `community` pairs. Neighbours come from the ranks `batch_ranks` of captions, [start, stop) from
+    0, by default all; suspected pairs never share a batch. Each of several processes has such a batch. With
+    `offline=False` the table only shapes the batches: N = B anchors, for losses on pairs.
 
-    Of a screened table (`table.screen(…)`) what is flagged is not drawn, but where all of a list is. `i2t_weights` and
-    `t2i_weights` have the shape of the table's lists and say how likely each negative is beside the
-    others of its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
+    Flagged negatives of a screened table (`table.screen(…)`) are not drawn, unless all of a list are flagged.
+    `i2t_weights` and `t2i_weights` have the shape of the table's lists and give each negative's likelihood relative to
+    its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BatchSampler:
         parts = parts_of(table)
         if parts.suspected == "soft_margin":
             raise ValueError(
-                "a soft margin is the loss's affair, and batches of rows do not carry it; screen with suspected = "
+                "soft margins are applied by the loss, and batches of rows do not carry them; screen with suspected = "
                 '"drop", "downweight" or "keep".'
             )
         if missing := [direction for direction in DIRECTIONS if not parts.table[direction].h]:
@@ -104,12 +104,8 @@ class BatchSampler:
         if batch_size < least:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank = {rank} is none of the {world_size} processes; ranks count from 0.")
-        positives = _positives(parts.table, image_of)
-        asked: dict[Direction, tuple[str, int | None, Any]] = {
-            "i2t": ("h_captions", h_captions, i2t_weights),
-            "t2i": ("h_images", h_images, t2i_weights),
-        }
+            raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
+        options = [("h_captions", h_captions, i2t_weights), ("h_images", h_images, t2i_weights)]
         i2t, t2i = (
             drawable(
                 direction,
@@ -120,12 +116,12 @@ class BatchSampler:
                 judged=parts.judged(direction),
                 suspected=parts.suspected,
             )
-            for direction, (option, h, weights) in asked.items()
+            for direction, (option, h, weights) in zip(DIRECTIONS, options, strict=True)
         )
         self._sampler = Sampler(
             i2t,
             t2i,
-            positives,
+            _positives(parts.table, image_of),
             strategy=strategy,
             resample=resample,
             windows=windows,
@@ -138,19 +134,19 @@ class BatchSampler:
         self._offline, self._mined = OFFLINE[companions] if offline else None, None
         if batches == "mined":
             lists = meeting_lists(parts.table, self._sampler.pairs, view=parts.view, ranks=batch_ranks)
-            self._made_of = f"mined, ranks {batch_ranks or 'all'}, community {community}"
+            self._recipe = f"mined, ranks {batch_ranks or 'all'}, community {community}"
             self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
         full, rest = divmod(self._pairs, self._drawn)
-        fewest_of_all = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
-        self._steps = full + (rest >= fewest_of_all and not drop_last)
+        fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
+        self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
                 f"{self._pairs} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
                 "batch_size."
             )
-        self._epoch, self._step, self._begun = 0, 0, False
+        self._epoch, self._step, self._has_begun = 0, 0, False
 
     @property
     def pairs(self) -> Pairs:
@@ -158,7 +154,7 @@ class BatchSampler:
         return self._sampler.pairs
 
     def draw_each(self, pairs: Int[np.ndarray, " some"], epoch: int) -> Int64[np.ndarray, "groups some 2"]:
-        """Draw for some of the pairs, each by (seed, epoch, pair) alone, independent of its batch.
+        """Draw for some of the pairs, each as a function of (seed, epoch, pair) alone.
 
         The groups are anchors, offline negatives and, unless companions are omitted, companions.
         """
@@ -176,9 +172,9 @@ class BatchSampler:
 
     def __iter__(self) -> Iterator[Int64[np.ndarray, "rows 2"]]:
         """Iterate over the rest of the epoch that was set or loaded, or else over the next one."""
-        if self._begun:  # this runs at the first batch: a DataLoader may ask for iterators that it never uses
+        if self._has_begun:  # this runs at the first batch: a DataLoader may ask for iterators that it never uses
             self._epoch, self._step = self._epoch + 1, 0
-        self._begun = True
+        self._has_begun = True
         epoch = self._epoch
         for step in range(self._step, self._steps):
             self._step = step + 1
@@ -186,7 +182,11 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Return any batch, without advancing."""
-        rows = self._order(epoch)[step * self._drawn :][: self._drawn]
+        if self._mined is not None:
+            order = self._mined(epoch)
+        else:
+            order = epoch_order(self._pairs, seed=self._seed, epoch=epoch)
+        rows = order[step * self._drawn :][: self._drawn]
         if self._offline is None:
             blocks = self.pairs[rows].astype(np.int64)[None]
         else:
@@ -197,33 +197,28 @@ class BatchSampler:
         size = blocks.shape[1] // self._world_size
         return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
 
-    def _order(self, epoch: int) -> Order:
-        if self._mined is not None:
-            return self._mined(epoch)
-        return epoch_order(self._pairs, seed=self._seed, epoch=epoch)
-
     def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
-        """Mark where the image of one row and the caption of another are a true pair, not negatives.
+        """Mark where the image of one row and the caption of another are a true pair.
 
-        Where each caption has one image `aoq.positive_pairs` does the same.
+        If each caption has one image, `aoq.positive_pairs` does the same.
         """
         return self._sampler.are_pairs(batch[:, :1], batch[None, :, 1])
 
     @property
     def _kind(self) -> dict[str, Any]:
         """Settings that must be the same to continue from a state."""
-        mined = {} if self._mined is None else {"batches": self._made_of}
+        mined = {} if self._mined is None else {"batches": self._recipe}
         return {"seed": self._seed, "pairs_per_step": self._drawn, **mined}
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""
-        if self._begun or epoch != self._epoch:
-            self._epoch, self._step, self._begun = epoch, 0, False
+        if self._has_begun or epoch != self._epoch:
+            self._epoch, self._step, self._has_begun = epoch, 0, False
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Return the position to continue from: after the batches handed out, or after the first `step` of this epoch.
 
-        With workers a DataLoader asks for batches ahead of the training; say then after how many it stopped.
+        With workers a DataLoader asks for batches ahead of the training: then say after how many the training stopped.
         """
         done = self._step if step is None else step
         epoch, done = (self._epoch + 1, 0) if done == self._steps else (self._epoch, done)
@@ -234,10 +229,10 @@ class BatchSampler:
         ours = self._kind
         if (theirs := {name: value for name, value in state.items() if name not in ("epoch", "step")}) != ours:
             raise ValueError(
-                f"the state is of other batches: {theirs}, here {ours}; keep the seed, batch_size * world_size, and "
-                "what batches are made of."
+                f"the state belongs to other batches: {theirs}, here {ours}; keep the seed, batch_size * world_size, "
+                "and how batches are made."
             )
-        self._epoch, self._step, self._begun = state["epoch"], state["step"], False
+        self._epoch, self._step, self._has_begun = state["epoch"], state["step"], False
 
 
 def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape"]:
@@ -251,14 +246,15 @@ def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape
     owners = np.asarray(image_of)
     if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
         raise ValueError(
-            f"caption {outside[0]} is of image {owners[outside[0]]}, and the table has images 0 to "
+            f"caption {outside[0]} belongs to image {owners[outside[0]]}, and the table has images 0 to "
             f"{len(table.i2t) - 1}."
         )
     return owners.astype(np.int32)
 
 
 def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:
-    for column, own, other, (noun, whose) in (
+    """Refuse lists from which a row without a positive could be drawn."""
+    for column, own, other, (noun, missing) in (
         (pairs[:, 0], i2t, t2i, ("images", "caption")),
         (pairs[:, 1], t2i, i2t, ("captions", "image")),
     ):
@@ -266,6 +262,6 @@ def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:
         if is_alone[other.ids[other.may_draw()]].any():
             alone = np.flatnonzero(is_alone)
             raise ValueError(
-                f"{len(alone)} {noun} have no {whose}, the first is {alone[0]}: as offline negatives they have no "
+                f"{len(alone)} {noun} have no {missing}, the first is {alone[0]}: as offline negatives they have no "
                 'companion; mine the table without them, give them a weight of 0, or set companions="omit".'
             )

@@ -1,9 +1,12 @@
-"""Published weights as safetensors, resumable state as tensors and primitives: loading executes nothing."""
+"""Published weights as safetensors, and the state that a killed training resumes from; loading executes nothing."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,18 @@ from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.config.section import validated
-from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.digests import canonical_json, file_sha256
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.training.metrics import MetricsLog
+
+logger = logging.getLogger(__name__)
 
 CHECKSUM_BYTES = sha256().digest_size
+CHECKPOINTS = ("last.ckpt", "previous.ckpt")
+"""Two checkpoints, the later one first: if it is damaged, the other is used."""
+BEST = "best-"
 
 
 class Sizes(TypedDict):
@@ -36,7 +45,7 @@ class Sizes(TypedDict):
 
 
 class Description(TypedDict):
-    """Description of the model of some weights: its name and its constructor's keywords."""
+    """The name of a model and its constructor's keywords."""
 
     name: str
     options: Sizes
@@ -45,7 +54,7 @@ class Description(TypedDict):
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write weights with their model's description: name, options, feature_size, vocabulary_size.
 
-    Exactly one metadata entry: with more, the file's bytes would differ from process to process.
+    There is one metadata entry: with more, the file's bytes would differ from process to process.
     """
     contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     write_atomically(path, save(contiguous, {"aoq": canonical_json(description)}))
@@ -57,15 +66,13 @@ def load_model(path: Path | str) -> MatchingModel:
     description, weights = read_weights(path)
     name, options = description["name"], description["options"]
     with reading(path, f"weights that fit the {name!r} they describe"):
-        with torch.device("meta"):  # shapes are enough, and cost nothing, whatever sizes the file claims
+        with torch.device("meta"):  # shapes cost no memory, whatever sizes the file claims
             expected = build_model(name, **options).state_dict()
-        names = sorted(expected.keys() ^ weights.keys())
-        if names:
+        if names := sorted(expected.keys() ^ weights.keys()):
             raise ValueError(f"{names[0]} is missing there, or has no place")
-        wrong = [key for key, value in weights.items() if value.shape != expected[key].shape]
-        if wrong:
-            shapes = (tuple(of[wrong[0]].shape) for of in (weights, expected))
-            raise ValueError("{} is {}, not {}".format(wrong[0], *shapes))
+        for key, value in weights.items():
+            if value.shape != expected[key].shape:
+                raise ValueError(f"{key} is {tuple(value.shape)}, not {tuple(expected[key].shape)}")
     model = build_model(name, **options)
     model.load_state_dict(weights)
     return model.eval()
@@ -100,7 +107,7 @@ def unpack(content: bytes) -> dict[str, Any]:
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the packed state; the file's last bytes are the sha256 of all before."""
+    """Write the packed state, followed by its sha256."""
     content = pack(state)
     write_atomically(path, content + sha256(content).digest())
 
@@ -117,3 +124,79 @@ def load_state(path: Path) -> dict[str, Any]:
         if sha256(content).digest() != checksum:
             raise ValueError("its checksum is another")
         return unpack(content)
+
+
+class Checkpoints:
+    """Two checkpoints, and a folder for each best epoch that they name.
+
+    A checkpoint's `state` names the files of the best epoch so far, and how far the log goes, with their hashes.
+    """
+
+    def __init__(self, folder: Path, log: MetricsLog) -> None:
+        self._folder, self._log, self._paths = folder, log, [folder / name for name in CHECKPOINTS]
+
+    def save(self, content: Mapping[str, Any]) -> None:
+        """Write the last checkpoint; the one before becomes the previous one."""
+        last, previous = self._paths
+        self._folder.mkdir(exist_ok=True)
+        if last.exists():
+            os.replace(last, previous)
+        save_state(last, content)
+        self.drop_others(content["state"]["best_epoch"])
+
+    def load(self) -> dict[str, Any] | None:
+        """Load the latest intact checkpoint whose files are intact, or None; remove damaged checkpoints."""
+        is_damaged = False
+        for path in filter(Path.exists, self._paths):
+            try:
+                content = load_state(path)
+                if file := self.damaged_file(content["state"]):
+                    raise ValueError(f"{file} is missing or damaged, and {path} needs it.")
+            except ValueError as error:
+                is_damaged = True
+                logger.warning("%s Going on without it.", error)
+                path.unlink()
+            else:
+                return content
+        if is_damaged:
+            logger.warning("no checkpoint in %s is intact: the training starts over", self._folder)
+        return None
+
+    def damaged_file(self, state: Mapping[str, Any]) -> Path | None:
+        """Return a file that is missing or differs from what this state names."""
+        folder = self._best(state["best_epoch"])
+        for name, expected in state["best_files"].items():
+            if not (folder / name).is_file() or file_sha256(folder / name) != expected:
+                return folder / name
+        is_same = self._log.sha256(state["metrics_position"]) == state["metrics_sha256"]
+        return None if is_same else self._log.path
+
+    def write_best(self, epoch: int, fill: Callable[[Path], None]) -> dict[str, str]:
+        """Let `fill` write the files of the best epoch so far; return the sha256 of each."""
+        folder = self._best(epoch)
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+        folder.mkdir(parents=True)
+        fill(folder)
+        return {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+
+    def publish_best(self, state: Mapping[str, Any], work: Path) -> None:
+        """Put the best epoch's files into the folder `work`; they stay here, for a run that is killed meanwhile."""
+        if damaged := self.damaged_file(state):
+            raise ValueError(f"{damaged} was damaged after it was written; run again to make it again.")
+        folder = self._best(state["best_epoch"])
+        for name in state["best_files"]:
+            (work / name).unlink(missing_ok=True)  # of a killed run
+            try:
+                os.link(folder / name, work / name)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(folder / name, work / name)
+
+    def drop_others(self, epoch: int) -> None:
+        """Remove all but the latest two folders up to this best epoch: two checkpoints name two of them at most."""
+        folders = sorted(self._folder.glob(f"{BEST}*"), reverse=True)
+        named = [folder for folder in folders if folder <= self._best(epoch)][: len(CHECKPOINTS)]
+        for folder in {*folders} - {*named}:
+            shutil.rmtree(folder)
+
+    def _best(self, epoch: int) -> Path:
+        return self._folder / f"{BEST}{epoch:06d}"

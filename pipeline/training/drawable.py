@@ -26,17 +26,17 @@ class Drawable:
     ids: Int32[np.ndarray, "anchors h"]
     weights: Float[np.ndarray, "anchors h"] | None = None
     match_probability: Float32[np.ndarray, "anchors h"] | None = None
-    """Probability that each negative matches, for losses with soft margins; None without them."""
+    """Probability that each negative matches, for losses with soft margins."""
 
     def may_draw(self, anchors: int | slice = slice(None)) -> Bool[np.ndarray, "*anchors h"]:
-        """Places of these lists that may be drawn: no padding, and not of weight 0."""
+        """Mark the places of these lists that hold a negative whose weight is not 0."""
         ids = self.ids[anchors]
         return ids >= 0 if self.weights is None else (ids >= 0) & (self.weights[anchors] > 0)
 
-    @property
-    def empty(self) -> Int64[np.ndarray, " empty"]:
-        """Anchors without a negative to draw."""
-        return np.flatnonzero(~self.may_draw().any(axis=1))
+    def require_negatives(self, direction: Direction, anchors: Int32[np.ndarray, " some"]) -> None:
+        """Refuse lists in which one of these anchors has nothing to draw."""
+        if len(empty := np.intersect1d(np.flatnonzero(~self.may_draw().any(axis=1)), anchors)):
+            raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
 
     def at(
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
@@ -62,7 +62,7 @@ class Drawable:
 class GapWeights:
     """Weights exp(-sharpness (g - gap)^2), where g is a negative's gap below the anchor's lowest positive.
 
-    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive come up most, the very similar,
+    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive are drawn most, the most similar ones,
     which may be true matches, and the easy ones less.
     """
 
@@ -94,8 +94,8 @@ def drawable(
     """Take the first `h` of each list (by default all) without the hardest `after`, with `weights` of the same shape.
 
     Without `weights`, a screen's verdict `judged` and `gaps` weigh the lists. An anchor left with suspected negatives
-    only draws from the least suspected. With soft margins the suspicion is kept as a probability. Errors call `h` by
-    the name of the caller's `option`.
+    only draws from the least suspected. With soft margins the suspicion is kept as a probability. Errors name `h` after
+    the caller's `option`.
     """
     shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, option, after)
     ids = lists.negative_ids[:, ranks]
@@ -110,7 +110,7 @@ def drawable(
     left = (ids >= 0).astype(np.float64)
     if judged is not None:
         left *= judged.weights(suspected)[:, ranks]
-        left = _spare(direction, left, (ids >= 0) & judged.is_allowed[:, ranks], judged.suspicion[:, ranks])
+        _spare(direction, left, (ids >= 0) & judged.is_allowed[:, ranks], judged.suspicion[:, ranks])
     logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, ranks]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
@@ -143,7 +143,8 @@ def _spare(
     left: Float64[np.ndarray, "anchors drawn"],
     allowed: Bool[np.ndarray, "anchors drawn"],
     suspicion: Float32[np.ndarray, "anchors drawn"],
-) -> Float64[np.ndarray, "anchors drawn"]:
+) -> None:
+    """Give the least suspected negatives of an anchor that has nothing left a weight again, in place."""
     bare = np.flatnonzero(~left.any(axis=1))
     if len(without := bare[~allowed[bare].any(axis=1)]):
         raise ValueError(
@@ -154,9 +155,8 @@ def _spare(
         least = np.where(allowed[bare], suspicion[bare], np.inf)
         left[bare] = least == least.min(axis=1, keepdims=True)
         logger.warning(
-            "%s: %d of %d anchors have suspected negatives only, and draw from those that are suspected least",
+            "%s: %d of %d anchors have suspected negatives only, and draw from the least suspected",
             direction,
             len(bare),
             len(left),
         )
-    return left

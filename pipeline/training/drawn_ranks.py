@@ -11,7 +11,7 @@ from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.search.problem import Direction
 
 HARDER = 10.0
-"""Target of `hardness = "auto"`: this many times harder than a batch's hardest negative."""
+"""`hardness = "auto"` draws negatives this many times harder than a batch's hardest one."""
 FEWEST = 4
 """Fewest ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
 WHAT = {"i2t": "captions", "t2i": "images"}
@@ -45,14 +45,9 @@ class DrawnRanks:
     batch: int
 
     @property
-    def of_batch(self) -> float:
-        """C / B: rank of the batch's hardest negative; no rank is before the first."""
+    def batch_rank(self) -> float:
+        """C / B: rank of the batch's hardest negative, at least 1."""
         return max(1.0, self.candidates / self.batch)
-
-    @property
-    def harder(self) -> float:
-        """C / (B stop): factor by which the last rank drawn is harder than the batch's hardest."""
-        return self.of_batch / self.stop
 
     @property
     def easier(self) -> float:
@@ -61,16 +56,16 @@ class DrawnRanks:
         >>> DrawnRanks("t2i", 0, 2, candidates=3, batch=64).easier  # the hardest one, and the next
         0.5
         """
-        return max(0.0, self.stop - max(self.start, self.of_batch)) / max(1, self.stop - self.start)
+        return max(0.0, self.stop - max(self.start, self.batch_rank)) / max(1, self.stop - self.start)
 
     def __str__(self) -> str:
         drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
-        times = f"about {self.harder:.2g} times harder" if self.harder >= 1.5 else "no harder"
+        harder = self.batch_rank / self.stop  # of the last rank drawn
+        times = f"about {harder:.2g} times harder" if harder >= 1.5 else "no harder"
         if self.easier >= 0.005:
             times = f"about {self.easier:.0%} of them are easier"
-        own, what = round(self.of_batch), WHAT[self.direction]
-        found = f"the hardest in a batch of {self.batch} has rank {own:,} of {self.candidates:,} {what}"
-        return f"{found}; draws from {drawn}: {times}"
+        rank = f"rank {round(self.batch_rank):,} of {self.candidates:,} {WHAT[self.direction]}"
+        return f"the hardest in a batch of {self.batch} has {rank}; draws from {drawn}: {times}"
 
 
 def drawn_ranks(
@@ -84,8 +79,8 @@ def drawn_ranks(
 ) -> DrawnRanks:
     """Return the ranks that [sampling] draws from lists of `depth`.
 
-    `hardness = "auto"` takes the first C / (10 B), at least 4: of those that a screen leaves `drawable`, where there is
-    one, on average over the lists.
+    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves only some negatives `drawable`, as
+    many of those, on average over the lists.
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
     if sampling.hardness == "auto":

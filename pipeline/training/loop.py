@@ -1,167 +1,299 @@
-"""The training loop of both rounds: the schedule, the pace, and warnings."""
+"""The training loop: epochs, steps, evaluation, the best epoch, and checkpoints that resume bit for bit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, cast
 
-from torch import Tensor, nn
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
 
-from aoq.pipeline.batches.order import KeptOrder
+from aoq.models.base import MatchingModel
+from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import LogitLoss, Loss
-from aoq.pipeline.losses import collapsed_cost
-from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.batches import PairData, steps_per_epoch
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
+from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.losses.temperature import LearntTemperature
-from aoq.pipeline.training.batch_maker import BatchMaker, Drawn, epoch_loss
-from aoq.pipeline.training.collapse import CollapseDetector
-from aoq.pipeline.training.guide import Guide
-from aoq.pipeline.training.parts import Cut
-from aoq.pipeline.training.resumable import Resumable, Validate
-from aoq.pipeline.training.run import State
-from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import Objective, PairDraws, constrain, make_objective, take_step
-from aoq.pipeline.training.window import Figure
+from aoq.pipeline.training.batches import read_ahead
+from aoq.pipeline.training.checkpoint import Checkpoints, pack, save_model, unpack
+from aoq.pipeline.training.chunks import Cut
+from aoq.pipeline.training.metrics import Figure, MetricsLog, Window
+from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, merged_weights, set_up_towers
+from aoq.pipeline.training.precision import in_precision
+from aoq.pipeline.training.processes import ALONE, Processes
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOG_STEPS = 50
+Validate = Callable[[Sequence[MatchingModel]], Ranks | None]
+"""Computes the ranks on dev, in the leader."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where and how a training runs; nothing here changes the result."""
+
+    work: Path
+    device: torch.device
+    checkpoint_steps: int = 500
+    tensorboard: bool = False
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None
+    workers: int = 0
+    """Threads that draw and read batches ahead; with 0 the training's own thread does."""
+    processes: Processes = ALONE
+    """Processes that train together; only the leader writes."""
 
 
 @dataclass
-class RoundState(State):
-    hardness: list[float] = field(default_factory=list)
-    """Hardness of online negatives after each epoch, from 0 to 1."""
+class State:
+    """Position of a training; everything but the log's position is a function of the steps taken."""
+
+    epoch: int = 0
+    step: int = 0
+    """Steps taken in this epoch, of this network."""
+    network: int = 0
+    taken: int = 0
+    """In co-teaching: the network in training, and the steps of both."""
+    best_rsum: float = -math.inf
+    best_epoch: int = -1
+    best_files: dict[str, str] = field(default_factory=dict)
+    """The sha256 of each file that the best epoch left."""
+    metrics_position: int = 0
+    metrics_sha256: str = ""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """Metrics on dev after each epoch."""
+    hardness: list[Any] = field(default_factory=list)
+    """Hardness of online negatives after each epoch, from 0 to 1; in co-teaching, that of each network."""
     learnt: list[dict[str, float]] = field(default_factory=list)
-    """The loss's learnt numbers after each epoch."""
+    """Numbers that the loss learns, after each epoch."""
 
 
 def learnt_numbers(loss: Loss) -> LearntTemperature | None:
-    """Initial values of the numbers a loss learns besides the model; None if it learns none."""
+    """Return the initial values of the numbers that a loss learns; None if it learns none."""
     if not isinstance(loss, LogitLoss) or not loss.learn_temperature:
         return None
     return LearntTemperature(**loss.learnt)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Trainer(Resumable):
-    """One model in the epochs of a round."""
+class Loop(ABC):
+    """Trains models, in place, through the epochs of a schedule; a subclass defines an epoch.
 
-    sampler: Sampler | None
-    orders: KeptOrder | None = None
-    """Order of the captions in an epoch that draws; random by default."""
-    guide: Guide | None = None
-    """Leaves in-batch negatives out in every epoch, a warm-up's too."""
-    state: RoundState = field(default_factory=RoundState)
-    collapse: CollapseDetector = field(default_factory=CollapseDetector)
+    The best weights (by dev rsum), their ranks on dev and `metrics.jsonl` are written into `run.work`. A killed run
+    continues from its last checkpoint to the same weights.
+    """
+
+    models: Sequence[MatchingModel]
+    description: Mapping[str, Any]
+    pairs: PairData
+    schedule: Training
+    seed: int
+    run: Run
+    state: State = field(default_factory=State)
+    weights: ClassVar[tuple[str, ...]] = ("model.safetensors",)
+    """The file of each model's best weights."""
 
     def __post_init__(self) -> None:
-        self.cut = Cut(self.schedule.chunk, self.run.processes)
-        self.cut.check(self.models[0], gradient_checkpointing=bool(self.schedule.gradient_checkpointing))
-        self.learnt = learnt_numbers(self.schedule.loss)
+        schedule, device = self.schedule, self.run.device
+        self.cut = Cut(schedule.chunk, self.run.processes)
+        self.learnt = learnt_numbers(schedule.loss)
         if self.learnt is not None:
-            self.learnt.to(self.run.device)
-        super().__post_init__()
-        self.pace = Pace(self.schedule.loss.online_margin) if self.schedule.is_paced else None
-        if self.schedule.start_up is not None and self.pace is None:
-            logger.info(
-                "start_up has no part in a training with loss %r, which takes no hardest negatives of the batch",
-                self.schedule.loss.name,
-            )
+            self.learnt.to(device)
+        for model in self.models:
+            self.cut.check(model, gradient_checkpointing=bool(schedule.gradient_checkpointing))
+            set_up_towers(model.to(device), schedule)
+        learnt = () if self.learnt is None else tuple(self.learnt.parameters())
+        self.optimizers = [make_optimizer(model, schedule, learnt) for model in self.models]
+        self.computing = [in_precision(model, schedule.precision, device) for model in self.models]
+        """The models as steps compute with them."""
+        self.averages = [] if schedule.ema is None else [make_average(model, schedule.ema) for model in self.models]
+        self.steps = steps_per_epoch(self.pairs.split.caption_count, schedule.batch_size)
+        """Steps in an epoch of one model on all pairs."""
+        warm, steps = schedule.warmup_steps or 0, self.steps * schedule.epochs
+        if warm >= steps:
+            raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
+        self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
+        self._checkpoints = Checkpoints(self.run.work / UNITS, self._log)
+        self._started = 0.0
 
-    def learnt_besides(self) -> Iterable[nn.Parameter]:
-        return () if self.learnt is None else self.learnt.parameters()
+    @abstractmethod
+    def train_epoch(self) -> None:
+        """Train the rest of the current epoch."""
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """Return the content of a checkpoint besides the state, the averages and torch's random numbers."""
+
+    @abstractmethod
+    def restore(self, content: Mapping[str, Any]) -> None: ...
 
     def train(self, validate: Validate) -> dict[str, Any]:
-        notes = super().train(validate)
-        (notes["final_weights_sha256"],) = notes["final_weights_sha256"]
-        if self.pace is not None:
-            notes["hardness_by_epoch"] = self.state.hardness
-        if self.learnt is not None:
-            notes["learnt_by_epoch"] = self.state.learnt
-        if harder := self.means_by_epoch("offline_harder_share"):
-            notes["offline_harder_by_epoch"] = harder
-        if soft := self.means_by_epoch("offline_match_probability"):
-            notes["offline_match_probability_by_epoch"] = soft
-        return notes
+        """Train to the last epoch, from the last checkpoint if any; the leader returns notes for the manifest."""
+        if self.run.processes.leads:
+            self._resume()
+        self._match_leader()
+        self._started = time.perf_counter()
+        with closing(self._log):
+            while self.state.epoch < self.schedule.epochs:
+                with products_in(self.schedule.precision):
+                    self.train_epoch()
+                ranks = validate(self.evaluated)
+                if ranks is not None:
+                    self._evaluate(ranks)
+                self.end_epoch()
+                self.checkpoint()
+        return self.notes() if self.run.processes.leads else {}
 
-    def kept(self) -> dict[str, Any]:
-        (model,), (optimizer,) = self.models, self.optimizers
-        return {
-            "collapse": vars(self.collapse),
-            "pace": self.pace and self.pace.kept(),
-            "learnt": self.learnt and self.learnt.state_dict(),
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
+    def windows(
+        self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
+    ) -> Generator[Window]:
+        """Train one model for the rest of its epoch of `steps`, window by window; checkpoints lie between windows.
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        self.models[0].load_state_dict(kept["model"])
-        self.optimizers[0].load_state_dict(kept["optimizer"])
-        self.collapse = CollapseDetector(**kept["collapse"])
-        self.pace = kept["pace"] and Pace(**kept["pace"])
-        if self.learnt is not None:
-            self.learnt.load_state_dict(kept["learnt"])
+        `make` prepares a step's batch, ahead of time, and `take` trains on it.
+        """
+        state, window = self.state, Window()
+        if state.step == 0:  # a model hears of every epoch once, also if the training is resumed within it
+            self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
+        with closing(read_ahead(make, range(state.step, steps), self.run.workers)) as batches:
+            for batch in batches:
+                for group in self.optimizers[number].param_groups:
+                    group["lr"] = group.get("share", 1.0) * learning_rate(
+                        self.schedule, state.epoch, state.step, self.steps
+                    )
+                window.add(take(batch))
+                for average in self.averages[number : number + 1]:
+                    average.update_parameters(self.models[number])
+                state.step += 1
+                if self.taken % LOG_STEPS == 0 or state.step == steps:
+                    yield window
+                    if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
+                        self.checkpoint()
+                    window = Window()  # whose clock starts here
 
-    def train_epoch(self) -> None:
-        state, training = self.state, self.schedule
-        loss = epoch_loss(training, state.epoch)
-        is_own = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
-        objective = make_objective(loss, self.pace, self._loss_numbers if is_own else None)
-        if loss.needs_table and self.sampler is None:
-            raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
-        is_pinned = self.run.device.type == "cuda"
-        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned, self.orders)
-        steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
-        with closing(steps) as windows:
-            for window in windows:
-                line = window.means()
-                collapsed = self.collapse.observe(
-                    loss.name,
-                    line["retrieval_loss"],
-                    line["plateau"],
-                    gap=line["positive_gap"],
-                    steps=window.steps,
-                    can_pace=loss.takes_pace and self.pace is None,
-                )
-                self.record(window, {"loss_name": loss.name, "collapsed": collapsed})
-        if self.pace is not None:
-            self._say_hardness(self.pace, loss)
-        if self.learnt is not None:
-            self._say_learnt(self.learnt)
+    def record(self, window: Window, line: Mapping[str, Any], number: int = 0) -> None:
+        """Log the means of a window of a model's steps with this line; a loss that is not finite is an error."""
+        state, means, epochs = self.state, window.means(), self.schedule.epochs
+        self.check_finite([means["loss"], means.get("noisy_loss", 0.0)])
+        rate = learning_rate(self.schedule, state.epoch, state.step - 1, self.steps)
+        self.append({**line, "learning_rate": rate, **means, "steps_per_second": round(window.steps_per_second, 3)})
+        done = (len(self.models) * state.epoch + number) * self.steps + state.step
+        text = f"epoch {state.epoch + 1}/{epochs} {line['loss_name']} loss {means['loss']:.2f}"
+        self.run.progress(done, len(self.models) * epochs * self.steps, text)
 
-    def _say_hardness(self, pace: Pace, loss: Loss) -> None:
-        self.state.hardness.append(round(pace.share, 2))
-        if not loss.takes_pace:  # a warm-up on all negatives
+    def check_finite(self, losses: ArrayLike) -> None:
+        if not np.isfinite(losses).all():
+            raise ValueError(
+                f"a loss of epoch {self.state.epoch}, step {self.state.step} is not finite; check the features with "
+                "`aoq data check`, then try a lower learning rate."
+            )
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        if self.run.processes.leads:
+            self._log.append(self.taken, {"epoch": self.state.epoch, **line})
+
+    @property
+    def taken(self) -> int:
+        """Number of steps taken in all."""
+        return self.state.epoch * self.steps + self.state.step
+
+    @property
+    def evaluated(self) -> Sequence[MatchingModel]:
+        """Models to evaluate and keep: the trained ones, or the averages of their weights."""
+        return [cast(MatchingModel, average.module) for average in self.averages] or self.models
+
+    @property
+    def can_be_best(self) -> bool:
+        return True
+
+    def _evaluate(self, ranks: Ranks) -> None:
+        """Log the metrics on dev, and keep the weights of the best epoch so far."""
+        state, metrics = self.state, summarise(ranks)
+        state.history.append(metrics)
+        if self.can_be_best and metrics["rsum"] > state.best_rsum:
+            state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
+            state.best_files = self._checkpoints.write_best(state.epoch, partial(self.write_best, ranks))
+        self.append({f"dev_{name}": value for name, value in metrics.items()})
+        logger.info("epoch %d: dev rsum %.1f", state.epoch + 1, metrics["rsum"])
+
+    def write_best(self, ranks: Ranks, folder: Path) -> None:
+        for model, name in zip(self.evaluated, self.weights, strict=True):
+            save_model(folder / name, merged_weights(model), self.description)
+        write_ranks(folder / DEV_RANKS, ranks)
+
+    def end_epoch(self) -> None:
+        self.state.epoch, self.state.step = self.state.epoch + 1, 0
+
+    def checkpoint(self) -> None:
+        if not self.run.processes.leads:
             return
-        logger.info("epoch %d: online negatives are %s", self.state.epoch + 1, pace)
+        self.state.metrics_position, self.state.metrics_sha256 = self._log.position, self._log.sha256()
+        random = {"cpu": torch.get_rng_state()}
+        if self.run.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.run.device)
+        self._checkpoints.save({**self._content(), "random": random})
 
-    def _say_learnt(self, learnt: LearntTemperature) -> None:
-        self.state.learnt.append(learnt.values())
-        said = ", ".join(f"{name} {value:.4g}" for name, value in learnt.values().items())
-        logger.info("epoch %d: learnt %s", self.state.epoch + 1, said)
+    def _content(self) -> dict[str, Any]:
+        averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
+        return {"state": vars(self.state), **self.content(), **averages}
 
-    def _loss_numbers(self) -> dict[str, Tensor]:
-        """Learnt numbers of the loss. All processes compute it alike, so only the leader's gradient counts."""
-        assert self.learnt is not None
-        found: dict[str, Tensor] = self.learnt()
-        return found if self.run.processes.leads else {name: number.detach() for name, number in found.items()}
+    def _restore(self, content: Mapping[str, Any]) -> None:
+        self.restore(content)
+        for average, weights in zip(self.averages, content.get("averages", []), strict=True):
+            average.load_state_dict(weights)
+        self.state = State(**content["state"])
 
-    def _step(self, objective: Objective, drawn: Drawn) -> Mapping[str, Figure]:
-        drawn, size = drawn.to(self.run.device), len(drawn.batch.image_rows)
-        processes = self.cut.for_batch(size).processes
-        self.run.processes.seed(self.seed, self.state.epoch, self.state.step, processes.rank)
-        if self.schedule.constraints is not None:
-            draws = PairDraws(drawn.rng, size)
-            besides = partial(constrain, constraints=self.schedule.constraints, draws=draws)
-            objective = replace(objective, besides=besides)
-        objective, batch = replace(objective, guided=drawn.guided), drawn.batch
-        figures: dict[str, Figure] = {}
-        clip = self.schedule.gradient_clip
-        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, clip, self.cut)
-        if self.pace is not None:
-            figures["hardness"] = self.pace.figure
-        if "plateau" not in figures:
-            figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
-        return figures | drawn.figures
+    def _resume(self) -> None:
+        """Resume from the last intact checkpoint, or start over."""
+        content = self._checkpoints.load()
+        if content is not None:
+            self._restore(content)
+            torch.set_rng_state(content["random"]["cpu"])
+            if self.run.device.type == "cuda" and "cuda" in content["random"]:
+                torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)
+            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+        self._checkpoints.drop_others(self.state.best_epoch)
+        self._log.rewind(self.state.metrics_position)
+
+    def _match_leader(self) -> None:
+        """Start in all processes where the leader does: from its checkpoint, or with its fresh weights."""
+        processes = self.run.processes
+        if processes.are_several:
+            content = unpack(processes.from_leader(pack(self._content()) if processes.leads else b""))
+            if not processes.leads:
+                self._restore(content)
+
+    def notes(self) -> dict[str, Any]:
+        """Publish the best epoch's files, and return what the manifest says of the training.
+
+        The state stays until the artefact is published: a run that is killed before then repeats no step.
+        """
+        state, final, hashes = self.state, self.run.work / UNITS / "final.safetensors", []
+        for model in self.models:
+            save_model(final, merged_weights(model), self.description)
+            hashes.append(file_sha256(final))
+        self._checkpoints.publish_best(vars(state), self.run.work)
+        return {
+            "metrics": state.history[state.best_epoch],
+            "best_epoch": state.best_epoch,
+            "dev_rsum_by_epoch": [round(metrics["rsum"], 3) for metrics in state.history],
+            "steps": self.taken,
+            "training_seconds_this_run": round(time.perf_counter() - self._started, 1),
+            "final_weights_sha256": hashes,
+            "device": str(self.run.device),
+            "threads": torch.get_num_threads(),
+            "processes": self.run.processes.count,
+        }

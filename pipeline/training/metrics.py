@@ -1,26 +1,72 @@
-"""`metrics.jsonl`: one line per window of steps and per validation; the same lines if a run is resumed."""
+"""Figures of a training: means over windows of steps, the lines of `metrics.jsonl`, and the collapse plateau."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveFloat
+from torch import Tensor
 from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.reading import parse_json, reading
 
 logger = logging.getLogger(__name__)
 
+Figure = float | Float[Tensor, ""]
+"""A number, or one on the device that computes it."""
+NEAR = 0.02
+GAP = 0.02
+PATIENCE = 300
+"""Steps on the plateau before the warning: many trainings are flat for a while at the start."""
+
+
+class Window:
+    """Means of figures over some steps. Those on a device stay there until they are read: one transfer per window."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._waiting: dict[tuple[torch.device, tuple[str, ...]], list[Tensor]] = {}
+        self._started = time.perf_counter()
+        self.steps = 0
+
+    def add(self, figures: Mapping[str, Figure]) -> None:
+        self.steps += 1
+        for name, value in figures.items():
+            self._sums.setdefault(name, 0.0)
+            if not isinstance(value, Tensor):
+                self._sums[name] += value
+        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
+        for device in {value.device for value in tensors.values()}:
+            names = tuple(name for name, value in tensors.items() if value.device == device)
+            values = torch.stack([tensors[name] for name in names])  # a copy: learnt numbers keep changing
+            self._waiting.setdefault((device, names), []).append(values)
+
+    def means(self) -> dict[str, float]:
+        for (_, names), rows in self._waiting.items():
+            for row in torch.stack(rows).tolist():
+                for name, value in zip(names, row, strict=True):
+                    self._sums[name] += value
+        self._waiting.clear()
+        return {name: round(value / self.steps, 6) for name, value in self._sums.items()}
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / (time.perf_counter() - self._started)
+
 
 class MetricsLog:
-    """Append-only lines; checkpoints keep `position`, and `rewind` drops the lines after one."""
+    """Append-only lines; a checkpoint keeps `position`, and `rewind` drops the lines after it."""
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
@@ -53,6 +99,21 @@ class MetricsLog:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _summary_writer(folder: Path, step: int) -> Any:
+    """Open TensorBoard's writer, hiding what an interrupted run wrote from this step on.
+
+    If it cannot be opened, warn and return None: logging must never stop a training.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(folder, purge_step=step)
+    except (ImportError, OSError) as error:
+        remedy = '; `pip install "aoq[tensorboard]"`' if isinstance(error, ImportError) else ""
+        logger.warning("no TensorBoard log: %s%s", error, remedy)
+        return None
 
 
 class Line(TypedDict):
@@ -91,16 +152,52 @@ def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(steps / line["steps_per_second"] for steps, line in zip(taken, windows, strict=True)))
 
 
-def _summary_writer(folder: Path, step: int) -> Any:
-    """Open TensorBoard's writer, or return None with a warning: logging must never stop a training.
+def means_by_epoch(lines: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
+    """Average a figure over the steps of each epoch that has it."""
+    windows: dict[int, list[tuple[float, int]]] = {}
+    for line, steps in zip(lines, np.diff([line["step"] for line in lines], prepend=0), strict=True):
+        if figure in line:
+            windows.setdefault(line["epoch"], []).append((line[figure], steps))
+    by_epoch = (np.transpose(one) for one in windows.values())
+    return [round(float(np.average(means, weights=steps)), 3) for means, steps in by_epoch]
 
-    What an interrupted run wrote from this step on is hidden.
+
+def on_plateau(loss: float, plateau: float, *, gap: float) -> bool:
+    """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out.
+
+    The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
+    return abs(loss - plateau) <= NEAR * plateau and gap <= GAP
 
-        return SummaryWriter(folder, purge_step=step)
-    except (ImportError, OSError) as error:
-        remedy = '; `pip install "aoq[tensorboard]"`' if isinstance(error, ImportError) else ""
-        logger.warning("no TensorBoard log: %s%s", error, remedy)
-        return None
+
+@dataclass
+class CollapseDetector:
+    """Warns once when a training stays on the plateau."""
+
+    steps: int = 0
+    """Steps on the plateau so far."""
+    warned: bool = False
+
+    def observe(
+        self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int, can_pace: bool = True
+    ) -> bool:
+        """Observe the means of the last `steps` steps: loss, plateau, positive gap; return True while collapsed.
+
+        `can_pace` says whether a start-up would help.
+        """
+        if not on_plateau(loss, plateau, gap=gap):
+            self.steps, self.warned = 0, False
+            return False
+        self.steps += steps
+        if self.steps >= PATIENCE and not self.warned:
+            self.warned = True
+            logger.warning(
+                "the %s loss has stayed at %.1f for %d steps: the plateau of a collapsed model, which gives all pairs "
+                "the same similarity (%.1f). Try %sa lower learning rate.",
+                loss_name,
+                loss,
+                self.steps,
+                plateau,
+                '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else "",
+            )
+        return self.steps >= PATIENCE

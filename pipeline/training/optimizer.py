@@ -1,20 +1,24 @@
-"""The optimiser of a schedule: its trained parameters, their weight decay, and the rate of each group."""
+"""The optimiser of a schedule: rates by step, groups of parameters, frozen and adapted towers, averaged weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.config.training import Schedule, Training
-from aoq.pipeline.training.adapters import adapt
+from aoq.models.towers.tower import Tower
+from aoq.pipeline.config.training import LoRA, Schedule, Training
+from aoq.pipeline.extras import import_extra
 
 TOWER_RATE = 0.1
 """Default fraction of the learning rate for pretrained parameters (VSE∞)."""
+LORA = "lora"
+"""Name of the adapters, which peft requires."""
 
 
 def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1) -> float:
@@ -33,41 +37,25 @@ def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1)
 
 
 def make_optimizer(
-    model: MatchingModel, schedule: Training, besides: Iterable[nn.Parameter] = ()
+    model: MatchingModel, schedule: Training, learnt: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """Make Adam, or AdamW if weights decay; pretrained parameters have their own groups with a `share` of the rate.
+    """Make Adam, or AdamW if weights decay; pretrained parameters have groups of their own with a `share` of the rate.
 
-    Parameters learnt `besides`, such as a temperature, do not decay.
+    The numbers that a loss has `learnt`, such as a temperature, do not decay.
     """
-    groups = _grouped(_parameters(model, schedule), schedule)
-    if others := [*besides]:
-        groups.append({"params": others, "weight_decay": 0.0})
+    groups = _parameter_groups(model, schedule)
+    if numbers := [*learnt]:
+        groups.append({"params": numbers, "weight_decay": 0.0})
     if schedule.weight_decay is None:
         return torch.optim.Adam(groups, lr=schedule.learning_rate, fused=True)
     return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
 
 
-def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
-    """Freeze the towers that the schedule names; checkpoint the activations of others and adapt them if it says so."""
-    frozen = schedule.freeze or ()
-    for side, tower in model.towers.items():
-        if side in frozen:
-            tower.freeze()
-            continue
-        if schedule.gradient_checkpointing:
-            tower.checkpoint_gradients()
-        if schedule.lora is not None:
-            adapt(tower, schedule.lora)
+def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str, Any]]:
+    """Make a group for each share of the rate, fresh parameters first; one more if its biases and norms do not decay.
 
-
-class _Trained(NamedTuple):
-    parameter: nn.Parameter
-    share: float | None
-    """Fraction of the rate; None for parameters that start from random weights."""
-
-
-def _parameters(model: MatchingModel, schedule: Schedule) -> Iterator[_Trained]:
-    """Collect parameters that are not frozen, fresh ones first."""
+    Fresh parameters start from random weights and have no `share`.
+    """
     pretrained = model.pretrained_parameters()
     rate = schedule.tower_rate or (TOWER_RATE if schedule.lora is None else 1.0)  # adapters start from nothing
     shares = {id(one): rate for one in pretrained}
@@ -76,18 +64,65 @@ def _parameters(model: MatchingModel, schedule: Schedule) -> Iterator[_Trained]:
             for height, layer in enumerate(reversed(tower.layers())):
                 shares |= {id(one): rate * schedule.layer_decay**height for one in layer}
     fresh = [one for one in model.parameters() if id(one) not in shares]
-    for one in (*fresh, *pretrained):
-        if one.requires_grad:
-            yield _Trained(one, shares.get(id(one)))
-
-
-def _grouped(parameters: Iterable[_Trained], schedule: Schedule) -> list[dict[str, Any]]:
-    """Make a group for each share, and another for its biases and norms if these do not decay."""
     groups: dict[tuple[float | None, bool], dict[str, Any]] = {}
-    for parameter, share in parameters:
-        decays = schedule.decay_biases is not False or parameter.ndim > 1
-        about = {} if share is None else {"share": share}
+    for parameter in (one for one in (*fresh, *pretrained) if one.requires_grad):
+        share, decays = shares.get(id(parameter)), schedule.decay_biases is not False or parameter.ndim > 1
+        options = {} if share is None else {"share": share}
         if not decays:
-            about["weight_decay"] = 0.0
-        groups.setdefault((share, decays), {"params": [], **about})["params"].append(parameter)
+            options["weight_decay"] = 0.0
+        groups.setdefault((share, decays), {"params": [], **options})["params"].append(parameter)
     return [*groups.values()]
+
+
+def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
+    """Freeze the towers that the schedule names; checkpoint the activations of the others and adapt them if it asks."""
+    for side, tower in model.towers.items():
+        if side in (schedule.freeze or ()):
+            tower.freeze()
+            continue
+        if schedule.gradient_checkpointing:
+            tower.checkpoint_gradients()
+        if schedule.lora is not None:
+            adapt(tower, schedule.lora)
+
+
+def adapt(tower: Tower, section: LoRA) -> None:
+    """Give every linear layer of the network a low-rank adapter, and train these alone (Hu et al., ICLR 2022).
+
+        W x + (alpha / rank) B A x        A (rank, in) is random, B (out, rank) starts at 0
+
+    Raises:
+        ValueError: if the network has no linear layer.
+    """
+    peft = import_extra("peft", "lora", "lora in a training")
+    # No subclasses: torch's own attention reads the weights of its output layer directly.
+    layers = [name for name, layer in tower.network.named_modules() if type(layer) is nn.Linear]
+    if not layers:
+        raise ValueError(f"lora adapts linear layers, and the {type(tower).__name__} has none; leave it out.")
+    config = peft.LoraConfig(r=section.rank, lora_alpha=section.alpha or section.rank, target_modules=layers)
+    peft.inject_adapter_in_model(config, tower.network, LORA)
+
+
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights with their adapters added, W + (alpha / rank) B A, under the names of a model without adapters."""
+    weights = dict(model.state_dict())
+    for name, layer in model.named_modules():
+        if hasattr(layer, "get_delta_weight"):
+            own = {key: weights.pop(key) for key in [*weights] if key.startswith(f"{name}.")}
+            plain = {key.removeprefix(f"{name}.base_layer."): value for key, value in own.items()}
+            adapted: Any = layer
+            plain["weight"] = plain["weight"] + adapted.get_delta_weight(LORA).detach()
+            weights |= {f"{name}.{key}": value for key, value in plain.items() if not key.startswith(f"{name}.")}
+    return weights
+
+
+def make_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Start an exponential moving average of the weights, to be updated after every step.
+
+        average ← decay · average + (1 − decay) · weights
+
+    Buffers are the model's own.
+    """
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    average.update_parameters(model)  # the first update copies
+    return average

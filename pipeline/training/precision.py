@@ -18,21 +18,19 @@ def in_precision(model: MatchingModel, precision: Precision, device: torch.devic
     Raises:
         ValueError: for a device without this precision.
     """
-    if precision == "tf32" and not (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)):
+    is_cuda = device.type == "cuda"
+    is_ampere = is_cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    if not is_ampere and (precision == "tf32" or (precision == "bfloat16" and is_cuda)):
+        others = '"float32" or "bfloat16"' if not is_cuda else '"float32"'
         raise ValueError(
-            f'precision = "tf32" is of NVIDIA GPUs since Ampere, and this training runs on {device}; choose "float32" '
-            'or "bfloat16", or another [engine] device.'
-        )
-    if precision == "bfloat16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-        raise ValueError(
-            f'precision = "bfloat16" is of NVIDIA GPUs since Ampere, and {device} is older; choose "float32", or '
-            "another [engine] device."
+            f'precision = "{precision}" requires an NVIDIA Ampere or newer GPU, and this training runs on {device}; '
+            f"choose {others}, or another [engine] device."
         )
     return InBfloat16(model, device.type) if precision == "bfloat16" else model
 
 
 class InBfloat16(MatchingModel):
-    """A model that encodes under autocast, and compares so where fragments attend; what it returns is float32.
+    """A model that encodes under autocast, and compares so if it attends to fragments; its results are float32.
 
     Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
     """
@@ -46,9 +44,6 @@ class InBfloat16(MatchingModel):
         # No cache: within a caller's autocast it would hold the weights of an earlier step.
         return torch.autocast(self._device_type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
-    def _comparing(self) -> torch.autocast:
-        return self._autocast(enabled=self.model.attends)
-
     def encode_images(self, images: Images) -> Code:
         with self._autocast():
             return _as_float32(self.model.encode_images(images))
@@ -58,11 +53,11 @@ class InBfloat16(MatchingModel):
             return _as_float32(self.model.encode_captions(captions))
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
-        with self._comparing():
+        with self._autocast(enabled=self.model.attends):
             return self.model.similarity(images, captions).float()
 
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
-        with self._comparing():
+        with self._autocast(enabled=self.model.attends):
             return self.model.pair_similarity(images, captions).float()
 
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:

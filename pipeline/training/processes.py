@@ -1,32 +1,38 @@
-"""Processes that train one model together, and their communication.
+"""Processes that train one model together: what they gather and add up, and the BatchNorm that they share.
 
-A batch is shared out: each process reads, encodes and scores its own part. What all need is gathered, and each computes
-the loss on the whole, from the same numbers. A gradient goes back the way its number came: to what was gathered for all
-to compute with goes the sum of what they found (`gather`), to what stands in the loss of each alike its own gradient
-(`gather_alike`). Last, the gradients of the parameters, each process's part, are added up. So loss and gradients are
-those of the whole batch, and every process takes the same step.
+Each process reads, encodes and scores its own part of a batch. All gather the scores and compute the same loss on the
+whole batch. A gradient returns the way its number came: what was gathered to compute with receives the sum over all
+processes (`gather`), what each put into its own copy of the loss receives its own gradient (`gather_alike`). Last, the
+gradients of the parameters are added up. So every process takes the same step, with the loss and the gradients of the
+whole batch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from aoq.models.base import Code, concatenate
+from aoq.models.sgraf import Moments
+
+Channels = Float[Tensor, " channels"]
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of processes and this one's rank; rank 0 leads: it alone writes and logs."""
+    """The number of processes and the rank of this one; rank 0 leads: it alone writes and logs."""
 
     rank: int = 0
     count: int = 1
@@ -51,7 +57,7 @@ class Processes:
         return _gathered(part, self, items, True) if self.are_several else part
 
     def gather_alike(self, part: Tensor, items: int) -> Tensor:
-        """Gather all parts in order, for a loss that each process computes alike."""
+        """Gather all parts in order, for a loss of which each process computes the same copy."""
         return _gathered(part, self, items, False) if self.are_several else part
 
     def gather_code(self, part: Code, items: int) -> Code:
@@ -63,7 +69,7 @@ class Processes:
             longest = torch.tensor(part.vectors.shape[1], device=self.device)
             dist.all_reduce(longest, dist.ReduceOp.MAX)
             fields = vars(_lengthened(part, int(longest)))
-        return Code(**{name: self.gather(found, items) for name, found in fields.items() if found is not None})
+        return Code(**{name: self.gather(own, items) for name, own in fields.items() if own is not None})
 
     def add_up(self, numbers: Tensor) -> Tensor:
         """Sum over all processes."""
@@ -78,7 +84,8 @@ class Processes:
         return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
     def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool = True) -> None:
-        """Sum each parameter's gradient over the processes whose gradients count; one that none has stays None.
+        """Sum each parameter's gradient over the processes whose gradients count; where no process has one, it stays
+        None.
 
         Gradients are sent in one message per dtype.
         """
@@ -88,49 +95,32 @@ class Processes:
         for _, group in groupby(trained, key=lambda one: one.dtype):
             some = list(group)
             own = [one.grad if counts else None for one in some]
-            gradients = [
-                torch.zeros_like(one) if found is None else found for one, found in zip(some, own, strict=True)
-            ]
-            there = torch.tensor([found is not None for found in own]).to(gradients[0])
-            *sums, there = self.add_up(torch.cat([*(one.flatten() for one in gradients), there])).split(
+            gradients = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(some, own, strict=True)]
+            is_there = torch.tensor([grad is not None for grad in own]).to(gradients[0])
+            *sums, owners = self.add_up(torch.cat([*(one.flatten() for one in gradients), is_there])).split(
                 [*(one.numel() for one in gradients), len(some)]
             )
-            for parameter, total, owners in zip(some, sums, there.tolist(), strict=True):
-                parameter.grad = total.view_as(parameter) if owners else None
+            for parameter, total, count in zip(some, sums, owners.tolist(), strict=True):
+                parameter.grad = total.view_as(parameter) if count else None
 
     def from_leader(self, content: bytes = b"") -> bytes:
         """Return the leader's content in every process."""
-        if not self.are_several:
-            return content
-        size = torch.tensor(len(content), device=self.device)
-        dist.broadcast(size, 0)
-        sent = torch.zeros(int(size), dtype=torch.uint8)
-        if self.leads:
-            sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        sent = sent.to(self.device)
-        dist.broadcast(sent, 0)
-        return sent.cpu().numpy().tobytes()
+        contents = [content]
+        if self.are_several:
+            dist.broadcast_object_list(contents, 0, device=self.device)
+        return contents[0]
 
-    def of_each(self, content: str) -> list[str]:
-        """Return each process's content, in order."""
+    def check_alike(self, settings: Mapping[str, str]) -> None:
+        """Refuse to train if any of these differs between a process and the leader."""
         if not self.are_several:
-            return [content]
-        own = torch.tensor(list(content.encode()), dtype=torch.uint8, device=self.device)
-        sizes = [torch.tensor(0, device=self.device) for _ in range(self.count)]
-        dist.all_gather(sizes, torch.tensor(len(own), device=self.device))
-        longest = max(int(size) for size in sizes)
-        said = [own.new_empty(longest) for _ in sizes]
-        dist.all_gather(said, F.pad(own, (0, longest - len(own))))
-        return [one[: int(size)].cpu().numpy().tobytes().decode() for one, size in zip(said, sizes, strict=True)]
-
-    def check_alike(self, about: Mapping[str, str]) -> None:
-        """Refuse to train if any of this differs between a process and the leader."""
-        said = [json.loads(one) for one in self.of_each(json.dumps(dict(about)))]
-        for rank, other in enumerate(said):
-            for what in sorted(said[0].keys() | other.keys()):
-                if other.get(what) != said[0].get(what):
+            return
+        of_each: list[Any] = [None] * self.count
+        dist.all_gather_object(of_each, dict(settings))
+        for rank, other in enumerate(of_each):
+            for name in sorted(of_each[0].keys() | other.keys()):
+                if other.get(name) != of_each[0].get(name):
                     raise ValueError(
-                        f"process {rank} of this training has another {what} than the first; give all the same code, "
+                        f"process {rank} of this training has another {name} than the first; give all the same code, "
                         "data and settings."
                     )
 
@@ -152,7 +142,7 @@ class Processes:
         return whole
 
     def seed(self, *numbers: int) -> None:
-        """Seed torch's random numbers by these, so that no checkpoint need keep the state of each process."""
+        """Seed torch's random numbers by these, so that checkpoints need not keep the state of each process."""
         if self.are_several:
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
@@ -195,3 +185,76 @@ def _lengthened(code: Code, longest: int) -> Code:
         pooled=None if code.pooled is None else code.pooled[:1],
     )
     return concatenate([code, filler])[: len(code)]
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(layer, _BatchNorm) for layer in model.modules())
+
+
+@contextmanager
+def shared_statistics(model: nn.Module, processes: Processes) -> Iterator[None]:
+    """Let the model compute statistics of a batch over the parts of all processes, gradients included."""
+    if not processes.are_several:
+        yield
+        return
+    shared: dict[type[nn.Module], Callable[..., Any]] = {
+        _BatchNorm: _normalise,
+        Moments: lambda layer, processes, values: moments(values, processes),
+    }
+    layers = [(layer, way) for layer in model.modules() for kind, way in shared.items() if isinstance(layer, kind)]
+    for layer, way in layers:
+        layer.forward = partial(way, layer, processes)
+    try:
+        yield
+    finally:
+        for layer, _ in layers:
+            del layer.forward
+
+
+def moments(
+    values: Float[Tensor, "items channels ..."], processes: Processes
+) -> tuple[Channels, Channels, Float[Tensor, ""]]:
+    """Return each channel's mean and variance over the values of all processes, and their number per channel.
+
+        m = sum_p n_p m_p / n        v = sum_p (q_p + n_p (m_p - m)^2) / n
+
+    Process p has n_p values with mean m_p, and q_p is the sum of their squared distances from it. Unlike the mean of
+    squares less the square of the mean, that loses no digits.
+    """
+    axes, size = [axis for axis in range(values.ndim) if axis != 1], values.shape[1]
+    own = values.numel() // size
+    mean = values.sum(axes) / max(1, own)
+    squares = (values - mean.view(-1, *[1] * (values.ndim - 2))).square().sum(axes)
+    part = torch.cat([values.new_tensor([own]), mean, squares]).unsqueeze(0)
+    counts, means, squares = processes.gather(part, processes.count).split([1, size, size], dim=1)
+    count = counts.sum()
+    mean = (counts * means).sum(0) / count
+    return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
+
+
+def _normalise(
+    layer: _BatchNorm, processes: Processes, values: Float[Tensor, "items channels ..."]
+) -> Float[Tensor, "items channels ..."]:
+    """Do what BatchNorm does; in eval mode it needs no statistics of the batch."""
+    if not layer.training:
+        return type(layer).forward(layer, values)
+    mean, variance, count = moments(values.to(torch.promote_types(values.dtype, torch.float32)), processes)
+    _update(layer, mean.detach(), variance.detach() * (count / (count - 1)))
+    scale = (variance + layer.eps).rsqrt()
+    shift = -mean * scale
+    if layer.affine:
+        scale, shift = scale * layer.weight, shift * layer.weight + layer.bias
+    shape = (-1, *[1] * (values.ndim - 2))
+    return (values * scale.view(shape) + shift.view(shape)).to(values.dtype)
+
+
+@torch.no_grad()
+def _update(layer: _BatchNorm, mean: Channels, variance: Channels) -> None:
+    """Update the running statistics, if the layer keeps them."""
+    if layer.num_batches_tracked is None:
+        return
+    layer.num_batches_tracked.add_(1)
+    momentum = 1 / layer.num_batches_tracked if layer.momentum is None else layer.momentum
+    for running, now in ((layer.running_mean, mean), (layer.running_var, variance)):
+        assert running is not None  # kept with the number of batches
+        running.lerp_(now.to(running.dtype), torch.as_tensor(momentum, dtype=running.dtype, device=running.device))

@@ -1,4 +1,4 @@
-"""Other negatives of each anchor in each epoch, in turn, for loaders of any trainer."""
+"""Other negatives of each anchor in each epoch, in turn, for any trainer's data loader."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from jaxtyping import Int32, Int64
 from torch.utils.data import Dataset
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import SIDES, Pairs
+from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
-from aoq.pipeline.training.drawable import Drawable, drawable
+from aoq.pipeline.training.drawable import drawable
 
 ANCHOR = "anchor_id"
-"""The column of a data set's rows that says whose negatives they get, as in a table's files."""
+"""The column of a data set's rows that names the anchor whose negatives they get, as in a table's files."""
 
 
 class Rotation(Dataset[dict[str, Any]]):
-    """The true pairs of a table, and with each `k` negatives of its anchor: in each epoch others, until all had a turn.
+    """The true pairs of a table, each with `k` negatives of its anchor: others in each epoch, until all were used.
 
-    Each anchor's list stands in an order of its own, a function of (seed, anchor), closed to a ring. Epoch e takes the
-    places e k to e k + k - 1 of it. So no negative comes again before the whole list was used up, a set holds one
-    twice only where the list is shorter than k, and all processes and workers see the same.
+    Each anchor's list is put in an order of its own, a function of (seed, anchor), and closed to a ring. Epoch e takes
+    the places e k to e k + k - 1 of it. So no negative comes again before the whole list was used, a set holds a
+    negative twice only if the list is shorter than k, and all processes and workers see the same.
 
-    Anchors are images with the `direction` "i2t", captions with "t2i". As a torch data set it has a row a true pair:
+    Anchors are images with the `direction` "i2t", captions with "t2i". As a torch data set it has a row per true pair:
 
         anchor_id, positive_id   rows of the table
         negative_ids             (k,) int64
-        anchor                   what stands for the anchor, where `anchors` are given
-        positive, negatives      what stands for these, where `candidates` are given; negatives are a list
+        anchor                   the anchor's value, if `anchors` are given
+        positive, negatives      their values, if `candidates` are given; negatives are a list
 
-    `anchors` and `candidates` are sequences with a value a row of the table: paths, pictures, texts, ids. Called with
-    rows of a `datasets.Dataset` that have a column `anchor_id`, it puts the columns `negative_1` to `negative_k` in its
-    place: `train.with_transform(rotation)`. `set_epoch` says which epoch it is, to workers that run already, too.
+    `anchors` and `candidates` are sequences with a value per row of the table: paths, pictures, texts, ids. Called with
+    rows of a `datasets.Dataset` that have a column `anchor_id`, it replaces that by the columns `negative_1` to
+    `negative_k`: `train.with_transform(rotation)`. `set_epoch` sets the epoch, also for workers that are running.
 
-    Of a screened table what is flagged has no turn, unless all of a list is. `h` keeps to the first ranks.
+    Flagged negatives of a screened table are left out, unless all of a list are flagged. `h` keeps to the first ranks.
     """
 
     def __init__(
@@ -57,15 +57,22 @@ class Rotation(Dataset[dict[str, Any]]):
         way: Direction = "i2t" if direction == "i2t" else "t2i"
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
-        bare = parts_of(table).table
-        self.pairs = _anchors_first(bare, way)
-        self._lists = _drawable(table, way, h, self.pairs[:, 0])
+        parts = parts_of(table)
+        bare = parts.table
+        if bare.positives is None:
+            raise ValueError("the table does not say which pairs are true; give it `positives`.")
+        if not bare[way].h:
+            raise ValueError(f"the table has no lists of {way}; mine both directions.")
+        self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]
+        """The true pairs, rows (anchor, positive)."""
+        judged, suspected = parts.judged(way), parts.suspected
+        self._lists = drawable(way, bare[way], h=h, option="h", judged=judged, suspected=suspected)
+        self._lists.require_negatives(way, self.pairs[:, 0])
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
         for side, values in zip(SIDES[way], (anchors, candidates), strict=True):
-            count = counts[side]
-            if values is not None and len(values) != count:
-                raise ValueError(f"{len(values)} {side} are given for a table of {count}; they are of other data.")
+            if values is not None and len(values) != counts[side]:
+                raise ValueError(f"{len(values)} {side} are given for a table of {counts[side]}; they are other data.")
         self._anchors, self._candidates = anchors, candidates
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
 
@@ -74,7 +81,7 @@ class Rotation(Dataset[dict[str, Any]]):
         self._epoch.fill_(epoch)
 
     def negatives(self, anchors: Sequence[int] | np.ndarray, epoch: int | None = None) -> Int64[np.ndarray, "some k"]:
-        """The rows of these anchors' negatives in an epoch, by default the one that was set."""
+        """Return the rows of these anchors' negatives in an epoch, by default the one that was set."""
         rows = np.asarray(anchors)
         if len(outside := np.flatnonzero((rows < 0) | (rows >= len(self._lists.ids)))):
             raise ValueError(
@@ -90,16 +97,16 @@ class Rotation(Dataset[dict[str, Any]]):
     def __getitem__(self, row: int) -> dict[str, Any]:
         anchor, positive = self.pairs[row].tolist()
         ids = self.negatives([anchor])[0]
-        found = {ANCHOR: anchor, "positive_id": positive, "negative_ids": ids}
+        item = {ANCHOR: anchor, "positive_id": positive, "negative_ids": ids}
         if self._anchors is not None:
-            found["anchor"] = self._anchors[anchor]
+            item["anchor"] = self._anchors[anchor]
         if self._candidates is not None:
-            found["positive"] = self._candidates[positive]
-            found["negatives"] = [self._candidates[one] for one in ids.tolist()]
-        return found
+            item["positive"] = self._candidates[positive]
+            item["negatives"] = [self._candidates[one] for one in ids.tolist()]
+        return item
 
     def __call__(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-        """Put negatives beside rows of `datasets`."""
+        """Add negatives to rows of `datasets`."""
         if ANCHOR not in rows:
             raise ValueError(
                 f"rows have the columns {', '.join(rows)}, and a rotation finds their negatives by {ANCHOR}, the row "
@@ -108,33 +115,12 @@ class Rotation(Dataset[dict[str, Any]]):
         places = self.negatives(rows[ANCHOR]).T.tolist()
         if self._candidates is not None:
             places = [[self._candidates[one] for one in place] for place in places]
-        kept = {name: values for name, values in rows.items() if name != ANCHOR}
-        return kept | {f"negative_{number}": place for number, place in enumerate(places, start=1)}
+        others = {name: values for name, values in rows.items() if name != ANCHOR}
+        return others | {f"negative_{number}": place for number, place in enumerate(places, start=1)}
 
     def _turn(self, anchor: int, epoch: int) -> Int32[np.ndarray, " k"]:
-        drawn = self._lists.ids[anchor][self._lists.may_draw(anchor)]
-        if not len(drawn):
+        negatives = self._lists.ids[anchor][self._lists.may_draw(anchor)]
+        if not len(negatives):
             raise ValueError(f"{SIDES[self.direction][0][:-1]} {anchor} has no negative; leave its rows out.")
-        ring = np.random.default_rng([self._seed, anchor]).permutation(drawn)
+        ring = np.random.default_rng([self._seed, anchor]).permutation(negatives)
         return ring[(epoch * self.k + np.arange(self.k)) % len(ring)]
-
-
-def _drawable(
-    table: NegativeTable | ScreenedTable, direction: Direction, h: int | None, anchors: Int32[np.ndarray, " pairs"]
-) -> Drawable:
-    """The lists without what a screen flags."""
-    parts = parts_of(table)
-    if not parts.table[direction].h:
-        raise ValueError(f"the table has no lists of {direction}; mine both directions.")
-    judged, suspected = parts.judged(direction), parts.suspected
-    lists = drawable(direction, parts.table[direction], h=h, option="h", judged=judged, suspected=suspected)
-    if len(empty := np.intersect1d(lists.empty, anchors)):
-        raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
-    return lists
-
-
-def _anchors_first(table: NegativeTable, direction: Direction) -> Pairs:
-    """The true pairs, rows (anchor, positive)."""
-    if table.positives is None:
-        raise ValueError("the table does not say which pairs are true; give it `positives`.")
-    return table.positives if direction == "i2t" else table.positives[:, ::-1]

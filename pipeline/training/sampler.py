@@ -18,7 +18,7 @@ from aoq.pipeline.training.drawable import Drawable
 
 WHOLE = ((0.0, 1.0),)
 MOST_REDRAWS = 100
-"""After this many redraws a pair whose offline negatives still correspond goes without derived pairs."""
+"""After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""
 
 
 class Group(NamedTuple):
@@ -38,31 +38,22 @@ class Draw:
 
     groups: Sequence[Group]
     corresponding: Bool[np.ndarray, " batch"] | None = None
-    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true one: both are where every caption has one
-    image."""
+    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true pair; if every caption has one image, then
+    both are."""
     collision_rate: float = 0.0
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
 
 
-Offline = Literal["anchors", "quintuplet", "triples"]
-"""Draws that a loss needs: the anchors' negatives, their companions as well, or triples of true pairs."""
+Offline = Literal["none", "anchors", "quintuplet", "triples"]
+"""What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
 Ranks = Float64[np.ndarray, "2 batch"]
 """Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
 In a list whose negatives have weights, places are fractions of the total weight instead of the length.
 """
-
-
-def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
-    """Draw twice around the middle of the list, N(1/2, 1/4) within [0, 1): the first ranks, where false
-    negatives gather, come up less often (AOQ supplement, which gives no numbers)."""
-    ranks = rng.normal(0.5, 0.25, (2, batch))
-    while (outside := (ranks < 0) | (ranks >= 1)).any():
-        ranks[outside] = rng.normal(0.5, 0.25, int(outside.sum()))
-    return ranks
 
 
 def uniform_ranks(rng: np.random.Generator, batch: int) -> Ranks:
@@ -75,13 +66,23 @@ def coupled_ranks(rng: np.random.Generator, batch: int) -> Ranks:
     return np.repeat(rng.random((1, batch)), 2, axis=0)
 
 
+def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+    """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives.
+
+    The AOQ supplement describes this without numbers.
+    """
+    ranks = rng.normal(0.5, 0.25, (2, batch))
+    while (outside := (ranks < 0) | (ranks >= 1)).any():
+        ranks[outside] = rng.normal(0.5, 0.25, int(outside.sum()))
+    return ranks
+
+
 STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
     "uniform": uniform_ranks,
     "coupled": coupled_ranks,
     "normal": normal_ranks,
     "weighted": uniform_ranks,
 }
-"""Two independent draws, as in the paper; or `coupled`, one for both lists, as in the official code (n and n // 5)."""
 
 
 class Sampler:
@@ -91,10 +92,10 @@ class Sampler:
     if they have weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
     photograph.
 
-    `positives` are the image of each caption, or rows (image, caption), of which either side may have several. What is
-    drawn for are rows of `pairs`, by caption and then by image: of captions with one image each, rows of captions.
+    `positives` are the image of each caption, or rows (image, caption), of which either side may have several. Anchors
+    are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
 
-    Without `companions` a draw is anchors and offline negatives alone, which then need no positive of their own.
+    Without `companions` a draw consists of anchors and offline negatives, which then need no positive of their own.
     """
 
     def __init__(
@@ -117,11 +118,8 @@ class Sampler:
                 f"{positives.max() + 1} and {len(positives)}; it was mined on other data."
             )
         self.pairs = pairs_of(positives, images, captions)
-        for direction, lists, anchors in (("i2t", i2t, self.pairs[:, 0]), ("t2i", t2i, self.pairs[:, 1])):
-            if len(empty := np.intersect1d(lists.empty, anchors)):
-                raise ValueError(
-                    f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}."
-                )
+        i2t.require_negatives("i2t", self.pairs[:, 0])
+        t2i.require_negatives("t2i", self.pairs[:, 1])
         check_windows(windows)
         own = with_itself(self.pairs, images) if one_set else self.pairs
         self._i2t, self._t2i = i2t, t2i
@@ -134,7 +132,7 @@ class Sampler:
         check_registered("strategy", strategy, STRATEGIES)
         self._strategy = STRATEGIES[strategy]
         self._companions, self._windows = companions, windows
-        self._resample = resample and companions  # for the sake of derived pairs, of which companions are one
+        self._resample = resample and companions  # resampling avoids derived pairs, which need companions
 
     def are_pairs(
         self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
@@ -150,50 +148,34 @@ class Sampler:
         """
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
 
-        def ranks_of(batch: int) -> Ranks:
+        def draw_ranks(batch: int) -> Ranks:
             return start + self._strategy(rng, batch) * (stop - start)
 
-        ranks = ranks_of(len(rows))
+        ranks = draw_ranks(len(rows))
         groups = self.at(rows, ranks, rng.random(len(rows)))
         first = corresponding = self._corresponding(groups)
         for _ in range(MOST_REDRAWS if self._resample else 0):
             if not corresponding.any():
                 break
-            ranks[:, corresponding] = ranks_of(int(corresponding.sum()))
+            ranks[:, corresponding] = draw_ranks(int(corresponding.sum()))
             groups = self.at(rows, ranks, rng.random(len(rows)))
             corresponding = self._corresponding(groups)
         probability = self._match_probability(rows, ranks)
         return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
 
     def at(self, rows: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
-        """Return the groups at given places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
+        """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
         offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
         if not self._companions:
             return [anchors, offline]
-        own_images = _one_of(self._images_of, offline.captions, choice)
-        return [anchors, offline, Group(own_images, _one_of(self._captions_of, offline.images, choice))]
-
-    def _match_probability(
-        self, rows: Int32[np.ndarray, " batch"], ranks: Ranks
-    ) -> Float32[np.ndarray, "2 batch"] | None:
-        """Probability that the pairs drawn at these ranks match, if the lists have it."""
-        of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
-        if of_captions is None or of_images is None:
-            return None
-        images, captions = self.pairs[rows].T
-        places = self._i2t.places(images, ranks[0]), self._t2i.places(captions, ranks[1])
-        return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
-
-    def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
-        """Mark derived pairs that are true: of one image, of copies of one photograph, or of one of several."""
-        _, *derived = groups
-        return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
+        own_images = _choose(self._images_of, offline.captions, choice)
+        return [anchors, offline, Group(own_images, _choose(self._captions_of, offline.images, choice))]
 
     def draw_for(
         self, offline: Offline, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
     ) -> Draw:
-        """Draw the anchors with the groups that the loss needs; `epoch` counts from the first one that draws.
+        """Draw the anchors with the groups that a loss needs; `epoch` counts from the first one that draws.
 
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
         has as many pairs as any other.
@@ -207,8 +189,24 @@ class Sampler:
         triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
         return Draw([triples], collision_rate=draw.collision_rate)
 
+    def _match_probability(
+        self, rows: Int32[np.ndarray, " batch"], ranks: Ranks
+    ) -> Float32[np.ndarray, "2 batch"] | None:
+        """Return the probability that the pairs drawn at these ranks match, if the lists have it."""
+        of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
+        if of_captions is None or of_images is None:
+            return None
+        images, captions = self.pairs[rows].T
+        places = self._i2t.places(images, ranks[0]), self._t2i.places(captions, ranks[1])
+        return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
 
-def _one_of(
+    def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
+        """Mark derived pairs that are true pairs."""
+        _, *derived = groups
+        return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
+
+
+def _choose(
     own: Positives, rows: Int32[np.ndarray, " batch"], choice: Float64[np.ndarray, " batch"]
 ) -> Int32[np.ndarray, " batch"]:
     """Choose one of each row's positives, at a place in [0, 1) among them."""
@@ -222,18 +220,17 @@ def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pa
     positives = positives_of(direction, pairs, len(lists.ids))
     for start, stop in blocks(len(lists.ids), BLOCK):
         ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
-        broken = (ids < -1) | (ids >= candidates)
-        broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]
-        if broken.any():
-            row, place = np.argwhere(broken)[0]
+        is_broken = (ids < -1) | (ids >= candidates)
+        is_broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]
+        if is_broken.any():
+            row, place = np.argwhere(is_broken)[0]
             raise ValueError(
                 f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, and "
                 f"there are {candidate}s 0 to {candidates - 1}, with -1 only at a list's end; the "
                 "table is damaged or was mined on other data, so mine again."
             )
         is_own = listed & _is_own(ids, positives.rows(np.arange(start, stop)), candidates)
-        if lists.weights is not None:
-            is_own &= lists.weights[start:stop] > 0
+        is_own &= lists.may_draw(slice(start, stop))
         if is_own.any():
             row, place = np.argwhere(is_own)[0]
             raise ValueError(
@@ -244,10 +241,10 @@ def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pa
 
 def _is_own(ids: Int32[np.ndarray, "anchors h"], own: Positives, candidates: int) -> Bool[np.ndarray, "anchors h"]:
     """Mark listed ids among their anchor's positives; one comparison if no anchor has several."""
-    rows = np.arange(len(ids))
     if own.most <= 1:
         only = np.full(len(ids), -1, np.int32)
         only[np.diff(own.offsets) > 0] = own.ids
         return (ids == only[:, None]) & (ids >= 0)
+    rows = np.arange(len(ids))
     own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
     return is_among(pair_keys(rows[:, None], ids, candidates), own_keys)

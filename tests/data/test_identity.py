@@ -16,9 +16,9 @@ from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.drawable import Drawable
-from aoq.pipeline.training.sampler import Group, Sampler
-from aoq.pipeline.training.step import Draw, read_batch
+from aoq.pipeline.training.sampler import Draw, Group, Sampler
 
 
 @pytest.fixture

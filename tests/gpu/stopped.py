@@ -9,12 +9,12 @@ from pathlib import Path
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.training.resumable import Resumable
+from aoq.pipeline.training.loop import Loop
 
-SAVE = Resumable.checkpoint
+SAVE = Loop.checkpoint
 
 
-def stopping(trainer: Resumable) -> None:
+def stopping(trainer: Loop) -> None:
     SAVE(trainer)
     os._exit(9)
 
@@ -24,7 +24,7 @@ def main() -> None:
     chain, engine = plan(experiment, data_root=Path(), artifact_root=Path(folder)), Engine(device=device)
     for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round"):
         if stage == "second_round":
-            Resumable.checkpoint = stopping
+            Loop.checkpoint = stopping
         with chain[stage].building() as build:
             if build is not None:
                 PRODUCERS[stage](chain, build, engine)

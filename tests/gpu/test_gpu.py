@@ -20,8 +20,9 @@ from aoq.models import MODELS, naaf
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
+from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.step import make_objective, read_batch, take_step
+from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
 from tests.training.steps import LOSSES, drawn, fresh
 

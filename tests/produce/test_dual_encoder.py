@@ -23,9 +23,9 @@ from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.produce import PRODUCERS, training
 from aoq.pipeline.produce import data as planned
 from aoq.pipeline.produce.data import open_pairs
-from aoq.pipeline.training import resumable
+from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.loop import Trainer
+from aoq.pipeline.training.trainer import Trainer
 from tests.prepare.conftest import save_clip
 from tests.produce.conftest import ENGINE
 
@@ -162,9 +162,9 @@ def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
 
 def check_an_interrupted_training(chain, monkeypatch):
     """A first round of six steps is killed at its third checkpoint."""
-    monkeypatch.setattr(resumable, "LOG_STEPS", 2)
+    monkeypatch.setattr(loop, "LOG_STEPS", 2)
     engine = replace(ENGINE, checkpoint_steps=4)
-    checkpoint, taken = resumable.Resumable.checkpoint, []
+    checkpoint, taken = loop.Loop.checkpoint, []
 
     def killed(self):
         checkpoint(self)
@@ -179,7 +179,7 @@ def check_an_interrupted_training(chain, monkeypatch):
 
     whole, weights = train()
     chain["first_round"].path.rename(chain["first_round"].path.with_name("whole"))
-    monkeypatch.setattr(resumable.Resumable, "checkpoint", killed)
+    monkeypatch.setattr(loop.Loop, "checkpoint", killed)
     with pytest.raises(KeyboardInterrupt):
         train()
     resumed, again = train()

@@ -11,7 +11,7 @@ from aoq.models import build_model
 from aoq.pipeline.produce import PRODUCERS, training
 from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.loop import Trainer
+from aoq.pipeline.training.trainer import Trainer
 from tests.produce.conftest import ENGINE
 from tests.produce.test_dual_encoder import check_an_interrupted_training, make, vit  # noqa: F401  (fixtures)
 

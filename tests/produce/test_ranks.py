@@ -21,8 +21,8 @@ from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS, ranks
 from aoq.pipeline.produce.ranks import run_ranks
-from aoq.pipeline.training.co_teaching.loop import FILES
-from aoq.pipeline.training.kept_files import CHECKPOINTS
+from aoq.pipeline.training.checkpoint import CHECKPOINTS
+from aoq.pipeline.training.co_teaching import FILES
 from tests.produce.conftest import ENGINE
 
 TWO = replace(ENGINE, processes=2)

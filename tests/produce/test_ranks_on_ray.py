@@ -20,7 +20,7 @@ from aoq.pipeline.build import UNITS
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.produce import PRODUCERS, ranks, training
 from aoq.pipeline.produce.ranks import run_ranks
-from aoq.pipeline.training.kept_files import CHECKPOINTS
+from aoq.pipeline.training.checkpoint import CHECKPOINTS
 from tests.two_nodes import two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster

@@ -22,7 +22,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.training import batch_maker, loop
+from aoq.pipeline.training import batches, trainer
 from aoq.pipeline.training.checkpoint import read_weights
 
 
@@ -226,9 +226,9 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
 def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, monkeypatch, loss, groups):
     """Batch by batch the captions are those of the table's mined batches, in each epoch."""
     seen = []
-    read = batch_maker.read_batch
+    read = batches.read_batch
     monkeypatch.setattr(
-        batch_maker,
+        batches,
         "read_batch",
         lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest),
     )
@@ -274,7 +274,7 @@ def test_a_training_that_ended_takes_no_step_again_until_it_is_published(make, m
             make("own", "second_round", second_round=second_round)
     ended = {path.name: path.read_bytes() for path in whole["second_round"].work.glob("*.safetensors")}
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "train_epoch", None)
+        patch.setattr(trainer.Trainer, "train_epoch", None)
         made = make("own", "second_round", second_round=second_round)["second_round"]
     assert ended == {path.name: path.read_bytes() for path in made.path.glob("*.safetensors")}
     assert {path.name for path in made.path.iterdir()} == {*made.manifest()["files"], "MANIFEST.json"}

@@ -13,10 +13,10 @@ from aoq.models import MODELS, build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.losses.temperature import LearntTemperature
-from aoq.pipeline.training.parts import WHOLE, Cut
-from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.shared_statistics import has_batch_norm
-from aoq.pipeline.training.step import PairDraws, constrain, draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.chunks import WHOLE, Cut
+from aoq.pipeline.training.processes import Processes, has_batch_norm
+from aoq.pipeline.training.step import constrain, make_objective, take_step
 
 LOSSES = {
     "online": OnlineLoss(name="online"),
@@ -64,7 +64,7 @@ CASES = [(name, loss) for name in NAMES for loss in LOSSES]
 
 
 def drawn(pairs, sampler, loss, rows=ROWS):
-    return draw_batch(pairs, sampler, make_objective(LOSSES[loss]), rows, np.random.default_rng(3), 0)
+    return draw_batch(pairs, sampler, offline_draws(LOSSES[loss]), rows, np.random.default_rng(3), 0)
 
 
 def step(pairs, draw, name, loss, cut=WHOLE):
@@ -77,8 +77,8 @@ def step(pairs, draw, name, loss, cut=WHOLE):
     batch = read_batch(pairs, draw, cut.for_batch(size).processes.rows(size))
     batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
     if model.attends:
-        draws = PairDraws(np.random.default_rng(4), size)
-        objective = replace(objective, besides=partial(constrain, constraints=BOTH, draws=draws))
+        uniform = np.random.default_rng(4).random((2, 2, size))
+        objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
     parameters = dict(model.named_parameters()) | dict([] if learnt is None else learnt.named_parameters())
     figures = take_step(model, torch.optim.SGD(parameters.values(), lr=0.0), batch, objective, 1e9, cut)
     return {

@@ -12,9 +12,9 @@ from aoq.models.base import Captions
 from aoq.models.towers.tower import Tower
 from aoq.models.vsepp import VSEpp
 from aoq.pipeline.config.training import LoRA
-from aoq.pipeline.training.adapters import adapt, merged_weights
 from aoq.pipeline.training.checkpoint import load_model
-from tests.training.test_loop import OPTIONS, KilledError, run_training  # noqa: F401  (a fixture)
+from aoq.pipeline.training.optimizer import adapt, merged_weights
+from tests.training.test_loop import OPTIONS, kill_and_resume, run_training  # noqa: F401  (a fixture)
 from tests.training.test_optimizer import asked, groups
 
 RANK, SIZE = 2, 8
@@ -113,10 +113,7 @@ def test_adapters_alone_are_trained_and_survive_a_kill(towered, run_training, tm
     for name in inside:
         assert torch.linalg.matrix_rank(kept[name] - fresh[name], atol=1e-5) <= RANK
     load_model(tmp_path / "whole" / "model.safetensors")
-    with pytest.raises(KilledError):
-        run_training(tmp_path / "killed", "towered", training=training, kill_at=12)
-    resumed, _ = run_training(tmp_path / "killed", "towered", training=training)
-    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    kill_and_resume(run_training, tmp_path, 12, whole, name="towered", training=training)
 
 
 def test_adapters_are_trained_at_the_whole_rate(towered):

@@ -17,14 +17,12 @@ from aoq.pipeline.config.training import CoTeaching, plain_training
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks
-from aoq.pipeline.training import collapse, resumable
+from aoq.pipeline.training import loop, metrics, ncr
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.co_teaching import loop
-from aoq.pipeline.training.co_teaching.division import Batches, clean_probabilities, even_batches, selected_clean
-from aoq.pipeline.training.co_teaching.loop import FILES, CoTrainer
-from aoq.pipeline.training.co_teaching.step import Network
+from aoq.pipeline.training.co_teaching import FILES, CoTrainer
+from aoq.pipeline.training.loop import Run
+from aoq.pipeline.training.ncr import Batches, Network, clean_probabilities, even_batches, selected_clean
 from aoq.pipeline.training.optimizer import learning_rate
-from aoq.pipeline.training.run import Run
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}
@@ -71,11 +69,7 @@ def test_an_epoch_sees_each_clean_pair_once_and_the_others_in_turns():
         assert sorted(np.concatenate(noisy[first : first + turn])) == np.flatnonzero(~is_clean).tolist()
     assert noisy[0].tolist() != noisy[turn].tolist()
     assert clean[0].tolist() != Batches(np.flatnonzero(is_clean), 7, (1, 2, 1, 0))[0].tolist()
-
-
-def test_a_single_pair_is_no_batch():
-    assert Batches(np.arange(8), 7, (0, 0, 0, 0)).steps == 1
-    assert Batches(np.arange(1), 7, (0, 0, 0, 1)).steps == 0
+    assert Batches(np.arange(8), 7, (0, 0, 0, 0)).steps == 1  # a single pair is no batch
 
 
 def test_judging_batches_are_of_one_size():
@@ -168,7 +162,7 @@ class KilledError(Exception):
 
 @pytest.fixture
 def run_co_teaching(pairs, monkeypatch):
-    monkeypatch.setattr(resumable, "LOG_STEPS", 2)
+    monkeypatch.setattr(loop, "LOG_STEPS", 2)
     wrong = pairs.split.image_of.copy()
     wrong[[1, 9, 22, 31, 40]] = wrong[[9, 22, 31, 40, 1]]
     noisy = replace(pairs, split=replace(pairs.split, image_of=wrong))
@@ -209,31 +203,29 @@ def lines(work):
     return [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, name):
-    whole, reports = run_co_teaching(tmp_path / "whole", name)
+AVERAGED = {"ema": 0.8, "schedule": "cosine", "decay_epochs": (), "warmup_steps": 3}
+VARIANTS = {name: (name, SECTION) for name in OPTIONS} | {
+    "bfloat16": ("vsepp", SECTION.model_copy(update={"precision": "bfloat16"})),
+    "averages": ("vsepp", SECTION.model_copy(update=AVERAGED)),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, variant):
+    name, section = VARIANTS[variant]
+    whole, reports = run_co_teaching(tmp_path / "whole", name, section=section)
     # In the second network's warm-up, and in its co-teaching.
-    for kill_at in (5, len(reports) - 1) if name == "vsepp" else (len(reports) - 1,):
+    for kill_at in (5, len(reports) - 1) if variant == "vsepp" else (len(reports) - 1,):
         cut = tmp_path / f"cut{kill_at}"
         with pytest.raises(KilledError):
-            run_co_teaching(cut, name, kill_at=kill_at, workers=1)
-        resumed, again = run_co_teaching(cut, name, workers=2)  # who reads ahead changes nothing
+            run_co_teaching(cut, name, kill_at=kill_at, section=section, workers=1)
+        resumed, again = run_co_teaching(cut, name, section=section, workers=2)  # threads change nothing
         for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps"):
             assert resumed[key] == whole[key], key
         for file in (*FILES, "clean_pairs.parquet"):
             assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
         assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
         assert len(again) < len(reports)  # it did not start over
-
-
-def test_networks_in_bfloat16_resume_to_the_bit(run_co_teaching, tmp_path):
-    rounded = SECTION.model_copy(update={"precision": "bfloat16"})
-    whole, reports = run_co_teaching(tmp_path / "whole", section=rounded)
-    with pytest.raises(KilledError):
-        run_co_teaching(tmp_path / "cut", section=rounded, kill_at=len(reports) - 1)
-    resumed, _ = run_co_teaching(tmp_path / "cut", section=rounded)
-    plain, _ = run_co_teaching(tmp_path / "plain")
-    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"] != plain["final_weights_sha256"]
 
 
 def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path, caplog):
@@ -262,19 +254,7 @@ def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(ru
     assert len({line["hardness"] for line in trained if "hardness" in line}) > 2
 
 
-def test_averages_of_both_and_a_cosine_resume_to_the_bit(run_co_teaching, tmp_path):
-    averaged = SECTION.model_copy(update={"ema": 0.8, "schedule": "cosine", "decay_epochs": (), "warmup_steps": 3})
-    whole, reports = run_co_teaching(tmp_path / "whole", section=averaged)
-    with pytest.raises(KilledError):
-        run_co_teaching(tmp_path / "cut", section=averaged, kill_at=len(reports) - 1)
-    resumed, _ = run_co_teaching(tmp_path / "cut", section=averaged)
-    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
-    for name in ("model.safetensors", "peer.safetensors"):
-        kept = [(tmp_path / work / name).read_bytes() for work in ("whole", "cut")]
-        assert kept[0] == kept[1]
-
-
-def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
+def test_the_best_of_both_is_kept_and_the_log_says_how_pairs_were_divided(run_co_teaching, pairs, tmp_path):
     result, _ = run_co_teaching(tmp_path)
     models = [load_model(tmp_path / name) for name in FILES]
     scores = [similarity_matrix(model, pairs, CPU) for model in models]
@@ -282,6 +262,14 @@ def test_the_best_of_both_is_kept(run_co_teaching, pairs, tmp_path):
     assert evaluate_similarity(ensemble(scores), pairs.split.image_of) == result["metrics"]
     assert result["best_epoch"] >= SECTION.warmup_epochs
     assert len(result["dev_rsum_by_epoch"]) == 3
+    divided = [line for line in lines(tmp_path) if "selected_clean" in line]
+    assert [line["epoch"] for line in divided] == [1, 2]
+    assert all(0 < share < 1 for line in divided for share in line["selected_clean"])
+    trained = [line for line in lines(tmp_path) if "loss" in line]
+    assert {(line["loss_name"], line["network"]) for line in trained} == {
+        (name, network) for name in ("warmup", "co_teaching") for network in (0, 1)
+    }
+    assert {line["epoch"] for line in trained if "noisy_loss" in line} == {2}
     found = read_clean_pairs(tmp_path / "clean_pairs.parquet", 48)
     assert found.min() >= 0
     assert found.max() <= 1
@@ -291,7 +279,7 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
     """The warm-up uses all pairs; the last epoch also uses pairs that the other network did not select as clean."""
     trusts = [np.where(np.arange(48) % 3 == rest, 0.1, 0.8 + rest / 10).astype(np.float32) for rest in (0, 1)]
     turns = itertools.cycle(trusts)
-    monkeypatch.setattr(loop, "clean_probabilities", lambda losses, seed: next(turns))
+    monkeypatch.setattr(ncr, "clean_probabilities", lambda losses, seed: next(turns))
     heard = []
 
     def note(how, kept):
@@ -330,8 +318,8 @@ def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, network, 
         parameter.data.zero_()
     figures = flat.learn_clean(flat.read(pairs, np.array([0, 3, 6, 9])), torch.tensor([1.0, 0.8, 0.5, 0.1]))
     assert figures["plateau"] == pytest.approx(figures["retrieval_loss"])
-    monkeypatch.setattr(collapse, "NEAR", 1e9)  # now everything is near the plateau
-    monkeypatch.setattr(collapse, "GAP", 1e9)
+    monkeypatch.setattr(metrics, "NEAR", 1e9)  # now everything is near the plateau
+    monkeypatch.setattr(metrics, "GAP", 1e9)
     run_co_teaching(tmp_path / "flat")
     said = [record.getMessage() for record in caplog.records if "has collapsed" in record.getMessage()]
     assert [text[: text.index(" has")] for text in said] == [
@@ -340,18 +328,6 @@ def test_networks_that_find_all_pairs_alike_are_named(run_co_teaching, network, 
     run_co_teaching(tmp_path / "paced", section=SECTION.model_copy(update={"start_up": "auto"}))
     advised = ["Try start_up" in text for text in caplog.messages if "has collapsed" in text]
     assert advised == [True] * 4 + [False] * 4
-
-
-def test_metrics_say_how_the_pairs_were_divided(run_co_teaching, tmp_path):
-    run_co_teaching(tmp_path)
-    divided = [line for line in lines(tmp_path) if "selected_clean" in line]
-    assert [line["epoch"] for line in divided] == [1, 2]
-    assert all(0 < share < 1 for line in divided for share in line["selected_clean"])
-    trained = [line for line in lines(tmp_path) if "loss" in line]
-    assert {(line["loss_name"], line["network"]) for line in trained} == {
-        (name, network) for name in ("warmup", "co_teaching") for network in (0, 1)
-    }
-    assert {line["epoch"] for line in trained if "noisy_loss" in line} == {2}
 
 
 def test_features_that_are_not_finite_are_an_error(run_co_teaching, pairs, tmp_path):

@@ -15,19 +15,19 @@ from aoq.pipeline.losses import LOSSES as LOSS_KINDS
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.loop import learnt_numbers
-from aoq.pipeline.training.parts import Cut
-from aoq.pipeline.training.step import PairDraws, constrain, draw_batch, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import constrain, make_objective, take_step
 from tests.training.simulated import DEVICE, Simulated, There, unwaited
 from tests.training.steps import BOTH, LOSSES, ROWS, drawn, fresh
-from tests.training.steps import NAMES as WITHOUT_BATCH_NORM
 
 CPU = torch.device("cpu")
 NAMES = [*MODELS, "described"]
 CASES = [
     (name, loss, None) for name in NAMES for loss in LOSSES if loss in ("online", "table") or name in ("vsepp", "scan")
 ]
-CASES += [(name, "table", 4) for name in WITHOUT_BATCH_NORM]
+CASES += [(name, "table", 4) for name in ("vsepp", "scan", "naaf")]
 
 
 def step(pairs, draw, name, loss, device, chunk=None):
@@ -37,8 +37,8 @@ def step(pairs, draw, name, loss, device, chunk=None):
     batch = replace(batch, images=replace(batch.images, features=batch.images.features.double())).to(device)
     objective = make_objective(LOSSES[loss], Pace(0.2) if loss == "online" else None, learnt)
     if model.attends:
-        draws = PairDraws(np.random.default_rng(4), len(draw.groups[0].images))
-        objective = replace(objective, besides=partial(constrain, constraints=BOTH, draws=draws))
+        uniform = np.random.default_rng(4).random((2, 2, len(draw.groups[0].images)))
+        objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
     parameters = [*model.parameters(), *([] if learnt is None else learnt.parameters())]
     torch.manual_seed(1)
     with unwaited():
@@ -81,7 +81,7 @@ def test_no_loss_waits(pairs, sampler, name):
         objective = make_objective(
             loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt and learnt.to(DEVICE)
         )
-        drawing = draw_batch(pairs, sampler, objective, ROWS, np.random.default_rng(0), 0)
+        drawing = draw_batch(pairs, sampler, offline_draws(loss), ROWS, np.random.default_rng(0), 0)
         batch = read_batch(pairs, drawing)
         batch = replace(batch, images=replace(batch.images, features=batch.images.features.double())).to(DEVICE)
         with unwaited():

@@ -1,12 +1,14 @@
-"""The metrics log: lines in order, rewound to a checkpoint, and TensorBoard that may be missing."""
+"""Windows of figures, the log and its damage, TensorBoard that may be missing, and the collapse plateau."""
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
+import torch
 
-from aoq.pipeline.training.metrics import MetricsLog, read_metrics
+from aoq.pipeline.training.metrics import CollapseDetector, MetricsLog, Window, read_metrics
 
 
 def test_rewinding_drops_what_came_after(tmp_path):
@@ -81,3 +83,32 @@ def test_without_tensorboard_training_goes_on(tmp_path, monkeypatch, caplog):
     log.close()
     assert '"aoq[tensorboard]"' in caplog.text
     assert read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_window_takes_figures_that_stay_on_their_device_as_they_are_at_each_step():
+    """The same means as of numbers; what is learnt goes on changing; some figures come with some steps only."""
+    by_number, by_tensor, learnt = Window(), Window(), torch.zeros(())
+    for step in range(7):
+        learnt += 0.1
+        numbers = {"loss": 1 / (step + 1), "temperature": float(learnt)} | ({"noisy": 3.0} if step > 4 else {})
+        by_number.add({**numbers, "share": 0.1 * step})
+        tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+        by_tensor.add({**tensors, "temperature": learnt, "share": 0.1 * step})
+        assert list(by_tensor.means()) == ["loss", "temperature", "share", "noisy"][: 4 if step > 4 else 3]
+    assert by_tensor.means() == by_number.means()
+
+
+def test_the_plateau_is_named_once(caplog):
+    caplog.set_level(logging.WARNING)
+    detector = CollapseDetector()
+    flat = [detector.observe("online", 51.3, 51.2, gap=0.001, steps=50) for _ in range(10)]
+    assert flat == [False] * 5 + [True] * 5
+    assert caplog.text.count("plateau") == 1
+    assert 'start_up = "auto"' in caplog.text
+    assert not detector.observe("online", 40.0, 51.2, gap=0.2, steps=50)
+    assert not detector.observe("online", 51.2, 51.2, gap=0.001, steps=50)
+
+
+def test_hard_negatives_as_similar_as_positives_are_no_collapse():
+    detector = CollapseDetector()
+    assert not any(detector.observe("online", 51.2, 51.2, gap=0.2, steps=50) for _ in range(20))

@@ -13,9 +13,9 @@ from torch.testing import assert_close
 from aoq.models import MODELS, build_model
 from aoq.models.towers.tower import Tower, offered
 from aoq.models.vsepp import VSEpp
-from aoq.pipeline.training.average import Average
-from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
-from tests.training.test_loop import OPTIONS, TRAINING, KilledError, run_training  # noqa: F401
+from aoq.pipeline.training.loop import learnt_numbers
+from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, set_up_towers
+from tests.training.test_loop import OPTIONS, TRAINING, kill_and_resume, of_loss, run_training  # noqa: F401
 
 COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
 
@@ -117,6 +117,8 @@ def test_the_rate_rises_and_falls_along_half_a_cosine():
     warm = asked(warmup_steps=4)
     assert [learning_rate(warm, 0, step, 5) for step in range(5)] == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2])
     assert learning_rate(warm, 3, 2, 5) == pytest.approx(1e-3)
+    stepped = asked(decay_epochs=(1, 3))
+    assert [learning_rate(stepped, epoch) for epoch in range(4)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4])
 
 
 def test_every_step_is_taken_at_its_rate(run_training, tmp_path, monkeypatch):  # noqa: F811
@@ -176,7 +178,7 @@ def test_towers_are_told_to_keep_few_activations(towered):
 
 def test_an_average_follows_the_weights_by_its_definition():
     model = torch.nn.Linear(3, 2)
-    average, expected = Average(model, 0.9), model.weight.detach().clone()
+    average, expected = make_average(model, 0.9), model.weight.detach().clone()
     for _ in range(4):
         with torch.no_grad():
             model.weight.add_(1.0)
@@ -205,26 +207,18 @@ def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
         assert_close(kept[name], expected)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ema": 0.8},
-        {"schedule": "cosine", "decay_epochs": (), "warmup_steps": 3},
-        {"weight_decay": 0.1, "decay_biases": False, "layer_decay": 0.5, "ema": 0.5},
-    ],
-    ids=lambda options: "-".join(options),
-)
-def test_killed_and_resumed_ends_at_the_same_weights(run_training, towered, tmp_path, options):  # noqa: F811
-    training = asked(**options)
+def test_groups_and_an_average_resume_to_the_bit(run_training, towered, tmp_path):  # noqa: F811
+    training = asked(weight_decay=0.1, decay_biases=False, layer_decay=0.5, ema=0.5)
     whole, _ = run_training(tmp_path / "whole", "towered", training=training)
-    for kill_at in (4, 12):
-        with pytest.raises(KilledError):
-            run_training(tmp_path / str(kill_at), "towered", training=training, kill_at=kill_at)
-        resumed, _ = run_training(tmp_path / str(kill_at), "towered", training=training)
-        assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
-        assert resumed["dev_rsum_by_epoch"] == whole["dev_rsum_by_epoch"]
-        kept = [(tmp_path / work / "model.safetensors").read_bytes() for work in ("whole", str(kill_at))]
-        assert kept[0] == kept[1]
+    kill_and_resume(run_training, tmp_path, 12, whole, name="towered", training=training)
+
+
+def test_learnt_numbers_do_not_decay():
+    training = of_loss("sigmoid").model_copy(update={"weight_decay": 0.1})
+    learnt, model = learnt_numbers(training.loss), build_model("vsepp", feature_size=6, vocabulary_size=24)
+    weights, numbers = make_optimizer(model, training, learnt.parameters()).param_groups
+    assert (weights["weight_decay"], numbers["weight_decay"]) == (0.1, 0.0)
+    assert numbers["params"] == list(learnt.parameters())
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.embedding_blocks import encode_block, sides_of
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.store import Memory
-from aoq.pipeline.training.loop import Trainer
+from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.run import Run
-from aoq.pipeline.training.step import draw_batch, forward, make_objective, read_batch
+from aoq.pipeline.training.step import forward, make_objective
+from aoq.pipeline.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -35,9 +36,9 @@ def step_of(pairs, sampler, monkeypatch):
         torch.manual_seed(0)
         sizes = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 32, "word_size": 5}
         model = build_model(name, **sizes, **({} if MODELS[name].takes_masks else {"regions": 4}))
-        objective = make_objective(LossSection.kind(loss)(name=loss))
-        captions = np.arange(0, 48, 5, dtype=np.int32)
-        batch = read_batch(pairs, draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0))
+        section, rows = LossSection.kind(loss)(name=loss), np.arange(0, 48, 5, dtype=np.int32)
+        objective, rng = make_objective(section), np.random.default_rng(0)
+        batch = read_batch(pairs, draw_batch(pairs, sampler, offline_draws(section), rows, rng, 0))
         value, auxiliary, _ = forward(in_precision(model, precision, CPU).train(), batch, objective)
         total = value.total if auxiliary is None else value.total + auxiliary
         total.backward()
@@ -99,12 +100,14 @@ def test_a_step_rounds_the_weights_of_its_own_time(pairs):
 
 def test_a_device_that_lacks_it_is_named(monkeypatch):
     model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
-    with pytest.raises(ValueError, match=r'precision = "tf32" is of NVIDIA GPUs since Ampere, and .* runs on cpu; '):
+    with pytest.raises(
+        ValueError, match=r'precision = "tf32" requires an NVIDIA Ampere or newer GPU, .* runs on cpu; '
+    ):
         in_precision(model, "tf32", CPU)
     cuda = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     for precision in ("tf32", "bfloat16"):
-        with pytest.raises(ValueError, match=rf'precision = "{precision}" is of NVIDIA GPUs since Ampere.*cuda:0'):
+        with pytest.raises(ValueError, match=rf'precision = "{precision}" requires an NVIDIA Ampere .*cuda:0'):
             in_precision(model, precision, cuda)
     assert in_precision(model, "float32", cuda) is model
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))

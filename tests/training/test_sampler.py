@@ -103,14 +103,6 @@ def test_collisions_are_counted_and_kept_without_resampling(small):
     assert not (again.groups[2].images == again.groups[1].images).any()
 
 
-def test_a_pair_that_can_only_collide_ends(small):
-    image_of = np.array([0, 1], dtype=np.int32)
-    sampler = sampler_of(table_of(np.array([[1], [0]]), np.array([[1], [0]])), image_of)
-    draw = sampler.draw(np.array([0], dtype=np.int32), np.random.default_rng(0))
-    assert draw.collision_rate == 1.0
-    assert draw.corresponding.all()
-
-
 def test_the_same_rng_draws_the_same(small):
     table, image_of = small
     sampler = sampler_of(table, image_of)
@@ -225,14 +217,6 @@ def test_windows_follow_the_epochs(wide):
     for epoch, expected in ((0, {5, 6}), (1, {2}), (7, {2})):
         draw = sampler.draw(np.zeros(200, dtype=np.int32), np.random.default_rng(1), epoch)
         assert set(draw.groups[1].captions.tolist()) == expected
-
-
-def test_a_window_narrows_the_draw_and_nothing_else(wide):
-    table, image_of = wide
-    plain, same = (sampler_of(table, image_of, **more) for more in ({}, {"windows": [(0.0, 1.0)]}))
-    captions = np.arange(8, dtype=np.int32)
-    one, other = (sampler.draw(captions, np.random.default_rng(5)) for sampler in (plain, same))
-    np.testing.assert_array_equal(one.groups, other.groups)
 
 
 @pytest.mark.parametrize(

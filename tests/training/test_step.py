@@ -13,12 +13,12 @@ from aoq.models import MODELS, build_model, naaf
 from aoq.models.base import Captions, Images
 from aoq.models.official import from_official, our_weights
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OfflineLoss, OnlineLoss
-from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.training.batches import Batch, draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import GROUPS, Draw, Sampler
-from aoq.pipeline.training.step import Batch, draw_batch, forward, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import forward, make_objective, take_step
 
 OFFQUIN = OfflineLoss(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
@@ -108,7 +108,7 @@ def score_all(model, pairs, images, captions):
     return torch.stack([torch.stack([score(model, pairs, i, c) for c in captions]) for i in images])
 
 
-def slow_forward(model, pairs, draw, objective):
+def slow_forward(model, pairs, draw, objective, groups):
     """Every pair encoded and scored by itself."""
     anchors, negatives, own = draw.groups
     matrix = score_all(model, pairs, *anchors)
@@ -122,7 +122,7 @@ def slow_forward(model, pairs, draw, objective):
         ]
     ]
     rows = torch.from_numpy(anchors.images.astype(np.int64))
-    offline = OfflineSimilarities(*lists[: 2 if objective.offline == "anchors" else 4])
+    offline = OfflineSimilarities(*lists[: 2 if groups == 2 else 4])
     return objective.loss(Similarities(matrix, positive_pairs(rows, mask_positives=True), offline)).total
 
 
@@ -134,19 +134,19 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name, loss):
     torch.manual_seed(0)
     small = {"embedding_size": 8, "word_size": 5} | ({} if MODELS[name].takes_masks else {"regions": 4})
     model = build_model(name, feature_size=6, vocabulary_size=24, **small).eval()  # eval: no batch statistics
-    objective = make_objective(loss)
+    objective, groups = make_objective(loss), GROUPS[offline_draws(loss)]
     draw = sampler.draw(np.arange(0, 48, 7, dtype=np.int32), np.random.default_rng(3))
-    batch = read_batch(pairs, Draw(draw.groups[: GROUPS[objective.offline]]))
-    assert len(batch.images) == GROUPS[objective.offline] * len(draw.groups[0].captions)
+    batch = read_batch(pairs, Draw(draw.groups[:groups]))
     with torch.no_grad():
         value, _, _ = forward(model, batch, objective)
-        torch.testing.assert_close(value.total, slow_forward(model, pairs, draw, objective), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            value.total, slow_forward(model, pairs, draw, objective, groups), rtol=1e-4, atol=1e-4
+        )
 
 
 def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
-    objective = make_objective(AdaptiveLoss(name="adapoffquin", companions="anchors"))
     captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
-    ((images, texts),) = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(3), 0).groups
+    ((images, texts),) = draw_batch(pairs, sampler, "triples", captions, np.random.default_rng(3), 0).groups
     assert len(images) == 9
     np.testing.assert_array_equal(pairs.split.image_of[texts], images)
     np.testing.assert_array_equal(texts[:3], captions[:3])
@@ -154,7 +154,7 @@ def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, samp
     np.testing.assert_array_equal(texts[3:6], negatives.captions)
     np.testing.assert_array_equal(images[6:], negatives.images)
     for few in (1, 2):
-        ((images, _),) = draw_batch(pairs, sampler, objective, captions[:few], np.random.default_rng(3), 0).groups
+        ((images, _),) = draw_batch(pairs, sampler, "triples", captions[:few], np.random.default_rng(3), 0).groups
         assert len(images) == 3
 
 
@@ -162,7 +162,7 @@ def test_triples_equal_their_parts_one_by_one(pairs, sampler):
     torch.manual_seed(0)
     model = build_model("scan", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
     objective = make_objective(OfflineLoss(name="offtri", companions="anchors"))
-    drawn = draw_batch(pairs, sampler, objective, np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
+    drawn = draw_batch(pairs, sampler, "triples", np.arange(0, 48, 5, dtype=np.int32), np.random.default_rng(3), 0)
     with torch.no_grad():
         value, _, _ = forward(model, read_batch(pairs, drawn), objective)
         matrix = score_all(model, pairs, *drawn.groups[0])
@@ -180,10 +180,10 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     sampler = Sampler(*lists, split.image_of)
     captions = np.array([0, 3, 4, 9], dtype=np.int32)
     objective = make_objective(AdaptiveLoss(name="adapoffquin"))
-    drawn = draw_batch(pairs, sampler, objective, captions, np.random.default_rng(0), 0)
+    drawn = draw_batch(pairs, sampler, "quintuplet", captions, np.random.default_rng(0), 0)
     assert drawn.corresponding.tolist() == [True, True, False, False]
     kept = Sampler(*lists, split.image_of, resample=False)
-    assert not draw_batch(pairs, kept, objective, captions, np.random.default_rng(0), 0).corresponding.any()
+    assert not draw_batch(pairs, kept, "quintuplet", captions, np.random.default_rng(0), 0).corresponding.any()
 
     torch.manual_seed(0)
     model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
@@ -204,9 +204,10 @@ def test_a_drawn_probability_reaches_the_loss(pairs, sampler, name):
         replace(lists, match_probability=rng.random(lists.ids.shape).astype(np.float32))
         for lists in (sampler._i2t, sampler._t2i)
     ]
-    objective, seen = make_objective(LossSection.kind(name)(name=name, margin_offline=0.2)), []
+    section, seen = LossSection.kind(name)(name=name, margin_offline=0.2), []
+    objective, offline = make_objective(section), offline_draws(section)
     captions = np.arange(0, 48, 5, dtype=np.int32)
-    drawn = draw_batch(pairs, Sampler(*lists, pairs.split.image_of), objective, captions, np.random.default_rng(1), 0)
+    drawn = draw_batch(pairs, Sampler(*lists, pairs.split.image_of), offline, captions, np.random.default_rng(1), 0)
     torch.manual_seed(0)
     model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).eval()
     seeing = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
@@ -230,35 +231,16 @@ def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch
     model = build_model("naaf", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5).train()
     seen = []
 
-    def besides(model, images, captions, rows):
+    def aligned_loss(model, images, captions, rows):
         seen.append(float(model.threshold))
         return LossValue(torch.zeros(()), {})
 
-    objective = replace(make_objective(OnlineLoss(name="online")), besides=besides)
+    objective = replace(make_objective(OnlineLoss(name="online")), aligned_loss=aligned_loss)
     for _ in range(2):
         captions = np.arange(0, 48, 5, dtype=np.int32)
-        batch = read_batch(pairs, draw_batch(pairs, None, objective, captions, np.random.default_rng(0), 0))
+        batch = read_batch(pairs, draw_batch(pairs, None, "none", captions, np.random.default_rng(0), 0))
         before = float(model.threshold)
         *_, observe = forward(model, batch, objective)
         assert seen[-1] == float(model.threshold) == before
         observe()
         assert float(model.threshold) != before
-
-
-def test_losses_draw_no_more_than_they_use():
-    groups = {
-        "sum": 1,
-        "online": 1,
-        "offtri": 2,
-        "adapofftri": 2,
-        "offquin": 3,
-        "adapoffquin": 3,
-        "onlyoffline": 3,
-        "onlinequin": 2,
-        "adapposquin": 3,
-        "squaredoffquin": 3,
-        "infonce": 2,
-        "adapinfonce": 2,
-        "sigmoid": 2,
-    }
-    assert groups.items() <= {name: GROUPS[kind.offline] for name, kind in LOSSES.items()}.items()

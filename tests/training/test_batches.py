@@ -1,4 +1,4 @@
-"""Batches made ahead: in order, whoever makes them; errors at their turn; no thread is left."""
+"""Batches read ahead: in order, by any number of threads; errors at their turn; no thread is left."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.config.training import Training
-from aoq.pipeline.training.ahead import made_ahead
-from aoq.pipeline.training.batch_maker import BatchMaker
+from aoq.pipeline.training.batches import BatchMaker, read_ahead
 
 WORKERS = [0, 1, 3]
 TRAINING = Training(loss=AdaptiveLoss(name="adapoffquin"), epochs=4, batch_size=10, warmup=("sum",))
@@ -31,8 +30,8 @@ def test_slow_and_quick_steps_come_in_order(workers):
         time.sleep(0.01 * (step % 3 == 0))
         return step
 
-    assert list(made_ahead(make, range(5, 17), workers)) == list(range(5, 17))
-    assert list(made_ahead(make, range(0), workers)) == []
+    assert list(read_ahead(make, range(5, 17), workers)) == list(range(5, 17))
+    assert list(read_ahead(make, range(0), workers)) == []
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -44,7 +43,7 @@ def test_an_error_comes_when_its_step_is_due(workers):
 
     taken = []
     with pytest.raises(ValueError, match=r"^row 7 is damaged; prepare it again.$"):
-        taken.extend(made_ahead(make, range(9), workers))
+        taken.extend(read_ahead(make, range(9), workers))
     assert taken == [0, 1, 2, 3]
 
 
@@ -60,7 +59,7 @@ def test_who_takes_them_may_be_interrupted(workers, error):
         return step
 
     def take():
-        with closing(made_ahead(make, range(1000), workers)) as steps:
+        with closing(read_ahead(make, range(1000), workers)) as steps:
             for step in steps:
                 if step == 2:
                     raise error
@@ -75,7 +74,7 @@ def test_who_takes_them_may_be_interrupted(workers, error):
 
 def test_no_more_are_made_than_are_kept():
     made = []
-    with closing(made_ahead(made.append, range(100), workers=2)) as steps:
+    with closing(read_ahead(made.append, range(100), workers=2)) as steps:
         next(steps)
         time.sleep(0.05)
         assert len(made) <= 3

@@ -13,11 +13,12 @@ from aoq.models import MODELS, naaf
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config.losses import OnlineLoss
 from aoq.pipeline.losses.similarities import LossValue
-from aoq.pipeline.training import scoring
-from aoq.pipeline.training.parts import WHOLE, Cut
+from aoq.pipeline.training import chunks
+from aoq.pipeline.training.batches import read_batch
+from aoq.pipeline.training.chunks import WHOLE, Cut
 from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.step import forward, make_objective, read_batch, take_step
+from aoq.pipeline.training.step import forward, make_objective, take_step
 from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
 
 
@@ -43,11 +44,11 @@ ALONE = [(name, loss) for name, loss in CASES if loss in ("table", "companions")
 
 @pytest.mark.parametrize(("name", "loss"), ALONE)
 def test_pairs_that_are_scored_again_have_the_gradients_of_the_matrix(pairs, sampler, name, loss, monkeypatch):
-    draw, found, again = drawn(pairs, sampler, loss), [], scoring._ScoreAgain.backward
+    draw, found, again = drawn(pairs, sampler, loss), [], chunks._ScoreAgain.backward
     called = []
-    monkeypatch.setattr(scoring._ScoreAgain, "backward", lambda *given: called.append(1) or again(*given))
-    for devices in (scoring.AT_ONCE, ()):
-        monkeypatch.setattr(scoring, "AT_ONCE", devices)
+    monkeypatch.setattr(chunks._ScoreAgain, "backward", lambda *given: called.append(1) or again(*given))
+    for devices in (chunks.AT_ONCE, ()):
+        monkeypatch.setattr(chunks, "AT_ONCE", devices)
         found.append(step(pairs, draw, name, loss))
     same(*found)
     assert called == [1]

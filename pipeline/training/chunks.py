@@ -1,0 +1,214 @@
+"""A batch in parts: in chunks of some items, shared among processes, or both. The numbers are those of the whole batch.
+
+Losses see the whole batch either way. A chunked forward pass keeps only codes and scores; the backward pass encodes and
+scores each chunk again with its random numbers (GradCache, Gao et al. 2021, arXiv 2101.06983). Unlike with accumulated
+gradients of small batches, every pair has the negatives of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
+from aoq.pipeline.losses.pace import AT_ONCE
+from aoq.pipeline.losses.similarities import LossValue
+from aoq.pipeline.training.processes import ALONE, Processes, has_batch_norm, shared_statistics
+
+AlignedLoss = Callable[[MatchingModel, Code, Code, slice], LossValue]
+"""A loss on the codes of aligned pairs, given their rows among the batch's anchors; summed over the pairs."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Division of batches: the items in a chunk, and the processes that share a batch."""
+
+    chunk: int | None = None
+    processes: Processes = ALONE
+
+    def check(self, model: MatchingModel, *, gradient_checkpointing: bool = False) -> None:
+        """Refuse a model that would learn differently in parts."""
+        if self.chunk is not None and has_batch_norm(model):
+            raise ValueError(
+                f"{type(model).__name__} has BatchNorm, whose statistics need the whole batch, so it cannot be trained "
+                "in chunks; leave `chunk` out, or train it by several processes."
+            )
+        towers = [tower.network for tower in model.towers.values()] if gradient_checkpointing else []
+        if self.processes.are_several and any(map(has_batch_norm, towers)):
+            raise ValueError(
+                f"a tower of this {type(model).__name__} has BatchNorm, whose statistics {self.processes.count} "
+                "processes share, so it cannot be computed again; leave `gradient_checkpointing` out."
+            )
+
+    def for_batch(self, size: int) -> Cut:
+        """Fit the cut to a batch: each process computes all of a batch that has too few pairs to share."""
+        return replace(self, processes=ALONE) if size < self.processes.count else self
+
+    def gather(self, of_batch: Cut) -> Callable[[list[nn.Parameter]], None]:
+        """Return the sum of gradients over processes; where each computed the whole batch, only the leader's count."""
+        return partial(self.processes.add_up_gradients, counts=of_batch is self or self.processes.leads)
+
+
+WHOLE = Cut()
+
+
+class Scores:
+    """The scores of a batch by its model, from codes in chunks, by group, of this process's part.
+
+    Without chunks and other processes there is one chunk, the batch: this is the definition that parts must equal.
+    """
+
+    def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
+        self._model, self._size, self._processes = model, size, cut.processes
+        self._replays = cut.chunk is not None
+        self._is_whole = cut.chunk is None and not cut.processes.are_several
+        own, groups = len(images) // images.groups, images.groups
+        step = cut.chunk or own
+        self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
+        rows = [[slice(g * own + c.start, g * own + c.stop) for c in self._chunks] for g in range(groups)]
+        self._words = [captions[chunk] for chunk in rows[0]]
+        with shared_statistics(model, cut.processes):
+            self._images, self._captions = (
+                self._encode(encode, items, rows)
+                for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
+            )
+        self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
+
+    def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
+        """Score the image of every anchor against the caption of every anchor.
+
+        If the loss will be sparse, the few scores with a gradient may be computed again for it.
+        """
+        score, captions = self._model.similarity, self._all_captions
+        if self._is_whole:
+            images = bare(self._images[0][0])
+            tensors = _tensors(images, captions)
+            learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+            if learns and self._model.scores_alone and images.vectors.device.type in AT_ONCE and is_sparse():
+                return _score_again(self._model, images, captions, *tensors)
+            return score(images, captions)
+        with shared_statistics(self._model, self._processes):
+            rows = [self._run(score, bare(images), captions) for images in self._images[0]]
+        return self._processes.gather_alike(torch.cat(rows), self._size)
+
+    def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
+        """Score aligned pairs, for each (group of images, group of captions)."""
+        score = self._model.pair_similarity
+        if self._is_whole:  # in one pass
+            images, captions = (
+                concatenate([code[group][0] for group in side])
+                for code, side in zip((self._images, self._captions), zip(*wanted, strict=True), strict=True)
+            )
+            return score(images, captions).split(self._size)
+        lists = []
+        for of_images, of_captions in wanted:
+            chunks = zip(self._images[of_images], self._captions[of_captions], strict=True)
+            lists.append(torch.cat([self._run(score, bare(images), captions) for images, captions in chunks]))
+        return list(self._processes.gather_alike(torch.stack(lists, dim=1), self._size).unbind(1))
+
+    def auxiliary(self) -> Float[Tensor, ""] | None:
+        """Compute the model's auxiliary loss on the anchors."""
+        chunks = zip(self._images[0], self._words, strict=True)
+        losses = [self._run(self._model.auxiliary_loss, images, words) for images, words in chunks]
+        if losses[0] is None:
+            return None
+        means = [loss * (len(words) / self._size) for loss, words in zip(losses, self._words, strict=True)]
+        return self._processes.total(torch.stack(means).sum())
+
+    def aligned(self, loss: AlignedLoss) -> LossValue:
+        """Compute a further loss on the codes of the anchors."""
+        before = self._processes.rows(self._size).start
+        values = [
+            self._run(loss, self._model, bare(images), captions, slice(before + rows.start, before + rows.stop))
+            for images, captions, rows in zip(self._images[0], self._captions[0], self._chunks, strict=True)
+        ]
+        figures = {
+            name: self._processes.add_up(torch.stack([value.figures[name] for value in values]).sum())
+            for name in values[0].figures
+        }
+        return LossValue(self._processes.total(torch.stack([value.total for value in values]).sum()), figures)
+
+    def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
+        """Show the model the anchors and their scores."""
+        if self._model.observes:
+            with torch.no_grad():
+                images = self._processes.gather_code(_joined(self._images[0]), self._size)
+            self._model.observe(images, self._all_captions, matrix)
+
+    def _encode(self, encode: Callable[[Any], Code], items: Any, rows: Sequence[Sequence[slice]]) -> list[list[Code]]:
+        """Encode each chunk of each group; all in one pass if none is computed again."""
+        if self._replays:
+            return [[self._run(encode, items[chunk]) for chunk in group] for group in rows]
+        code = encode(items)
+        return [[code[chunk] for chunk in group] for group in rows]
+
+    def _run(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Compute now, and in chunks again in the backward pass."""
+        if not (self._replays and torch.is_grad_enabled()):
+            return function(*inputs)
+        # `checkpoint` keeps the random state of the device of the first tensor that it is passed.
+        tensor = next(value for one in inputs for value in vars(one).values() if isinstance(value, Tensor))
+        return checkpoint(lambda _, *rest: function(*rest), tensor, *inputs, use_reentrant=False)
+
+
+def bare(code: Code) -> Code:
+    """Return the code without the context, which is only for the auxiliary loss."""
+    return replace(code, context=None, context_mask=None)
+
+
+def _joined(chunks: Sequence[Code]) -> Code:
+    return bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)
+
+
+class _ScoreAgain(torch.autograd.Function):
+    """The matrix without its graph: the backward pass scores the pairs that have a gradient again.
+
+    A hinge on the hardest negatives has a gradient for about three entries of each row. Scoring the matrix without a
+    graph, and those entries again with one, takes half the time of the whole matrix with its gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, model: MatchingModel, images: Code, captions: Code, *_: Tensor) -> Tensor:
+        ctx.model, ctx.codes = model, (images, captions)
+        return model.similarity(images, captions)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = gradient.nonzero()
+        if not len(pairs):  # an optimiser with momentum distinguishes a gradient of 0 from none
+            pairs = pairs.new_zeros(1, 2)
+        images, captions = codes = [_leaves(code) for code in ctx.codes]
+        if captions.lengths is not None:  # sorted by length, short captions need little padding
+            pairs = pairs[captions.lengths[pairs[:, 1]].argsort(stable=True)]
+        for rows, columns in (some.unbind(1) for some in pairs.split(len(gradient))):
+            with torch.enable_grad():
+                scores = ctx.model.pair_similarity(images[rows], _without_padding(captions[columns]))
+            scores.backward(gradient[rows, columns])
+        return None, None, None, *(one.grad for one in _tensors(*codes))
+
+
+_score_again: Callable[..., Tensor] = _ScoreAgain.apply
+
+
+def _tensors(*codes: Code) -> list[Tensor]:
+    return [tensor for code in codes for tensor in (code.vectors, code.pooled) if tensor is not None]
+
+
+def _leaves(code: Code) -> Code:
+    pooled = None if code.pooled is None else code.pooled.detach().requires_grad_()
+    return replace(code, vectors=code.vectors.detach().requires_grad_(), pooled=pooled)
+
+
+def _without_padding(captions: Code) -> Code:
+    longest = None if captions.lengths is None else int(captions.lengths.max())
+    mask = None if captions.mask is None else captions.mask[:, :longest]
+    return replace(captions, vectors=captions.vectors[:, :longest], mask=mask)

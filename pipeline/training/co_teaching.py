@@ -1,0 +1,205 @@
+"""NCR: two networks, each taught by the pairs that the other selects as clean (Huang et al., NeurIPS 2021).
+
+After a warm-up, an epoch of co-teaching trains one network, then the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32
+
+from aoq.pipeline.config.training import CoTeaching, Training, plain_training
+from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
+from aoq.pipeline.evaluation.retrieval import Ranks
+from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.training import ncr
+from aoq.pipeline.training.batches import Batch
+from aoq.pipeline.training.loop import Loop
+from aoq.pipeline.training.metrics import Figure, on_plateau
+from aoq.pipeline.training.ncr import Batches, Network, Rows, even_batches, read_pairs, selected_clean
+
+logger = logging.getLogger(__name__)
+
+FILES = ("model.safetensors", "peer.safetensors")
+"""The weights of the two networks."""
+JUDGING = 2
+"""Takes the place of a network's number in the random key of judging pairs."""
+
+
+class Read(NamedTuple):
+    """Input of a step: rows of pairs, their batch, and a batch of others that are flagged as noisy."""
+
+    rows: Rows
+    batch: Batch
+    noisy: Batch | None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CoTrainer(Loop):
+    """Trains two networks. Their mean is evaluated, and the best epoch is one of co-teaching; its files include each
+    pair's probability."""
+
+    section: CoTeaching
+    schedule: Training = field(init=False)
+    probabilities: Float32[np.ndarray, "networks pairs"] | None = None
+    """Probability that each pair is right, by each network, in this epoch; None in the warm-up."""
+    weights = FILES
+
+    def __post_init__(self) -> None:
+        ncr.scikit_learn()  # if it is missing, say so before the warm-up
+        self.schedule = plain_training(self.section)
+        super().__post_init__()
+        start_up, margin, device = self.section.start_up, self.section.margin, self.run.device
+        self._networks = [
+            Network(model, optimizer, self.section, device, start_up and Pace(margin), self.cut)
+            for model, optimizer in zip(self.computing, self.optimizers, strict=True)
+        ]
+
+    def train_epoch(self) -> None:
+        state = self.state
+        if state.epoch >= self.section.warmup_epochs and self.probabilities is None:
+            self.probabilities = self._judge()
+            self.checkpoint()
+        while state.network < len(self._networks):
+            self._train_network()
+            state.network, state.step = state.network + 1, 0
+            self.checkpoint()
+        if self.section.start_up is not None:
+            paces = [network.pace for network in self._networks if network.pace is not None]
+            state.hardness.append([round(pace.share, 2) for pace in paces])
+            if self.probabilities is not None:  # the warm-up is on all negatives
+                each = " and ".join(f"{pace} (network {number})" for number, pace in enumerate(paces, start=1))
+                logger.info("epoch %d: online negatives are %s", state.epoch + 1, each)
+
+    def _judge(self) -> Float32[np.ndarray, "networks pairs"]:
+        """Estimate the probability that each pair is right, by each network in its current state."""
+        count, epoch = self.pairs.split.caption_count, self.state.epoch
+        losses = np.empty((len(self._networks), count), dtype=np.float32)
+        for rows in even_batches(count, self.section.batch_size, (self.seed, epoch, JUDGING)):
+            for own, network in zip(losses, self._networks, strict=True):
+                own[rows] = network.losses(network.read(self.pairs, rows)).float().cpu().numpy()
+        self.check_finite(losses)
+        probabilities = np.stack([ncr.clean_probabilities(own, seed=self.seed) for own in losses])
+        shares = [float(selected_clean(own, threshold=self.section.threshold).mean()) for own in probabilities]
+        percent = (100 * share for share in shares)
+        logger.info("epoch %d: %.1f %% and %.1f %% of the pairs selected as clean", epoch + 1, *percent)
+        self.append({"selected_clean": [round(share, 6) for share in shares]})
+        return probabilities
+
+    def _train_network(self) -> None:
+        """Train on all pairs in the warm-up, later on those that the other network selects as clean and on the rest."""
+        state, section, name = self.state, self.section, "warmup"
+        is_clean: Bool[np.ndarray, " pairs"] = np.ones(self.pairs.split.caption_count, dtype=np.bool_)
+        if self.probabilities is not None:
+            name = "co_teaching"
+            is_clean = selected_clean(self.probabilities[1 - state.network], threshold=section.threshold)
+        clean, noisy = (
+            Batches(np.flatnonzero(chosen), section.batch_size, (self.seed, state.epoch, state.network, kind))
+            for kind, chosen in enumerate((is_clean, ~is_clean))
+        )
+        network = f"epoch {state.epoch + 1}: network {state.network + 1}"
+        if clean.steps == 0:
+            logger.warning(
+                "%s learns nothing, since the other network selects no two pairs as clean; lower the threshold, or the "
+                "learning rate",
+                network,
+            )
+        steps = self.windows(state.network, clean.steps, partial(self._read, clean, noisy), self._step)
+        with closing(steps) as windows:
+            for window in windows:
+                self.record(window, {"network": state.network, "loss_name": name}, state.network)
+                means = window.means()
+                if state.step < clean.steps or self.probabilities is None:
+                    continue
+                if on_plateau(means["retrieval_loss"], means["plateau"], gap=means["positive_gap"]):
+                    logger.warning(
+                        "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
+                        "negatives of its batches cost more than that. Try %sa smaller batch_size, whose hardest "
+                        "negatives are easier, or more warmup_epochs.",
+                        network,
+                        means["retrieval_loss"],
+                        means["plateau"],
+                        "" if section.start_up else 'start_up = "auto", ',
+                    )
+
+    def _read(self, clean: Batches, noisy: Batches, step: int) -> Read:
+        """Read a step's pairs, a function of the epoch's probabilities and of the step."""
+        seen = self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
+
+        def read(rows: Rows) -> Batch:
+            batch = read_pairs(seen, rows, self.cut)
+            return batch.pin_memory() if self.run.device.type == "cuda" else batch
+
+        since = self.state.epoch - self.section.warmup_epochs
+        is_rectified = self.probabilities is not None and since >= self.section.first_rectified
+        rows, others = clean[step], read(noisy[step]) if is_rectified and noisy.steps else None
+        return Read(rows, read(rows), others)
+
+    def _step(self, read: Read) -> Mapping[str, Figure]:
+        state, device = self.state, self.run.device
+        network, peer = self._networks[state.network], self._networks[1 - state.network]
+        batch = read.batch.to(device)
+        state.taken += 1
+        self._seed(batch)
+        if self.probabilities is None:
+            return network.warm_up(batch)
+        trusted = torch.from_numpy(self.probabilities[1 - state.network][read.rows]).to(device, non_blocking=True)
+        if read.noisy is None:
+            return network.learn_clean(batch, trusted)
+        noisy = read.noisy.to(device)
+        labels = (network.labels(noisy) + peer.labels(noisy)) / 2  # before either update, as are all labels
+        figures = network.learn_clean(batch, trusted)
+        self._seed(noisy)
+        return {**figures, "noisy_loss": network.learn_noisy(noisy, labels), "noisy_label": labels.mean()}
+
+    def _seed(self, batch: Batch) -> None:
+        """Let each process draw its own numbers for its part; the same ones for a batch that each computes."""
+        size = len(batch.image_rows)
+        self.run.processes.seed(self.seed, self.state.taken, size, self.cut.for_batch(size).processes.rank)
+
+    @property
+    def taken(self) -> int:
+        return self.state.taken
+
+    @property
+    def can_be_best(self) -> bool:
+        return self.probabilities is not None
+
+    def write_best(self, ranks: Ranks, folder: Path) -> None:
+        super().write_best(ranks, folder)
+        assert self.probabilities is not None  # otherwise it cannot be the best
+        write_clean_pairs(folder / CLEAN_PAIRS, self.probabilities.mean(axis=0))
+
+    def end_epoch(self) -> None:
+        super().end_epoch()
+        self.state.network, self.probabilities = 0, None
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "models": [model.state_dict() for model in self.models],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "levels": [network.pace and float(network.pace.level) for network in self._networks],
+            "probabilities": None if self.probabilities is None else torch.from_numpy(self.probabilities),
+        }
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        of_each = (content[name] for name in ("models", "optimizers", "levels"))
+        for model, network, weights, moments, level in zip(self.models, self._networks, *of_each, strict=True):
+            model.load_state_dict(weights)
+            network.optimizer.load_state_dict(moments)
+            if network.pace is not None:
+                network.pace.level = level
+        probabilities = content["probabilities"]
+        self.probabilities = None if probabilities is None else probabilities.numpy()
+
+    def notes(self) -> dict[str, Any]:
+        return super().notes() | ({"hardness_by_epoch": self.state.hardness} if self.section.start_up else {})

@@ -1,0 +1,187 @@
+"""NCR's parts: the division into clean and noisy pairs, their batches, and a network's steps on them.
+
+Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int, Int64
+from torch import Tensor
+
+from aoq.models.base import MatchingModel
+from aoq.pipeline.config.training import CoTeaching
+from aoq.pipeline.data.batches import PairData, steps_per_epoch
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.losses import soft_margin
+from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
+from aoq.pipeline.training.batches import Batch, read_batch
+from aoq.pipeline.training.chunks import WHOLE, Cut, Scores
+from aoq.pipeline.training.sampler import Draw, Group
+from aoq.pipeline.training.step import Objective, descend, forward, take_step
+
+Follow = Callable[[Similarities], Similarities]
+Loss = Callable[[Similarities], LossValue]
+Rows = Int64[np.ndarray, " _"]
+
+
+def scikit_learn() -> list[Any]:
+    """Import scikit-learn late: it takes as long as all of torch, and only co-teaching needs it."""
+    return [
+        import_extra(name, "ncr", "co-teaching") for name in ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
+    ]
+
+
+def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
+    """Return the posterior of the lower of two Gaussians fitted to the losses; 1 for all if they are equal.
+
+    The fit uses one thread: sums over several would differ in bits from run to run.
+    """
+    spread = losses.max() - losses.min()
+    if spread == 0:
+        return np.ones(len(losses), dtype=np.float32)
+    scaled = ((losses - losses.min()) / spread).astype(np.float64)[:, None]
+    exceptions, mixtures, threads = scikit_learn()
+    mixture = mixtures.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
+    with threads.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # ten iterations are NCR's
+        posterior = mixture.fit(scaled).predict_proba(scaled)
+    return posterior[:, mixture.means_.argmin()].astype(np.float32)
+
+
+def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: float) -> Bool[np.ndarray, " pairs"]:
+    """Select pairs above the threshold; if that is all of them, the least probable n // 100 + 1 are flagged as noisy.
+
+    >>> selected_clean(np.array([0.9, 0.2, 0.6]), threshold=0.5)
+    array([ True, False,  True])
+    >>> selected_clean(np.array([0.9, 0.8, 0.6]), threshold=0.5)
+    array([ True,  True, False])
+    """
+    is_clean = probabilities > threshold
+    if is_clean.all():
+        is_clean[np.argsort(probabilities, kind="stable")[: len(is_clean) // 100 + 1]] = False
+    return is_clean
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Pairs in batches, as a function of `key`: each pair once, then all in another order, and so on.
+
+    A batch of a single pair, which has no negative, is left out.
+    """
+
+    rows: Rows
+    batch_size: int
+    key: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Number of batches until the pairs are used up."""
+        return steps_per_epoch(len(self.rows), self.batch_size)
+
+    def __getitem__(self, step: int) -> Rows:
+        turn, number = divmod(step, self.steps)
+        order = _order(len(self.rows), *self.key, turn)
+        return self.rows[order[number * self.batch_size :][: self.batch_size]]
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, *key: int) -> Rows:
+    return np.random.default_rng(key).permutation(count)
+
+
+def even_batches(pairs: int, batch_size: int, key: tuple[int, ...]) -> Iterator[Rows]:
+    """Batch all pairs in random order; sizes differ by one at most, since a pair's loss depends on its batch."""
+    yield from np.array_split(_order(pairs, *key), -(-pairs // batch_size))
+
+
+def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"], cut: Cut = WHOLE) -> Batch:
+    """Read this process's part of the pairs in these rows."""
+    own = cut.for_batch(len(rows)).processes.rows(len(rows))
+    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]), own)
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of the two networks, with its optimizer and the section that trains it."""
+
+    model: MatchingModel
+    optimizer: torch.optim.Optimizer
+    section: CoTeaching
+    device: torch.device
+    pace: Pace | None = None
+    """Pace of its online negatives; None makes them the hardest."""
+    cut: Cut = WHOLE
+    """Division of batches among processes, each of which judges and learns from the whole."""
+
+    def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
+        return read_pairs(pairs, rows, self.cut).to(self.device)
+
+    def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
+        return soft_margin.pair_losses(self._judged(batch), margin=self.section.margin)
+
+    def labels(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Predict how well each pair matches."""
+        return soft_margin.predicted_labels(self._judged(batch), margin=self.section.margin)
+
+    @torch.no_grad()
+    def _judged(self, batch: Batch) -> Similarities:
+        self.model.eval()
+        size = len(batch.image_rows)
+        scores = Scores(self.model, batch.images, batch.captions, size, self.cut.for_batch(size))
+        return Similarities(
+            scores.matrix(lambda: False), positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives)
+        )
+
+    def warm_up(self, batch: Batch) -> dict[str, Tensor]:
+        return self._learn(batch, partial(soft_margin.mean_triplet, margin=self.section.margin))
+
+    def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
+        """Learn from pairs selected as clean, whose labels lie between the network's own prediction and 1.
+
+        The figure `plateau` is the loss of equal similarities: each pair's margin, in both directions. With
+        `soft_labels = "broadcast"` it is approximate.
+        """
+        clean = probabilities[:, None] if self._broadcasts else probabilities
+        loss = self._soft_loss(soft_margin.refined_labels(clean, self.labels(batch)))
+        figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
+        if self.pace is not None:
+            figures["hardness"] = self.pace.figure
+        return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
+
+    def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
+        """Learn from the other pairs, with the labels that both networks predict; return the loss.
+
+        Auxiliary losses are left out: VSRN would learn captions of other images. So are NAAF's thresholds, which would
+        be estimated from mismatched words.
+        """
+        loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
+        self.model.train()
+        pace = None if self.pace is None else self.pace.at_level  # wrong pairs do not change the level
+        objective = Objective(loss, self.section.mask_positives, pace=pace)
+        of_batch = self.cut.for_batch(len(batch.image_rows))
+        value, _, _ = forward(self.model, batch, objective, of_batch)
+        descend(value.total, self.optimizer, self.section.gradient_clip, self.cut.gather(of_batch))
+        return value.total.detach()
+
+    @property
+    def _broadcasts(self) -> bool:
+        return self.section.soft_labels == "broadcast"
+
+    def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> Loss:
+        """Make the loss for a label per pair, or per entry of the matrix."""
+        margins = soft_margin.soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
+        by_entry = soft_margin.own_margins if labels.ndim == 1 else soft_margin.row_margins
+        return partial(soft_margin.soft_triplet, margins=by_entry(margins))
+
+    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, Tensor]:
+        objective = Objective(loss, self.section.mask_positives, pace=pace)
+        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)

@@ -1,0 +1,124 @@
+"""Train one model in a round: its loss of each epoch, the pace of its negatives, and the watch for a collapse."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from aoq.pipeline.batches.order import KeptOrder
+from aoq.pipeline.losses import collapsed_cost
+from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.training.batches import BatchMaker, Drawn, Guide, epoch_loss
+from aoq.pipeline.training.loop import Loop
+from aoq.pipeline.training.metrics import CollapseDetector, Figure, means_by_epoch, read_metrics
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import Objective, constrain, make_objective, take_step
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Trainer(Loop):
+    """Trains one model through the epochs of a round."""
+
+    sampler: Sampler | None
+    orders: KeptOrder | None = None
+    """Order of the captions in an epoch that draws; random by default."""
+    guide: Guide | None = None
+    """Excludes pairs as in-batch negatives in every epoch, also in a warm-up."""
+    collapse: CollapseDetector = field(default_factory=CollapseDetector)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pace = Pace(self.schedule.loss.online_margin) if self.schedule.is_paced else None
+        if self.schedule.start_up is not None and self.pace is None:
+            logger.info("start_up is ignored with loss %r, which has no hardest negatives", self.schedule.loss.name)
+
+    def train_epoch(self) -> None:
+        state, training = self.state, self.schedule
+        loss = epoch_loss(training, state.epoch)
+        if loss.needs_table and self.sampler is None:
+            raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
+        learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
+        objective = make_objective(loss, self.pace, self._loss_numbers if learns else None)
+        is_pinned = self.run.device.type == "cuda"
+        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned, self.orders)
+        steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
+        with closing(steps) as windows:
+            for window in windows:
+                means = window.means()
+                has_collapsed = self.collapse.observe(
+                    loss.name,
+                    means["retrieval_loss"],
+                    means["plateau"],
+                    gap=means["positive_gap"],
+                    steps=window.steps,
+                    can_pace=loss.takes_pace and self.pace is None,
+                )
+                self.record(window, {"loss_name": loss.name, "collapsed": has_collapsed})
+        if self.pace is not None:
+            state.hardness.append(round(self.pace.share, 2))
+            if loss.takes_pace:  # not a warm-up on all negatives
+                logger.info("epoch %d: online negatives are %s", state.epoch + 1, self.pace)
+        if self.learnt is not None:
+            state.learnt.append(self.learnt.values())
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in state.learnt[-1].items())
+            logger.info("epoch %d: learnt %s", state.epoch + 1, numbers)
+
+    def _loss_numbers(self) -> dict[str, Tensor]:
+        """Return the learnt numbers of the loss; every process computes the same loss, so only the leader learns."""
+        assert self.learnt is not None
+        numbers: dict[str, Tensor] = self.learnt()
+        return numbers if self.run.processes.leads else {name: number.detach() for name, number in numbers.items()}
+
+    def _step(self, objective: Objective, drawn: Drawn) -> Mapping[str, Figure]:
+        batch, schedule = drawn.batch.to(self.run.device), self.schedule
+        size = len(batch.image_rows)
+        rank = self.cut.for_batch(size).processes.rank  # 0 for all that compute the whole batch
+        self.run.processes.seed(self.seed, self.state.epoch, self.state.step, rank)
+        if schedule.constraints is not None:
+            uniform = drawn.rng.random((2, 2, size))
+            objective = replace(
+                objective, aligned_loss=partial(constrain, constraints=schedule.constraints, uniform=uniform)
+            )
+        figures: dict[str, Figure] = {}
+        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, schedule.gradient_clip, self.cut)
+        if self.pace is not None:
+            figures["hardness"] = self.pace.figure
+        if "plateau" not in figures:
+            figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
+        return figures | drawn.figures
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "collapse": vars(self.collapse),
+            "pace": self.pace and self.pace.kept(),
+            "learnt": self.learnt and self.learnt.state_dict(),
+            "model": self.models[0].state_dict(),
+            "optimizer": self.optimizers[0].state_dict(),
+        }
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        self.models[0].load_state_dict(content["model"])
+        self.optimizers[0].load_state_dict(content["optimizer"])
+        self.collapse = CollapseDetector(**content["collapse"])
+        self.pace = content["pace"] and Pace(**content["pace"])
+        if self.learnt is not None:
+            self.learnt.load_state_dict(content["learnt"])
+
+    def notes(self) -> dict[str, Any]:
+        notes, lines = super().notes(), read_metrics(self.run.work / "metrics.jsonl")
+        (notes["final_weights_sha256"],) = notes["final_weights_sha256"]
+        by_epoch: dict[str, Any] = {
+            "hardness_by_epoch": None if self.pace is None else self.state.hardness,
+            "learnt_by_epoch": self.state.learnt,
+            "offline_harder_by_epoch": means_by_epoch(lines, "offline_harder_share"),
+            "offline_match_probability_by_epoch": means_by_epoch(lines, "offline_match_probability"),
+        }
+        return notes | {name: values for name, values in by_epoch.items() if values}
