@@ -1,17 +1,94 @@
-"""Communities of a graph, grown greedily up to a size."""
+"""The graph of pairs that are each other's hard negatives, and its communities, grown greedily up to a size."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, no_type_check
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
 from numba import njit
 
-from aoq.pipeline.batches.graph import Graph
+from aoq.pipeline.batches.lists import Listed, MeetingLists
+from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.problem import BLOCK, blocks
 
+Rows = Int64[np.ndarray, " rows"]
+"""Row numbers of pairs."""
 Communities = Int32[np.ndarray, " nodes"]
 """The number of each node's community."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Undirected graph; the neighbours of node n are `neighbours[offsets[n]:offsets[n + 1]]`."""
+
+    offsets: Int64[np.ndarray, " nodes_and_one"]
+    neighbours: Int32[np.ndarray, " ends"]
+    weights: Int32[np.ndarray, " ends"]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[Rows]:
+    """Split pairs so that each image occurs at most once in a part, its pairs in random order.
+
+    >>> [len(rows) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
+    [2, 1]
+    """
+    order = rng.permutation(len(images))
+    order = order[np.argsort(images[order], kind="stable")]
+    counts = np.bincount(images)
+    places = np.arange(len(images)) - np.repeat(offsets_of(counts)[:-1], counts)
+    return [rng.permutation(order[places == place]) for place in range(int(counts.max(initial=0)))]
+
+
+def pass_graph(lists: MeetingLists, rows: Rows, *, most: int, rng: np.random.Generator) -> Graph:
+    """Weigh the edge of pairs (i, c) and (j, d) by the count of listed negatives: d of i, j of c, c of j, i of d.
+
+    Each list gives at most `most` negatives of the pass, drawn at random.
+    """
+    images, captions = lists.pairs[rows].T
+    of_caption, of_image = _node_of(captions, lists.captions), _node_of(images, lists.images)
+    ends = [
+        _edges(lists.i2t, images, of_caption, most, rng),
+        _edges(lists.t2i, captions, of_image, most, rng),
+    ]
+    first, second = np.concatenate(ends, axis=1)
+    nodes = len(rows)
+    keys, weights = np.unique(np.minimum(first, second) * nodes + np.maximum(first, second), return_counts=True)
+    low, high = keys // nodes, keys % nodes
+    starts, stops = np.concatenate([low, high]), np.concatenate([high, low])
+    order = np.lexsort((stops, starts))
+    return Graph(
+        offsets_of(np.bincount(starts, minlength=nodes)),
+        stops[order].astype(np.int32),
+        np.tile(weights, 2)[order].astype(np.int32),
+    )
+
+
+def _node_of(rows: Int32[np.ndarray, " nodes"], count: int) -> Int64[np.ndarray, " rows"]:
+    nodes = np.full(count, -1)
+    nodes[rows] = np.arange(len(rows))
+    return nodes
+
+
+def _edges(
+    listed: Listed, anchors: Int32[np.ndarray, " nodes"], node_of: Rows, most: int, rng: np.random.Generator
+) -> Int64[np.ndarray, "2 edges"]:
+    """Draw edges from each node to `most` nodes that its anchor lists."""
+    edges = []
+    for start, stop in blocks(len(anchors), BLOCK):
+        ids = listed[anchors[start:stop]]
+        nodes = np.where(ids >= 0, node_of[ids], -1)
+        nodes[nodes == np.arange(start, stop)[:, None]] = -1
+        if nodes.shape[1] > most:
+            chance = np.where(nodes >= 0, rng.random(nodes.shape, dtype=np.float32), 2)
+            nodes = np.take_along_axis(nodes, np.argpartition(chance, most - 1, axis=1)[:, :most], axis=1)
+        anchor, place = np.nonzero(nodes >= 0)
+        edges.append(np.stack([anchor + start, nodes[anchor, place]]))
+    return np.concatenate(edges, axis=1)
 
 
 def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communities:
@@ -21,8 +98,8 @@ def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communitie
 
         argmax over n of  w(n, community) / (1 + w(n, free))
 
-    So a node that no other community could take is not left behind. METIS, which minimises the edges cut over all parts
-    at once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
+    So no node is left behind that no other community could take. METIS, which minimises the edges cut over all parts at
+    once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
     """
     return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph)), size)
 

@@ -1,4 +1,4 @@
-"""Batches as files: `epoch-000.parquet` and so on, and `manifest.json`.
+"""Batches as files: `epoch-000.parquet` and so on, `manifest.json`, and webdataset's shards.
 
 An epoch has one row per pair, in the order of training:
 
@@ -9,11 +9,16 @@ An epoch has one row per pair, in the order of training:
     caption     string
 
 The manifest says how they were made, from which lists (`table_sha256`), and how hard the batches are.
+
+webdataset has no random access, so its shards hold an epoch in order: every `batch_size` samples are a batch. A sample
+is an image file unchanged, the caption in `.txt`, and in `.json` the rows: image_id, caption_id and batch.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +26,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.tables.files import MANIFEST
 
 FORMAT_VERSION = 1
+SAMPLES = 10_000
+"""Approximate number of samples in a shard, which holds whole batches."""
 
 
 def write_epoch(
@@ -46,8 +53,32 @@ def write_epoch(
     pq.write_table(pa.table(columns), folder / f"epoch-{epoch:03d}.parquet", compression="zstd")
 
 
-def write_batches_manifest(folder: Path, said: Mapping[str, Any]) -> None:
+def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
     """Write how the batches were made, with the hash of each epoch's file."""
     files = {path.name: file_sha256(path) for path in sorted(folder.glob("epoch-*.parquet"))}
-    whole = {"format_version": FORMAT_VERSION, **said, "files": files}
+    whole = {"format_version": FORMAT_VERSION, **about, "files": files}
     write_atomically(folder / MANIFEST, (json.dumps(whole, indent=1) + "\n").encode())
+
+
+def write_shards(
+    folder: Path, batches: Sequence[Integer[np.ndarray, "_ 2"]], pictures: Sequence[str], captions: Sequence[str]
+) -> int:
+    """Write the batches of an epoch to the new folder as `000000.tar` and so on; return the number of shards."""
+    folder.mkdir()
+    each = max(1, SAMPLES // len(batches[0]))
+    for first in range(0, len(batches), each):
+        with tarfile.open(folder / f"{first // each:06d}.tar", "w") as shard:
+            for number, batch in enumerate(batches[first : first + each], start=first):
+                for place, (image, caption) in enumerate(batch.tolist()):
+                    key, rows = f"{number:06d}-{place:05d}", {"image_id": image, "caption_id": caption, "batch": number}
+                    picture = Path(pictures[image])
+                    _add(shard, f"{key}{picture.suffix.lower()}", picture.read_bytes())
+                    _add(shard, f"{key}.txt", captions[caption].encode())
+                    _add(shard, f"{key}.json", json.dumps(rows).encode())
+    return -(-len(batches) // each)
+
+
+def _add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    about = tarfile.TarInfo(name)
+    about.size = len(content)
+    shard.addfile(about, io.BytesIO(content))

@@ -1,4 +1,4 @@
-"""Lists from a table: pairs that should meet in a batch, and pairs that must not."""
+"""Lists from a table: pairs that should share a batch, and pairs that must not."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aoq.pipeline.tables.screens.view import EXCLUDED, Judged, View
 from aoq.pipeline.tables.table import NegativeTable
 
 Listed = Int32[np.ndarray, "anchors h"]
-"""Rows of hard negatives, hardest first; -1 for padding and for negatives that should not meet the anchor."""
+"""Rows of hard negatives, hardest first; -1 for padding and for negatives that should not share the anchor's batch."""
 
 
 @dataclass(frozen=True)
 class MeetingLists:
-    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not meet."""
+    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not share a batch."""
 
     pairs: Pairs
     i2t: Int32[np.ndarray, "images h"]
@@ -36,7 +36,7 @@ class MeetingLists:
         return len(self.t2i)
 
     def match(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*pairs"]:
-        """Mark those that must not meet."""
+        """Mark those that must not share a batch."""
         return is_among(pair_keys(images, captions, self.captions), self.kept_apart)
 
 
@@ -48,11 +48,11 @@ def meeting_lists(
     view: View | None = None,
     ranks: tuple[int, int] | None = None,
 ) -> MeetingLists:
-    """Take the pairs that should meet from a table: each anchor and its negatives of these ranks, after the screen.
+    """Take the pairs that should share a batch: each anchor and its negatives of these ranks, after the screen.
 
     `ranks` are [start, stop) of captions, from 0; those of images are scaled down by images / captions, at least one.
-    By default all are taken. Negatives that the screen drops do not bring pairs together; suspected ones are kept
-    apart, as true pairs are: `pairs`, and all of `true`, which copies of a photograph add to.
+    By default all are taken. Negatives that the screen drops are ignored. Suspected ones are kept apart, as are true
+    pairs: `pairs`, and all of `true`, which includes those of copies of a photograph.
     """
     true = pairs if true is None else true
     if table.is_one_set:
@@ -73,7 +73,7 @@ def meeting_lists(
 
 
 def _suspected(direction: Direction, ids: Listed, judged: Judged, captions: int) -> Int64[np.ndarray, " keys"]:
-    """Keys of listed pairs that may match; those left out by rank or score alone are not suspected."""
+    """Return the keys of listed pairs that may match; those left out by rank or score alone are not suspected."""
     anchors, places = np.nonzero((ids >= 0) & (judged.flags & ~np.uint32(EXCLUDED) != 0))
     return listed_keys(direction, anchors, ids[anchors, places], captions)
 
@@ -90,6 +90,6 @@ def _places(direction: Direction, ranks: tuple[int, int] | None, sizes: tuple[in
         stop = max(stop, start + 1)
     if depth and start >= depth:
         raise ValueError(
-            f"ranks {ranks[0]}:{ranks[1]} begin behind the table's {depth} of {direction}; lower them, or mine more."
+            f"ranks {ranks[0]}:{ranks[1]} begin after the table's {depth} of {direction}; lower them, or mine more."
         )
     return slice(start, min(stop, depth))

@@ -1,9 +1,9 @@
-"""Order of an epoch's pairs: those of a batch are each other's hard negatives.
+"""Order of an epoch's pairs: the pairs of a batch are each other's hard negatives.
 
 After B3 (Thirukovalluru et al., NeurIPS 2025): a teacher's ranks make a sparse graph, which is split into communities,
 and a batch is whole communities. Here both directions of a table are in the graph. An epoch is split into passes in
-which each image occurs once, so that its captions do not meet. A list's negatives that become edges are drawn anew in
-each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
+which each image occurs once, so that its captions never share a batch. The negatives that become edges are drawn anew
+in each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Bool, Int32, Int64, Integer
 
-from aoq.pipeline.batches.apart import keep_apart
-from aoq.pipeline.batches.communities import Communities, communities
-from aoq.pipeline.batches.graph import pass_graph, passes
+from aoq.pipeline.batches.communities import Communities, communities, pass_graph, passes
 from aoq.pipeline.batches.lists import MeetingLists
 
 MOST_EDGES = 10
 """Edges per list in a pass."""
 COMMUNITY = 32
+CELLS = 1 << 20
+"""Images x captions looked up at once."""
+TRIES = 50
+"""Places tried for a pair that is moved to another batch."""
 Order = Int32[np.ndarray, " pairs"]
 """Rows of pairs, batch after batch."""
 
@@ -60,8 +62,7 @@ class MinedBatches:
 def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " nodes"]:
     """Pack nodes into batches of `size`, each with as many communities of the `wanted` size as fit, at random.
 
-    Smaller communities follow, the largest first; the room that whole communities leave in a batch is filled
-    with the last of these.
+    Smaller communities follow, the largest first; the last of these fill the room that whole communities leave.
     """
     sizes = np.bincount(numbers)
     rank = np.lexsort((rng.random(len(sizes)), -sizes)).argsort()  # of communities: the largest first, else at random
@@ -74,8 +75,59 @@ def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator)
     return np.concatenate([filled.ravel(), loose[:last]])
 
 
+def keep_apart(
+    lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int, rng: np.random.Generator
+) -> Integer[np.ndarray, " pairs"]:
+    """Exchange pairs that match another of their batch with pairs of other batches, so that neither matches any.
+
+    A pair without such an exchange stays, as in a batch as large as the data.
+    """
+    order = order.copy()
+    for place in meetings(lists, order, size).tolist():
+        if not _would_match(lists, order, place, order[place], size):
+            continue  # the pair that it matched was moved
+        for other in rng.integers(len(order), size=TRIES).tolist():
+            exchanged = (place, order[other]), (other, order[place])
+            if other // size != place // size and not any(
+                _would_match(lists, order, where, pair, size) for where, pair in exchanged
+            ):
+                order[[place, other]] = order[[other, place]]
+                break
+    return order
+
+
+def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int) -> Int64[np.ndarray, " places"]:
+    """Find places of pairs whose image or caption matches another pair's in the batch; the later of the two."""
+    places, whole = [], len(order) // size * size
+    step = size * max(1, CELLS // size**2)
+    for start, stop in [*((start, min(start + step, whole)) for start in range(0, whole, step)), (whole, len(order))]:
+        pairs = lists.pairs[order[start:stop]].reshape(-1, min(size, max(1, stop - start)), 2)
+        batch, row, column = np.nonzero(matching_cells(lists, pairs))
+        places.append(start + batch * size + np.maximum(row, column))
+    return np.unique(np.concatenate(places))
+
+
+def matching_cells(lists: MeetingLists, batches: Integer[np.ndarray, "n size 2"]) -> Bool[np.ndarray, "n size size"]:
+    """Mark where the image of a pair matches the caption of another pair in its batch."""
+    images, captions = np.moveaxis(batches, 2, 0)
+    cells = lists.match(images[:, :, None], captions[:, None, :])
+    own = np.arange(batches.shape[1])
+    cells[:, own, own] = False
+    return cells
+
+
+def _would_match(
+    lists: MeetingLists, order: Integer[np.ndarray, " pairs"], place: int, pair: np.int64, size: int
+) -> bool:
+    """Return whether a pair at this place would match another of the batch."""
+    start = place // size * size
+    others = np.delete(order[start : start + size], place - start)
+    own, (images, captions) = lists.pairs[[pair]], lists.pairs[others].T
+    return bool((lists.match(own[:, 0], captions) | lists.match(images, own[:, 1])).any())
+
+
 class KeptOrder:
-    """Cache of the last epoch's order, made once whichever threads ask for it."""
+    """The order of the last epoch that was asked for; threads share it."""
 
     def __init__(self, make: Callable[[int], Order]) -> None:
         self._make, self._lock = make, Lock()

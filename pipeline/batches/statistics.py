@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
-from aoq.pipeline.batches.apart import cells_that_match
 from aoq.pipeline.batches.lists import MeetingLists
+from aoq.pipeline.batches.order import matching_cells
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -53,19 +53,19 @@ def meetings_of(
         hardest = np.concatenate([one.min(axis=1) for one in ranks])
         listed = np.concatenate([(one < depth).sum(axis=1) for one in ranks])
         met[direction] = Met(float(np.median(hardest)) + 1, float(listed.mean()), float((listed == 0).mean()))
-    cells = [int(cells_that_match(lists, batch[None]).sum()) for batch in batches]
+    cells = [int(matching_cells(lists, batch[None]).sum()) for batch in batches]
     return Meetings(len(batches), met, float(np.mean(cells)))
 
 
 def ranks_met(
     table: NegativeTable, direction: Direction, batch: Integer[np.ndarray, "size 2"]
 ) -> Int64[np.ndarray, "size size"]:
-    """Rank of each candidate of a batch in each anchor's list, from 0; the depth if it is not listed."""
+    """Return the rank of each candidate of a batch in each anchor's list, from 0; the depth if it is not listed."""
     anchors, candidates = batch.T if direction == "i2t" else batch.T[::-1]
     listed: Int32[np.ndarray, "size h"] = table[direction].negative_ids[anchors]
     there, which = np.unique(candidates, return_inverse=True)
     places = np.minimum(np.searchsorted(there, listed), len(there) - 1)
-    found = np.full((len(anchors), len(there)), listed.shape[1])
+    ranks = np.full((len(anchors), len(there)), listed.shape[1])
     anchor, rank = np.nonzero(there[places] == listed)
-    found[anchor, places[anchor, rank]] = rank
-    return found[:, which]
+    ranks[anchor, places[anchor, rank]] = rank
+    return ranks[:, which]

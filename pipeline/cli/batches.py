@@ -91,7 +91,7 @@ def batches(
     Pictures and captions come from the experiment, from a dataset folder (--data), or from --image-root and --texts.
     --data is compared with the table, with shards or without: other data, or another order, is refused.
     """
-    from aoq.pipeline.batches import shards
+    from aoq.pipeline.batches import files
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
     from aoq.pipeline.batches.lists import meeting_lists
     from aoq.pipeline.batches.statistics import meetings_of
@@ -118,7 +118,7 @@ def batches(
             found = make(epoch) if epoch else epoch_0
             write_epoch(made, epoch, found, read.ids)
             if sources is not None:
-                shards.write_shards(made / f"epoch-{epoch:03d}", found, *sources)
+                files.write_shards(made / f"epoch-{epoch:03d}", found, *sources)
         at_random = _maker("random", screened, lists, batch_size, seed, community)(0)
         met = {
             name: meetings_of(read, lists, found, np.random.default_rng(seed))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.batches.apart import cells_that_match, keep_apart, meetings
-from aoq.pipeline.batches.communities import communities
-from aoq.pipeline.batches.graph import Graph, pass_graph, passes
+from aoq.pipeline.batches.communities import Graph, communities, pass_graph, passes
 from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
-from aoq.pipeline.batches.order import MinedBatches, pack
+from aoq.pipeline.batches.order import MinedBatches, keep_apart, matching_cells, meetings, pack
 from aoq.pipeline.batches.statistics import meetings_of, ranks_met
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.mining.hard_negatives import hard_negatives
@@ -160,7 +158,7 @@ def test_meetings_are_the_later_of_two(lists):
                 if lists.pairs[batch[one], 0] == lists.pairs[batch[other], 0]:
                     expected.add(start + one)
     assert meetings(lists, order, 7).tolist() == sorted(expected)
-    assert cells_that_match(lists, lists.pairs[order[:7]][None]).shape == (1, 7, 7)
+    assert matching_cells(lists, lists.pairs[order[:7]][None]).shape == (1, 7, 7)
 
 
 def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):
@@ -190,7 +188,7 @@ def test_ranks_are_of_captions_and_of_as_many_fewer_images(table):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "message"), [((5, 5), "0 <= START < STOP; got 5:5"), ((20, 30), "begin behind the table's 20 of i2t")]
+    ("ranks", "message"), [((5, 5), "0 <= START < STOP; got 5:5"), ((20, 30), "begin after the table's 20 of i2t")]
 )
 def test_ranks_that_are_none_are_refused(table, ranks, message):
     with pytest.raises(ValueError, match=message):

@@ -145,7 +145,7 @@ def test_data_in_another_order_than_the_tables_are_refused(run, tmp_path, shards
     ("arguments", "code", "message"),
     [
         (("table", "out", "--batch-size", 8, "--ranks", "3"), 2, "'3' is not START:STOP, such as 30:130"),
-        (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin behind the table's 12 of i2t"),
+        (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin after the table's 12 of i2t"),
         (("table", "table", "--batch-size", 8), 1, "table is there already"),
         (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --texts"),
         (("nowhere", "out", "--batch-size", 8), 1, "nowhere"),

@@ -10,9 +10,8 @@ from torch.utils.data import Sampler
 
 from aoq.integrations.alike import require_alike
 from aoq.integrations.colpali.data import TableDataset
-from aoq.pipeline.batches.apart import keep_apart
 from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.screens.screened import parts_of
