@@ -1,8 +1,8 @@
 """Evaluation against annotations beyond the pairs (`aoq.pipeline.data.annotations`).
 
-For queries with many right answers: R-Precision, mAP@R, recall at K (Musgrave et al., ECCV 2020). PMRP is R-Precision
-with images that show nearly the same counted as matches (PCME, Chun et al., CVPR 2021). Irrelevant candidates rank
-before relevant ones of the same score. Ranks are found by counting.
+R-Precision, mAP@R and recall at K suit queries with many right answers (Musgrave et al., ECCV 2020). PMRP is
+R-Precision where images that show nearly the same count as matches (PCME, Chun et al., CVPR 2021). Ties count against
+the relevant candidate.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ ZETAS = (0, 1, 2)
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
-    """Measure `relevance` by file and direction, `plausible` (PMRP) and `judgements` by file, as far as available."""
+    """Measure what the folder has annotations for: `relevance` and `judgements` by file, `plausible` (PMRP)."""
     known = read_annotations(folder, split)
-    found: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     if known.relevance:
-        found["relevance"] = {
+        measures["relevance"] = {
             name: {direction: _relevance(similarity, direction, pairs) for direction, pairs in by_direction.items()}
             for name, by_direction in known.relevance.items()
         }
     if known.classes is not None:
-        found["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
+        measures["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
     if known.judgements:
-        found["judgements"] = {
+        measures["judgements"] = {
             name: agreement(similarity, split.image_of, judged) for name, judged in known.judgements.items()
         }
-    return found
+    return measures
 
 
 def _relevance(similarity: Similarity, direction: str, pairs: Pairs) -> dict[str, float]:
@@ -64,13 +64,13 @@ def relevant(
 def ranks_of_relevant(
     scores: Float[np.ndarray, " candidates"], right: Int64[np.ndarray, " some"]
 ) -> Int64[np.ndarray, " some"]:
-    """Ranks of a query's right answers among all candidates, from 1, rising.
+    """Return the ranks of a query's right answers among all candidates, from 1, rising.
 
     >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
     array([3, 4])
     """
     own = -np.sort(-scores[right])  # falling
-    # Counts the right ones that score less than each candidate: it ranks before these, and ties rank before too.
+    # The number of right answers that rank before each candidate: those with a higher score.
     before = np.searchsorted(-own, -scores, side="left")
     wrong = np.bincount(before, minlength=len(own) + 1)
     wrong -= np.bincount(before[right], minlength=len(own) + 1)
@@ -78,7 +78,7 @@ def ranks_of_relevant(
 
 
 def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
-    """Fraction of right answers among the first R candidates, R being their number; for queries with many of them.
+    """Return the fraction of right answers among the first R candidates, where R is their number.
 
     >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
     0.0
@@ -86,13 +86,13 @@ def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndar
     count = int(np.count_nonzero(is_right))
     last = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, level = scores > last, scores == last
-    found = np.count_nonzero(above & is_right)
+    hits = np.count_nonzero(above & is_right)
     wrong = np.count_nonzero(level & ~is_right)  # these rank before right ones of the same score
-    return float(found + max(0, count - np.count_nonzero(above) - wrong)) / count
+    return float(hits + max(0, count - np.count_nonzero(above) - wrong)) / count
 
 
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
-    """Scores of these captions, in order; a matrix on disk is read in groups of columns."""
+    """Iterate over the scores of these captions; a matrix on disk is read in groups of columns."""
     for start in range(0, len(captions), COLUMNS):
         yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
 
@@ -100,7 +100,7 @@ def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Itera
 def summarise_relevance(
     similarity: Iterable[Float[np.ndarray, " candidates"]], right: Sequence[Int64[np.ndarray, " _some"]]
 ) -> dict[str, float]:
-    """Means in percent over the queries that have right answers; `similarity` gives a row per query, in order.
+    """Average in percent over the queries that have right answers; `similarity` yields a row per query, in order.
 
     r_precision  fraction of right answers among the first R candidates, R being their number
     map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
@@ -112,9 +112,9 @@ def summarise_relevance(
             continue
         _check_finite(scores, query)
         ranks = ranks_of_relevant(scores, ids)
-        found = ranks <= len(ids)
+        is_hit = ranks <= len(ids)
         precision = np.arange(1, len(ids) + 1) / ranks
-        sums += [found.mean(), (precision * found).sum() / len(ids), *(ranks[0] <= k for k in K)]
+        sums += [is_hit.mean(), (precision * is_hit).sum() / len(ids), *(ranks[0] <= k for k in K)]
         queries += 1
     if not queries:
         raise ValueError("no query has a right answer; does the file belong to this split?")
@@ -125,27 +125,27 @@ def summarise_relevance(
 def pmrp(
     similarity: Similarity, image_of: ImageOf, classes: Bool[np.ndarray, "images classes"], *, folds: int = 1
 ) -> dict[str, float]:
-    """PMRP in percent and both directions: `i2t_pmrp`, `t2i_pmrp`.
+    """Return PMRP in percent for both directions: `i2t_pmrp`, `t2i_pmrp`.
 
     Two items match if their images differ in at most zeta classes; the mean is over queries, then over zeta = 0, 1, 2,
-    then over folds of consecutive images. Images without any class are left out, as queries and as candidates, with
-    their captions. An item's own image counts as a match. Memory holds some columns of the similarity.
+    then over folds of consecutive images. Images without any class are left out, with their captions. An item's own
+    image counts as a match. Memory holds some columns of the similarity.
     """
     images = len(similarity)
     if images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds.")
-    size, found = images // folds, []
+    size, by_fold = images // folds, []
     for start in range(0, images, size):
-        kept = start + np.flatnonzero(classes[start : start + size].any(axis=1))
-        if not len(kept):
+        shown = start + np.flatnonzero(classes[start : start + size].any(axis=1))
+        if not len(shown):
             raise ValueError(f"none of images {start} to {start + size - 1} shows any class.")
-        captions = np.flatnonzero(np.isin(image_of, kept))
-        of = np.searchsorted(kept, image_of[captions])
-        rows = (similarity[image][captions] for image in kept)
-        i2t = _r_precision(rows, np.arange(len(kept)), of, classes[kept])
-        of_captions = (scores[kept] for scores in columns(similarity, captions))
-        found.append((i2t, _r_precision(of_captions, of, np.arange(len(kept)), classes[kept])))
-    i2t, t2i = np.mean(found, axis=0).tolist()
+        captions = np.flatnonzero(np.isin(image_of, shown))
+        of = np.searchsorted(shown, image_of[captions])
+        rows = (similarity[image][captions] for image in shown)
+        i2t = _r_precision(rows, np.arange(len(shown)), of, classes[shown])
+        of_captions = (scores[shown] for scores in columns(similarity, captions))
+        by_fold.append((i2t, _r_precision(of_captions, of, np.arange(len(shown)), classes[shown])))
+    i2t, t2i = np.mean(by_fold, axis=0).tolist()
     return {"i2t_pmrp": i2t, "t2i_pmrp": t2i}
 
 
@@ -155,7 +155,7 @@ def _r_precision(
     candidates: Int64[np.ndarray, " candidates"],
     shown: Bool[np.ndarray, "images classes"],
 ) -> float:
-    """Mean in percent over queries and zetas; `queries` and `candidates` name the image of each."""
+    """Average in percent over queries and zetas; `queries` and `candidates` name the image of each."""
     total = 0.0
     for query, row in enumerate(scores):
         _check_finite(row, query)
@@ -171,11 +171,11 @@ def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
 
 
 def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> dict[str, float | None]:
-    """Rank correlation of the model's scores with mean human scores, in percent, and human scores of its errors.
+    """Return rank correlations of the scores with mean human scores, in percent, and the human scores of errors.
 
     spearman, kendall   over all judged pairs (tau-b)
     judged              number of pairs
-    false_hits          captions whose first image is another's, if that pair was judged
+    false_hits          captions whose first image is another one, if that pair was judged
     right_from          midpoint of the lowest and the highest human score
     right_share         fraction of false hits with at least that human score; None if there are none
     """
@@ -184,13 +184,13 @@ def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> 
     people = np.bincount(place, weights=judged.scores) / np.bincount(place)
     scores = similarity[keys // captions, keys % captions]
     if len(np.unique(people)) < 2 or len(np.unique(scores)) < 2:
-        raise ValueError(f"{len(keys)} judged pairs, and all have one score; there is nothing to correlate.")
-    stats = import_extra("scipy.stats", "eccv", "the correlation with people's judgements")
+        raise ValueError(f"all {len(keys)} judged pairs have one score; there is nothing to correlate.")
+    stats = import_extra("scipy.stats", "eccv", "the correlation with human judgements")
     first = np.array([scores.argmax() for scores in columns(similarity, np.arange(captions))])
     false = np.flatnonzero(first != image_of)
     wanted = first[false] * captions + false
     there = np.isin(wanted, keys)
-    said = people[np.searchsorted(keys, wanted[there])]
+    judgements = people[np.searchsorted(keys, wanted[there])]
     right_from = float(judged.scores.min() + judged.scores.max()) / 2
     return {
         "spearman": 100.0 * float(stats.spearmanr(scores, people).statistic),
@@ -198,5 +198,5 @@ def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> 
         "judged": len(keys),
         "false_hits": int(there.sum()),
         "right_from": right_from,
-        "right_share": 100.0 * float((said >= right_from).mean()) if len(said) else None,
+        "right_share": 100.0 * float((judgements >= right_from).mean()) if len(judgements) else None,
     }

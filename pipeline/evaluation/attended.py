@@ -1,4 +1,4 @@
-"""A model's attention on a split, compared with the regions that its phrases refer to."""
+"""Compare a model's attention on a split with the regions that its phrases refer to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aoq.pipeline.evaluation.attention import OVERLAP, attention_curve, box_over
 def measure_attention(
     model: MatchingModel, pairs: PairData, phrases: Sequence[Sequence[Phrase]], device: torch.device
 ) -> dict[str, Any] | None:
-    """Measure how well words attend to regions, in eval mode; None if words do not attend, as in i2t-only models.
+    """Measure how well words attend to regions; None if words do not attend, as in i2t-only models.
 
     Memory holds one tile of captions with their images.
     """
@@ -40,12 +40,12 @@ def measure_attention(
 def word_attention(
     model: MatchingModel, pairs: PairData, rows: Integer[np.ndarray, " some"], device: torch.device
 ) -> Iterator[tuple[int, Float[np.ndarray, "words regions"]]]:
-    """Iterate over these captions, in any order, with their words' weights in their own images, without `<start>`."""
+    """Yield these captions, in any order, with their words' weights over their image's regions, without `<start>`."""
     for tile, captions in encode_captions(model, pairs, device, rows):
         images = model.encode_images(pairs.images(pairs.split.image_of[tile]).to(device))
-        for found in model.fragment_attention(images, captions):
-            if found.direction == "t2i":
-                yield from zip(tile.tolist(), found.weights[:, 1:].float().cpu().numpy(), strict=True)
+        for attention in model.fragment_attention(images, captions):
+            if attention.direction == "t2i":
+                yield from zip(tile.tolist(), attention.weights[:, 1:].float().cpu().numpy(), strict=True)
 
 
 def relevant_regions(pairs: PairData, phrase: Phrase, image: int) -> Bool[np.ndarray, " regions"]:
@@ -54,7 +54,7 @@ def relevant_regions(pairs: PairData, phrase: Phrase, image: int) -> Bool[np.nda
     if phrase.boxes is None:
         relevant = np.isin(np.arange(split.features.shape[1])[used], phrase.regions)
     else:
-        assert split.boxes is not None  # `find_phrases` made sure
+        assert split.boxes is not None  # `find_phrases` checks this
         boxes = np.array(split.boxes[image, used], dtype=np.float64)
         relevant = box_overlap(boxes, phrase.boxes).max(axis=1) > OVERLAP
     return relevant if split.mask is None else relevant & split.mask[image, used]

@@ -25,7 +25,7 @@ SCORES = ("precision", "recall", "f1")
 def box_overlap(
     boxes: Float[np.ndarray, "boxes 4"], others: Float[np.ndarray, "others 4"]
 ) -> Float[np.ndarray, "boxes others"]:
-    """IoU of boxes with corners x1, y1, x2, y2: intersection over union; 0 for boxes of no extent.
+    """Return the intersection over union of boxes with corners x1, y1, x2, y2; 0 for empty boxes.
 
     >>> box_overlap(np.array([[0.0, 0.0, 0.5, 1.0]]), np.array([[0.0, 0.0, 1.0, 1.0], [0.6, 0.0, 1.0, 1.0]]))
     array([[0.5, 0. ]])
@@ -43,7 +43,7 @@ def phrase_scores(
     relevant: Bool[np.ndarray, " regions"],
     thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
 ) -> Float[np.ndarray, "3 thresholds"]:
-    """Highest precision |A & R| / |A|, recall |A & R| / |R| and F1 of the words, eq. (9); some region is relevant.
+    """Return the words' highest precision |A & R| / |A|, recall |A & R| / |R| and F1, eq. (9); R is not empty.
 
     >>> phrase_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
     array([[0.67, 0.5 , 0.  ],
@@ -65,10 +65,9 @@ def attention_curve(
     phrases: Iterable[tuple[Float[np.ndarray, "_words _regions"], Bool[np.ndarray, " _regions"]]],
     thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
 ) -> dict[str, Any]:
-    """Mean scores over phrases, in percent, at the (lowest) threshold of the best F1, and over all of them as `curve`.
+    """Average scores over phrases, in percent, at the (lowest) threshold of the best F1; `curve` has all thresholds.
 
-    A phrase is given by its words' weights and a mask of relevant regions. `left_out` counts phrases without any
-    relevant region; `precision` over `recall` is the PR curve.
+    A phrase is its words' weights and a mask of relevant regions. `left_out` counts phrases without a relevant region.
 
     >>> weights, dog = np.array([[0.7, 0.3]]), np.array([True, False])
     >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)], np.array([0.5]))["precision"]
@@ -83,8 +82,8 @@ def attention_curve(
         count += 1
     if not count:
         raise ValueError(
-            f"none of {left_out} phrases has a relevant region, so there is no attention to judge; are the boxes of "
-            "phrases and of regions shares of the same images' width and height?"
+            f"none of {left_out} phrases has a relevant region, so there is no attention to judge; check that the "
+            "boxes of phrases and of regions are fractions of the same images' width and height."
         )
     curve = dict(zip(SCORES, (100.0 * (total / count)).tolist(), strict=True))
     best = int(np.argmax(total[-1] / count))

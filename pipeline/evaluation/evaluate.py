@@ -1,4 +1,4 @@
-"""Recalls of a similarity matrix, and of a model on a dataset folder."""
+"""Measure recalls of a similarity matrix, or of a model on a dataset folder."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def recalls(
     rows = np.asarray(image_of.cpu() if isinstance(image_of, Tensor) else image_of)
     if len(outside := np.flatnonzero((rows < 0) | (rows >= len(similarity)))):
         raise ValueError(
-            f"caption {outside[0]} is of image {rows[outside[0]]}, and there are images 0 to {len(similarity) - 1}; "
-            "leave captions of no image out."
+            f"caption {outside[0]} belongs to image {rows[outside[0]]}, and there are images 0 to "
+            f"{len(similarity) - 1}; leave out captions without an image."
         )
     return evaluate_similarity(similarity, rows, folds=folds)
 
@@ -58,9 +58,8 @@ def evaluate(
     """Measure `recalls` of a model on one split of a dataset folder.
 
     `vocabulary` is the vocabulary of the model's training: `vocabulary.json` or the folder `tokeniser` of its dataset
-    artefact, or an official file.
-    `max_regions` keeps the first regions of each image, as in training. A model with an image tower reads the folder's
-    photographs, as `aoq prepare` lists or packs them.
+    artefact, or an official file. `max_regions` keeps the first regions of each image, as in training. A model with an
+    image tower reads the folder's photographs, as `aoq prepare` lists or packs them.
     """
     opened = open_split(Path(folder), split)
     tokens = tokenised(opened.captions, read_words(Path(vocabulary)))

@@ -1,4 +1,4 @@
-"""Ranks on dev beside a training's weights, as a Parquet file with one row per query.
+"""The ranks on dev, a Parquet file beside a training's weights with one row per query.
 
 direction   string   i2t: an image is the query; t2i: a caption is
 query       int32    its row
@@ -36,10 +36,10 @@ def read_ranks(path: Path, *, images: int, captions: int) -> Ranks:
     with reading(path, "the ranks on dev of a training"):
         table = pq.read_table(path, schema=SCHEMA, page_checksum_verification=True)
         direction, query, rank = (column.to_numpy() for column in table.columns)
-        found = []
+        both = []
         for name, count, candidates in (("i2t", images, captions), ("t2i", captions, images)):
             queries, ranks = query[direction == name], rank[direction == name].astype(np.int64)
             if not np.array_equal(queries, np.arange(count)) or (ranks < 0).any() or (ranks >= candidates).any():
-                raise ValueError(f"it is not of {images} images and {captions} captions")
-            found.append(ranks)
-        return Ranks(*found)
+                raise ValueError(f"it does not have {images} images and {captions} captions")
+            both.append(ranks)
+        return Ranks(*both)

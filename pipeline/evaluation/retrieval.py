@@ -1,6 +1,6 @@
 """Retrieval metrics from a similarity matrix: recall at K, median and mean rank, rsum, cross-retrieval ranks.
 
-Any pairing. Ties are pessimistic: a negative as similar as the positive ranks before it. NaN is an error, not a rank.
+Ties are pessimistic: a negative as similar as the positive ranks before it. NaN is an error, not a rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ranks:
 
 
 def open_similarity(path: Path, images: int, captions: int) -> Similarity:
-    """Open a similarity matrix on disk; that its values are finite is checked when they are ranked."""
+    """Open a similarity matrix on disk; whether its values are finite is checked when they are ranked."""
     similarity = open_array(path)
     if similarity.shape != (images, captions) or similarity.dtype != np.float32:
         raise ValueError(
@@ -48,7 +48,7 @@ def open_similarity(path: Path, images: int, captions: int) -> Similarity:
 def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identity | None = None) -> Ranks:
     """Rank by counting candidates at least as similar; `image_of` is the image row of each caption.
 
-    Images of one `identity` are the same photograph: each is a right answer to the others' captions.
+    Images of one `identity` are copies of a photograph: each is a right answer to the others' captions.
 
     >>> retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
@@ -67,7 +67,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
             row, column = np.argwhere(~np.isfinite(block))[0]
             raise ValueError(
                 f"the similarity of image {start + row} and caption {column} is {block[row, column]}; "
-                "the model or its features are broken, so no rank means anything."
+                "the model or its features are broken; check them with `aoq data check`."
             )
         i2t[start : start + rows] = np.count_nonzero(block >= best[start : start + rows, None], axis=1)
         t2i += np.count_nonzero(block >= own, axis=0)
@@ -77,7 +77,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
 
 
 def summarise(ranks: Ranks) -> dict[str, float]:
-    """R@1, R@5, R@10 in percent, median and mean rank (1-based), in both directions, and rsum, the sum of recalls."""
+    """Return R@1, R@5, R@10 in percent, median and mean rank (1-based) of both directions, and the sum of recalls."""
     metrics: dict[str, float] = {}
     for direction, values in [("i2t", ranks.i2t), ("t2i", ranks.t2i)]:
         for k in K:
@@ -99,7 +99,7 @@ def evaluate_similarity(
 def folded_ranks(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None = None, *, folds: int = 1
 ) -> Ranks:
-    """Ranks of all images and captions, each within its own fold."""
+    """Rank all images and captions, each within its own fold."""
     i2t, t2i = np.empty(len(similarity), dtype=np.int64), np.empty(len(image_of), dtype=np.int64)
     for fold, (own, ranks) in enumerate(_folds(similarity, image_of, identity, folds)):
         i2t[fold * len(ranks.i2t) :][: len(ranks.i2t)] = ranks.i2t
@@ -110,10 +110,10 @@ def folded_ranks(
 def _folds(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None, folds: int
 ) -> Iterator[tuple[Int64[np.ndarray, " own"], Ranks]]:
-    """Captions of each fold, and the ranks within it."""
+    """Yield the captions of each fold, and the ranks within it."""
     images, captions = similarity.shape
     if len(image_of) != captions:
-        raise ValueError(f"{captions} columns of similarities, but {len(image_of)} captions have an image")
+        raise ValueError(f"the similarities have {captions} columns, and {len(image_of)} captions have an image")
     if folds < 1 or images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds; choose [evaluation] folds accordingly.")
     size = images // folds
@@ -146,12 +146,12 @@ def ensemble(
 def cross_retrieval_ranks(
     similarity: Similarity, image_of: ImageOf, identity: Identity | None = None
 ) -> Float64[np.ndarray, " captions"]:
-    """Rank of each caption's pair in the direction that is worse for it: max(w (r_i - 1) + 1, r_t), from 1.
+    """Return the rank of each caption's pair in its worse direction: max(w (r_i - 1) + 1, r_t), from 1.
 
     r_i is the pair's rank among those with another image, r_t among those with another image's caption, and
-    w = (C - n) / (I - m) is the ratio of their numbers, n being the captions of the photograph and m its
-    copies by `identity`, itself included. With five captions an image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's
-    supplement. Ties rank before the pair.
+    w = (C - n) / (I - m) is the ratio of their counts, where the photograph has n captions and m copies by `identity`,
+    itself included. With five captions per image w = 5, and this is max(5 r_i - 4, r_t) of AOQ's supplement. Ties rank
+    before the pair.
 
     >>> cross_retrieval_ranks(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     array([1., 2., 3.])

@@ -1,7 +1,7 @@
 """Uncertainty of a figure, and of the difference between two runs or arms: bootstraps over test images and seeds.
 
-An image is drawn with its captions, as these are not independent of each other. Candidates are not resampled: ranks
-stay those among the whole split.
+An image is drawn with its captions, which are not independent of each other. Candidates are not resampled: ranks stay
+those among the whole split.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def chance(self) -> str:
-        """`p` in words: the test draws too few exchanges to resolve smaller values.
+        """Return `p` in words; the test draws too few exchanges to resolve smaller values.
 
         >>> Comparison(317.1, (301.2, 332.1), 0.0005).chance
         'p < 0.001'
@@ -46,8 +46,8 @@ class Comparison:
         return "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
 
 
-def verdict(found: Comparison, what: str, *, images: int) -> str:
-    """Describe a comparison of two runs of one seed in a line: `what` is minuend and subtrahend.
+def verdict(comparison: Comparison, what: str, *, images: int) -> str:
+    """Describe a comparison of two runs of one seed in a line; `what` names the difference.
 
     >>> verdict(Comparison(6.1, (2.0, 10.3), 0.004), "round two - control", images=500)
     'round two - control: +6.1 rsum [+2.0, +10.3], p = 0.004, 500 dev images, one seed'
@@ -56,8 +56,8 @@ def verdict(found: Comparison, what: str, *, images: int) -> str:
     >>> verdict(Comparison(20.0, (20.0, 20.0), 0.5), "round two - control", images=1)
     'round two - control: +20.0 rsum [+20.0, +20.0], p = 0.5, 1 dev image, one seed'
     """
-    low, high = found.interval
-    gain = f"{found.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {found.chance}"
+    low, high = comparison.interval
+    gain = f"{comparison.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {comparison.chance}"
     line = f"{what}: {gain}, {images:,} dev image{'' if images == 1 else 's'}, one seed"
     return f"{line}: not distinguishable" if low <= 0 <= high else line
 
@@ -65,7 +65,7 @@ def verdict(found: Comparison, what: str, *, images: int) -> str:
 def metric_intervals(
     ranks: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> dict[str, Interval]:
-    """The 95 % interval of every recall and of rsum, by a bootstrap of test images."""
+    """Return the 95 % interval of every recall and of rsum, by a bootstrap of test images."""
     drawn = np.concatenate(list(_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)), axis=1)
     recalls = np.hstack(list(drawn))
     return _intervals(METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
@@ -74,7 +74,7 @@ def metric_intervals(
 def compare_runs(
     ours: Ranks, theirs: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> Comparison:
-    """Compare our rsum to theirs: an interval by drawing test images, a test by exchanging the runs image by image."""
+    """Compare our rsum to theirs: the interval draws test images, the test exchanges the runs image by image."""
     interval = rsum_intervals({"ours": [ours]}, [theirs], image_of, rng=rng, replicates=replicates)["ours"]
     i2t, t2i = _gains([ours], [theirs], image_of)[:, 0]
     of_image = 100 * (i2t / len(i2t) + t2i / len(image_of))
@@ -92,15 +92,14 @@ def rsum_intervals(
     rng: np.random.Generator,
     replicates: int = REPLICATES,
 ) -> dict[str, Interval]:
-    """The 95 % interval of each arm's mean rsum less the baseline's, both with the same seeds in the same order.
+    """Return the 95 % interval of each arm's mean rsum less the baseline's, both with the same seeds in the same order.
 
-    A replicate draws seeds with replacement, and test images with replacement, each with its captions: both change
-    from one trial to another, and a query is the same query under every seed and arm (the pigeonhole bootstrap, Owen
-    2007). Differences are paired by seed and query; the percentiles of the replicates are the interval. With n seeds
-    their part of the spread is too small by about sqrt(1 - 1/n). With one seed it is missing, and the interval covers
-    the queries alone.
+    A replicate draws seeds with replacement, and test images with their captions with replacement; a query is the same
+    query under every seed and arm (the pigeonhole bootstrap, Owen 2007). Differences are paired by seed and query; the
+    percentiles of the replicates are the interval. With n seeds their part of the spread is too small by about
+    sqrt(1 - 1/n). With one seed it is missing, and the interval covers the queries alone.
     """
-    if not arms:  # a study with its baseline alone
+    if not arms:  # a study that has only its baseline
         return {}
     gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms.values()], axis=1)
     seeds, drawn = len(baseline), []
@@ -119,7 +118,7 @@ def _intervals(names: Iterable[str], drawn: Float64[np.ndarray, "replicates name
 def _drawn_recalls(
     hits: Float64[np.ndarray, "2 figures images"], image_of: ImageOf, replicates: int, rng: np.random.Generator
 ) -> Iterator[Float64[np.ndarray, "2 _some figures"]]:
-    """Recalls in both directions of images drawn with their captions, in groups of replicates."""
+    """Yield recalls of both directions for images drawn with their captions, in groups of replicates."""
     captions = np.bincount(image_of)
     images, (i2t, t2i) = len(captions), hits
     for start in range(0, replicates, CHUNK):

@@ -31,7 +31,7 @@ from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 class LossKind:
     """A loss on similarities, and the pairs that it needs from the table.
 
-    These are no offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
+    It needs no offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
     """
 
     function: Callable[..., LossValue]
@@ -70,7 +70,7 @@ def plateau(
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
 ) -> float:
-    """Loss of a model that gives every pair the same similarity: the plateau of a collapsed training.
+    """Return the loss of a model that gives every pair the same similarity: the plateau of a collapsed training.
 
     2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less
     with the soft margins that `match_probability` makes.
@@ -88,7 +88,7 @@ def collapsed_cost(
     match_probability: Float[Tensor, "2 batch"] | None = None,
     device: torch.device | None = None,
 ) -> Float[Tensor, ""]:
-    """`plateau` on a device, without waiting for it."""
+    """Return `plateau` as a tensor on a device, without waiting for it."""
     same = torch.zeros(batch_size, device=device)
     offline = OfflineSimilarities(same, same, same, same, match_probability)
     own = torch.eye(batch_size, dtype=torch.bool, device=device)

@@ -17,13 +17,13 @@ from aoq.pipeline.losses.soft_margin import soft_margins
 def adaptive_weight(
     offline: Float[Tensor, " batch"], online: Float[Tensor, " batch"], *, alpha: float, beta: float
 ) -> Float[Tensor, " batch"]:
-    """Adaptive weight of each online negative, AOQ eq. (5).
+    """Weigh each online negative, AOQ eq. (5).
 
         w = beta - (s_offline - s_online) / alpha
 
-    An online negative as close to the anchor as the offline one weighs `beta`; an easier one weighs less,
-    and less than nothing once it is further than alpha * beta below. Eq. (6) differentiates through the
-    weight. Without a negative of either kind there is nothing to compare, and the weight is `beta`.
+    An online negative as close to the anchor as the offline one has weight `beta`; an easier one has less, and a
+    negative weight if it is more than alpha * beta below. Eq. (6) differentiates through the weight. If either negative
+    is missing, the weight is `beta`.
 
     >>> adaptive_weight(torch.tensor([0.6, 0.6]), torch.tensor([0.6, 0.3]), alpha=0.3, beta=1.5)
     tensor([1.5000, 0.5000])
@@ -67,7 +67,7 @@ def adap_off_quin(
 def only_offline(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
     """OffQuin without its online terms, "OnlyOffline": the four hinges with m2 of AOQ eq. (4).
 
-    Online negatives have no weight; their margin is that of the warm-up and the control.
+    Online negatives have weight 0; `margin_online` is for the warm-up and the control.
     """
     nothing = [weight * 0 for weight in equal_weights(pairs)]
     return add_up(pairs, nothing, derived_pairs(pairs), margin_online, margin_offline)
@@ -77,8 +77,8 @@ def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: fl
     """OffTri and two pairs derived from the online negatives, "OnlineQuin".
 
     Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
-    caption t_own of i_on in the batch. If i_on and t_on correspond, both are true pairs and add nothing.
-    These are always the hardest ones.
+    caption t_own of i_on in the batch. If i_on and t_on correspond, both are true pairs and add nothing. These online
+    negatives are always the hardest, whatever the pace.
     """
     candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)
     captions, images = candidates.argmax(dim=1), candidates.argmax(dim=0)
@@ -136,12 +136,12 @@ def add_up(
 
 
 def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
-    """Margins of S(i, t_off) and S(i_off, t): soft if these pairs may match.
+    """Return the margins of S(i, t_off) and S(i_off, t): soft if these pairs may match.
 
         m2 (1 - p)
 
-    with the probability p that they match: NCR's linear soft margin of the label 1 - p. A matching offline negative
-    need only not be more similar than the positive. Derived pairs, of which nothing is known, keep the margin m2.
+    where p is the probability that they match: NCR's linear soft margin for the label 1 - p. An offline negative that
+    surely matches need only be no more similar than the positive. Derived pairs were not judged and keep the margin m2.
 
     >>> offline = OfflineSimilarities(*torch.zeros(4, 1), match_probability=torch.tensor([[0.25], [1.0]]))
     >>> offline_margins(Similarities(torch.eye(1), torch.eye(1).bool(), offline), margin=0.2)
@@ -152,7 +152,7 @@ def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
 
 
 def derived_pairs(pairs: Similarities) -> list[Float[Tensor, " batch"]]:
-    """S(i_off, t_off) and S(i_own, t_own)."""
+    """Return S(i_off, t_off) and S(i_own, t_own)."""
     offline = _offline(pairs)
     if offline.offline_pair is None or offline.companion_pair is None:
         raise ValueError("a quintuplet loss needs the similarities of the offline pair and of its companions")
@@ -166,7 +166,7 @@ def _offline(pairs: Similarities) -> OfflineSimilarities:
 
 
 def adaptive_weights(pairs: Similarities, *, alpha: float, beta: float) -> list[Float[Tensor, " batch"]]:
-    """Adaptive weights of the online negatives of both directions."""
+    """Weigh the online negatives of both directions."""
     directions = zip(_offline(pairs).drawn, pairs.online, strict=True)
     return [adaptive_weight(offline, online, alpha=alpha, beta=beta) for offline, online in directions]
 

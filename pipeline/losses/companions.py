@@ -13,10 +13,10 @@ none of them is a true pair. So each of the three is an anchor in turn:
     pair k's derived pairs are (image k-1, caption k+1) and (image k+1, caption k-1)
 
 and the loss is that of eq. (3), (4) or (5) summed over all B pairs of B/3 triples. Online negatives come from other
-triples; the anchor's own triple holds its offline negatives, which have the offline margin and to which the adaptive
-weight compares. (Among the whole batch the hardest negative would almost always be the mined one, at the online
+triples; the anchor's own triple holds its offline negatives, which have the offline margin and which the adaptive
+weight compares with. (In the whole batch the hardest negative would almost always be the mined one, at the online
 margin, and the weight never below beta.) Unlike in the paper, S(i,t_own) and S(i_own,t) are derived pairs too; no
-teacher ranked these, and no screen has seen them.
+teacher ranked them, and no screen judged them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def turn_triples(pairs: Similarities) -> Similarities:
     """
     size, matrix = len(pairs.matrix), pairs.matrix
     if size % 3:
-        raise ValueError(f"{size} pairs are no triples")
+        raise ValueError(f"{size} pairs do not form triples; give a multiple of 3.")
     own = torch.arange(size, device=matrix.device)
     after, before = (own + size // 3) % size, (own - size // 3) % size
     similarities = [

@@ -1,10 +1,10 @@
 """CCR and CCS: contrast attended content with the rest and with another fragment (Chen et al., WACV 2023).
 
-A query q with attention weights w over the keys k attends to a = sum_k w_k k. One query is drawn of every matched pair
-and direction. The paper leaves these points open: the terms are summed over pairs and directions, like the ranking
-loss that their weights are relative to; Sim is the cosine for every model; `<start>` and `<end>` are never drawn,
-though they remain keys; nothing is detached. Undefined terms are left out: a~ with a single key, q^ with no other
-query, and queries that attend to nothing.
+A query q with attention weights w over the keys k attends to a = sum_k w_k k. One query is drawn per matched pair and
+direction. The paper leaves some points open. Here the terms are summed over pairs and directions, like the ranking
+loss that their weights are relative to; Sim is the cosine for every model; `<start>` and `<end>` are never drawn, but
+remain keys; nothing is detached. Undefined terms are left out: a~ with a single key, q^ with no other query, and
+queries that attend to nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tens
 
 
 def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
-    """Draw a query of each pair and another one, by `uniform` numbers from [0, 1), and compare them."""
+    """Draw two queries of each pair by `uniform` numbers from [0, 1), and compare them with the attended content."""
     eligible = drawable(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)
     drawn = pick(attending, uniform[0])
@@ -93,12 +93,12 @@ def reversed_weights(
 
 
 def cosine(one: Float[Tensor, "pairs D"], other: Float[Tensor, "pairs D"]) -> Float[Tensor, " pairs"]:
-    """Cosine of each pair; 0 if either vector is zero."""
+    """Return the cosine of each pair; 0 if either vector is zero."""
     return (l2_normalise(one) * l2_normalise(other)).sum(1)
 
 
 def pick(mask: Bool[Tensor, "pairs queries"], uniform: Float64[Tensor, " pairs"]) -> Int[Tensor, " pairs"]:
-    """Position of one True entry per row, uniformly drawn; 0 in rows without one.
+    """Draw the position of one True entry per row, uniformly; 0 in rows without any.
 
     >>> pick(torch.tensor([[False, True, True], [False, False, False]]), torch.tensor([0.6, 0.6]).double())
     tensor([2, 0])

@@ -12,14 +12,11 @@ from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities
 
 SAME = 1e-5
-"""Similarities that are no further apart count as equal: a pair that is drawn and in the batch is rounded twice."""
+"""Similarities this close count as equal: a drawn pair that is also in the batch is rounded differently there."""
 
 
 def levelled(pairs: Similarities) -> Similarities:
-    """Set all similarities of the batch to their mean, as in a collapsed model.
-
-    Pairs that are no negatives stay so. Derived pairs are left out.
-    """
+    """Set all similarities of the batch to their mean, as in a collapsed model; derived pairs are left out."""
     mean = pairs.matrix.detach().mean()
     offline = pairs.offline
     if offline is not None:
@@ -29,7 +26,7 @@ def levelled(pairs: Similarities) -> Similarities:
 
 
 def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
-    """Fractions of offline negatives harder than the hardest in-batch one, and than the positive; empty without any."""
+    """Return the fractions of offline negatives harder than the hardest in-batch one, and than the positive, if any."""
     if pairs.offline is None:
         return {}
     offline = torch.stack(pairs.offline.drawn).detach()

@@ -11,10 +11,9 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
 
         g(i, j) > min(g(i, i), g(j, j)) - margin
 
-    GISTEmbed leaves out an anchor's negative that its guide scores above the anchor's own pair. A pair is a negative of
-    both its image and its caption, or of neither: it is left out if it exceeds either's. A higher `margin` leaves out
-    more. The matched pairs on the diagonal are marked too. Combine the mask with the true pairs:
-    `is_positive | guided_matches(scores)`.
+    GISTEmbed excludes an anchor's negative that its guide scores above the anchor's own pair. Here a pair is excluded
+    for both its image and its caption if it exceeds either's own pair. A higher `margin` excludes more. The matched
+    pairs on the diagonal are marked too. Combine the mask with the true pairs: `is_positive | guided_matches(scores)`.
 
     >>> import torch
     >>> guided_matches(torch.tensor([[0.9, 0.3, 0.1], [0.2, 0.4, 0.5], [0.0, 0.1, 0.6]])).int()

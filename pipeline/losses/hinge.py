@@ -9,9 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 NO_NEGATIVE = -1e4
-"""Similarity for a missing negative: below every model's range, yet finite."""
-
-
+"""Similarity of a missing negative: below every model's range, yet finite."""
 Margin = float | Float[Tensor, "..."]
 """One margin for all pairs, or one for each."""
 Hardness = float | Float[Tensor, ""]
@@ -41,7 +39,7 @@ def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *,
 def hardest_negative(
     similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"]
 ) -> Float[Tensor, " anchors"]:
-    """Highest similarity of each row among its negatives, VSE++; AOQ eq. (2).
+    """Return the highest similarity of each row among its negatives, VSE++; AOQ eq. (2).
 
     >>> import torch
     >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
@@ -56,7 +54,7 @@ def online_negative(
     *,
     hardness: Hardness,
 ) -> Float[Tensor, " anchors"]:
-    """Similarity of each row's online negative: a mean of its negatives, with more weight on more similar ones.
+    """Return the similarity of each row's online negative: a mean of its negatives that favours more similar ones.
 
         s_on = sum over j of p_j s_j,    p = softmax(hardness * s) over the row's negatives, without gradient
 

@@ -5,10 +5,10 @@ An anchor is compared with its positive p, its in-batch negatives, and its offli
     L = sum over anchors of  -log( e^(p / tau) / (e^(p / tau) + sum over negatives j of w_j e^(s_j / tau)) )
 
 Images are anchors, then captions: van den Oord et al. 2018, eq. (4), in the two directions of CLIP (Radford et al.
-2021, figure 3). It is a sum like the other losses, where CLIP halves and averages. Positives off the diagonal are no
-columns. A weight w_j is added to the logit as log w_j, so that 0 removes a column; weights have no gradient. Pairs
-derived from the offline negatives share no anchor with their pair and do not enter; with companions as anchors
-all pairs of a triple are anchors, each with its own offline negative.
+2021, figure 3). It is a sum like the other losses, where CLIP halves and averages. Positives off the diagonal are not
+columns. A weight w_j is added to the logit as log w_j, so that 0 removes a column; weights have no gradient. Derived
+pairs are not used, since they share no anchor with their pair; with companions as anchors all pairs of a triple are
+anchors, each with its own offline negative.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aoq.pipeline.losses.temperature import Number
 
 
 class Negatives(NamedTuple):
-    """One direction's negatives, one row per anchor: those of the batch, then the offline one if there is a table."""
+    """One direction's negatives, a row per anchor: those of the batch, then the offline one if there is a table."""
 
     similarity: Float[Tensor, "batch columns"]
     log_weight: Float[Tensor, "batch columns"]
@@ -40,10 +40,10 @@ Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
 
 
 def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0) -> LossValue:
-    """InfoNCE on in-batch and offline negatives; without a table, on in-batch ones.
+    """Contrast each positive with in-batch and offline negatives; without a table, with in-batch ones.
 
     `hardness_weight` is LLaVE's alpha (Lan et al. 2025, hardness-weighted contrastive learning), which gives harder
-    negatives more weight; the paper's is 9, and 0 gives equal weights:
+    negatives more weight; the paper uses 9, and 0 gives equal weights:
 
         w_j = e^(alpha s_j)
 
@@ -63,8 +63,8 @@ def adap_info_nce(
 
     An in-batch negative as close to the anchor as its offline one has weight `beta`, and one alpha * beta further away
     has weight 0. Eq. (6) differentiates through the weights. Here they have no gradient: in a softmax a harder offline
-    negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative there is
-    nothing to compare, and all weights are 1. LLaVE's weights multiply these.
+    negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative all weights
+    are 1. LLaVE's weights multiply these.
     """
     if pairs.offline is None:
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
@@ -79,7 +79,7 @@ def adap_info_nce(
 
 @torch.no_grad()
 def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
-    """Mean adaptive weight of in-batch negatives, and the fraction of weights 0; 0 if there are none."""
+    """Return the mean adaptive weight of in-batch negatives, and the fraction of weights 0; 0 if there are none."""
     directions = negatives_by_direction(pairs)
     weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
     is_negative = ~torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
@@ -91,7 +91,7 @@ def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[s
 def adaptive_columns(
     similarity: Float[Tensor, "batch columns"], *, alpha: float, beta: float
 ) -> Float[Tensor, "batch columns"]:
-    """Adaptive weight of every in-batch negative; the last column, the offline one, has weight 1.
+    """Weigh every in-batch negative; the last column, the offline one, has weight 1.
 
     >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), alpha=0.3, beta=1.5)
     tensor([[1.5000, 0.5000, 0.0000, 1.0000]])
@@ -104,7 +104,7 @@ def adaptive_columns(
 
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
-    """Negatives of images, then those of captions."""
+    """Return the negatives of images, then those of captions."""
     online = [
         Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
         for similarity, is_positive in pairs.directions
@@ -116,7 +116,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
 
 
 def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
-    """S(i, t_off), then S(i_off, t); one that matches its anchor with probability p has weight 1 - p."""
+    """Return S(i, t_off), then S(i_off, t); one that matches its anchor with probability p has weight 1 - p."""
     drawn, probability = torch.stack(offline.drawn), offline.match_probability
     left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
     log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
@@ -124,8 +124,11 @@ def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:
-    """Loss of both directions. The figure `plateau` is the loss of a collapsed model on this batch, and
-    `offline_share` the fraction of the softmax over negatives that the offline ones have."""
+    """Compute the loss of both directions.
+
+    The figure `plateau` is the loss of a collapsed model on this batch, `offline_share` the offline negatives' fraction
+    of the softmax over negatives.
+    """
     total, shares = _add_up(pairs, temperature, weigh)
     with torch.no_grad():
         figures = {"plateau": _add_up(levelled(pairs), temperature, weigh)[0], **offline_figures(pairs)}
@@ -136,7 +139,7 @@ def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossVal
 
 
 def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Sum over anchors, and mean fraction of the last column among the negatives (0 in a row without any)."""
+    """Return the sum over anchors, and the last column's mean fraction among the negatives (0 in rows without any)."""
     total, shares = pairs.matrix.new_zeros(()), []
     own = (pairs.positive / temperature)[:, None]
     for negatives in negatives_by_direction(pairs):

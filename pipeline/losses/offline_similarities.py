@@ -1,4 +1,4 @@
-"""Similarities of the offline negatives in a batch of embeddings, in groups as `BatchSampler` hands out pairs."""
+"""Similarities of the offline negatives in a batch of embeddings, in the groups of `BatchSampler`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def offline_similarities(
     *,
     companions: bool = True,
 ) -> OfflineSimilarities:
-    """Compute the offline similarities of a batch whose embeddings stand in three groups: anchors, offline, companions.
+    """Compute the offline similarities of a batch whose embeddings are in three groups: anchors, offline, companions.
 
-    Without `companions` there are two groups, and no derived pairs. With the batch's `image_rows` derived pairs that
-    are true pairs are no negatives. They are rare: the sampler draws anew where an anchor's two negatives correspond.
+    Without `companions` there are two groups, and no derived pairs. Given the batch's `image_rows`, derived pairs that
+    are true pairs are no negatives. They are rare: the sampler redraws where an anchor's two negatives correspond.
 
     >>> import torch
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own

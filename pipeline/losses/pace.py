@@ -1,14 +1,14 @@
-"""Self-paced hardness: online negatives are as hard as possible without a collapse of the training.
+"""Self-paced hardness: online negatives are as hard as the model can bear without collapsing.
 
-A collapsed model, to which all pairs are equally similar, costs one margin per pair and direction. If hardest
+A collapsed model, which gives all pairs the same similarity, costs one margin per pair and direction. If hardest
 negatives cost more than that, descent leads to the collapse. So online negatives are means of in-batch negatives
-(`aoq.pipeline.losses.hinge.online_negative`), of the highest hardness at which the batch costs less:
+(`aoq.pipeline.losses.hinge.online_negative`), with the highest hardness at which the batch costs less:
 
     t(batch) = the largest t with  mean over (i, t) of [m - S(i,t) + s_on(t)]_+  <=  0.9 m
     level    = 0.95 level + 0.05 level(t(batch))
 
-The collapse is uphill at every step, and nothing is scheduled: hardness rises as the model learns, up to the hardest
-negative of VSE++, and falls again if it must.
+So the collapse is uphill at every step. Nothing is scheduled: hardness rises as the model learns, up to the hardest
+negative of VSE++, and falls again if the batch costs too much.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Loss = Callable[[Similarities], LossValue]
 
 @dataclass
 class Pace:
-    """Hardness of online negatives; the level carries over from step to step, on the device, and nothing waits for it.
+    """Hardness of online negatives; the level carries over from step to step and stays on the device.
 
     >>> pace, alike = Pace(margin=0.2), Similarities(torch.zeros(4, 4), torch.eye(4).bool())
     >>> pace.follow(alike).hardness
@@ -75,7 +75,7 @@ class Pace:
 
     @property
     def is_at_hardest(self) -> bool:
-        """True if the last step's online negatives were the hardest alone; this waits for a GPU."""
+        """True if the last step's online negatives were the hardest ones; this waits for a GPU."""
         return float(self.level) >= TOP - 0.5
 
     def follow(self, pairs: Similarities, loss: Loss | None = None) -> Similarities:
@@ -107,25 +107,25 @@ def hardness_at(level: float | Float64[Tensor, ""], *, margin: float) -> Float64
 
 @torch.no_grad()
 def bearable_level(loss: Loss, pairs: Similarities, *, margin: float) -> Float64[Tensor, ""]:
-    """Highest level at which the batch costs at most BEARABLE of a collapsed model's cost; 0 if there is none.
+    """Return the highest level at which the batch costs at most BEARABLE of a collapsed model's cost; 0 if none does.
 
-    On a device all levels are tried: stopping at the first that costs more would wait for each.
+    A GPU tries all levels: stopping at the first that costs more would wait for each.
     """
     most = BEARABLE * collapsed_cost(loss, len(pairs.matrix), device=pairs.matrix.device).double()
-    found: list[Tensor] = []
+    tried: list[Tensor] = []
     for hardness in LEVELS:
-        found.append(loss(replace(pairs, hardness=hardness / margin)).total.double())
-        if most.device.type in AT_ONCE and not found[-1] <= most:
+        tried.append(loss(replace(pairs, hardness=hardness / margin)).total.double())
+        if most.device.type in AT_ONCE and not tried[-1] <= most:
             break
-    costs = torch.stack(found)
-    is_dear = ~(costs <= most)
-    first = is_dear.int().argmax()
+    costs = torch.stack(tried)
+    is_above = ~(costs <= most)
+    first = is_above.int().argmax()
     before, cost = at(costs, torch.stack([(first - 1).clamp(min=0), first])).unbind()
     between = first - 1 + (most - before) / (cost - before)
-    level = between.where(between > 0, 0.0)  # also 0 if a cost is not a number, or if the first level costs too much
-    return level.where(is_dear.any(), TOP)
+    level = between.where(between > 0, 0.0)  # also 0 if a cost is NaN, or if the first level costs too much
+    return level.where(is_above.any(), TOP)
 
 
 def at(values: Float64[Tensor, " values"], places: Int[Tensor, " places"]) -> Float64[Tensor, " places"]:
-    """Index without waiting for the places: `values[places]`."""
+    """Return `values[places]` without waiting for the places."""
     return sent(values, places.device).index_select(0, places)

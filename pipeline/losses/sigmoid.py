@@ -14,7 +14,7 @@ from aoq.pipeline.losses.temperature import Number
 
 
 def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number = -10.0) -> LossValue:
-    """Classify each pair as match or negative, by itself: no softmax, and each pair of the batch counts once.
+    """Classify each pair as match or negative on its own: no softmax, and each pair of the batch counts once.
 
         L = sum over pairs of log(1 + e^(-z (s / tau + b)))        z = 1 for a match, -1 for a negative
 
@@ -37,7 +37,7 @@ def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number
 
 
 def _add_up(pairs: Similarities, temperature: Number, bias: Number) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Sum over all pairs, and over the offline ones among them."""
+    """Return the sum over all pairs, and over the offline ones among them."""
 
     def logits(similarity: Tensor) -> Tensor:
         return similarity / temperature + bias

@@ -1,4 +1,4 @@
-"""Triplet losses with a margin of its own for every pair, from labels of how far the pair is to be trusted.
+"""Triplet losses with a margin per pair, scaled by a label of how far the pair can be trusted.
 
 NCR: Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021).
 """
@@ -17,7 +17,7 @@ from aoq.pipeline.losses.hinge import online_negative
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 
 BASE = 10.0
-"""Bend of the exponential soft margin: NCR's m."""
+"""Base of the exponential soft margin: NCR's m."""
 TINY = 1e-12
 
 SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,7 +29,7 @@ SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Margins(NamedTuple):
-    """Margin between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
+    """Margins between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
 
     to_captions: Float[Tensor, "#batch #batch"]
     to_images: Float[Tensor, "#batch #batch"]
@@ -45,14 +45,14 @@ def soft_margins(labels: Float[Tensor, "*shape"], *, margin: float, kind: str) -
 
 
 def own_margins(margins: Float[Tensor, " batch"]) -> Margins:
-    """Pair i's margin with its image as the anchor, and with its caption."""
+    """Use pair i's margin for its image as the anchor, and for its caption."""
     return Margins(margins[:, None], margins[:, None])
 
 
 def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
     """Use one matrix, of image rows and caption columns, for both directions, as NCR's released code does.
 
-    A caption as the anchor gets the margins of the images that it is compared with, instead of its own.
+    A caption as the anchor has the margins of the images that it is compared with, instead of its own.
     """
     return Margins(margins, margins.T)
 
@@ -72,9 +72,9 @@ def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
 
 
 def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
-    """Loss of each pair, averaged over its batch: the mean violation of its image and that of its caption.
+    """Return the loss of each pair: the mean violation of its image over the batch, and that of its caption.
 
-    The mean is over the whole batch, including the pair itself.
+    The mean counts the pair itself.
 
     >>> matrix = torch.tensor([[0.9, 0.1], [0.8, 0.3]])
     >>> pair_losses(Similarities(matrix, torch.eye(2).bool()), margin=0.2)
@@ -88,13 +88,13 @@ def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"
 
 
 def mean_triplet(pairs: Similarities, *, margin: float) -> LossValue:
-    """NCR's warm-up: the mean over all negatives of each anchor in the batch."""
+    """Sum each anchor's mean over all in-batch negatives: NCR's warm-up."""
     total = pair_losses(pairs, margin=margin).sum()
     return LossValue(total, {"online": total.detach()})
 
 
 def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
-    """Hardest violation in both directions; a mean if the pairs have a lower `hardness`."""
+    """Sum the hardest violations of both directions, or means if the pairs have a lower `hardness`."""
     total = pairs.matrix.new_zeros(())
     for difference, is_positive in differences(pairs, margins):
         total = total + online_negative(difference, is_positive, hardness=pairs.hardness).clamp(min=0).sum()
@@ -102,7 +102,7 @@ def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
 
 
 def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
-    """Label from 0 to 1: how well a network finds each pair matched, compared with the best of the batch.
+    """Label each pair from 0 to 1 by how well a network matches it, relative to the best pairs of the batch.
 
     P = theta / tau, at most 1: theta is the margin less the pair's mean violation, and tau the mean of the
     B // 10 + 1 largest theta.
@@ -119,7 +119,7 @@ def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " b
 def refined_labels(
     probabilities: Float[Tensor, " batch"] | Float[Tensor, "batch 1"], predicted: Float[Tensor, " batch"]
 ) -> Float[Tensor, "*rows batch"]:
-    """Label of a pair that is clean with this probability: w + (1 - w) P.
+    """Label pairs that are clean with probability w and have the prediction P: w + (1 - w) P.
 
     The released code of NCR broadcasts: with probabilities (B, 1), entry (i, j) mixes pair i's w with pair j's P.
     """

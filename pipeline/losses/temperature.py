@@ -13,11 +13,11 @@ Number = float | Float[Tensor, ""]
 
 
 class LearntTemperature(nn.Module):
-    """A temperature, and optionally a bias, learnt with the model; calling it gives their values.
+    """A temperature, and optionally a bias, learnt with the model; a call returns their values.
 
-    The parameter is log(1 / temperature), the logarithm of the scale of the logits. CLIP (section 2.5) starts at 0.07
-    and never scales by more than 100, `max_scale`; SigLIP (section 3.2) starts at log 10 with a bias of -10 and has
-    no such bound. Give the parameters to the model's optimiser, without weight decay.
+    The parameter is log(1 / temperature), the logarithm of the scale of the logits. CLIP (section 2.5) starts at a
+    temperature of 0.07 and bounds the scale by 100, `max_scale`; SigLIP (section 3.2) starts at log 10 with a bias of
+    -10 and has no such bound. Give the parameters to the model's optimiser, without weight decay.
 
     >>> {name: round(value.item(), 4) for name, value in LearntTemperature(temperature=0.1, bias=-10.0)().items()}
     {'temperature': 0.1, 'bias': -10.0}
@@ -32,11 +32,11 @@ class LearntTemperature(nn.Module):
     def forward(self) -> dict[str, Tensor]:
         with torch.no_grad():  # CLIP clamps the parameter itself: clamping the value alone would stop its gradient
             self.log_scale.clamp_(max=math.log(self.max_scale))
-        found = {"temperature": (-self.log_scale).exp()}
-        return found if self.bias is None else found | {"bias": self.bias}
+        temperature = {"temperature": (-self.log_scale).exp()}
+        return temperature if self.bias is None else temperature | {"bias": self.bias}
 
     def values(self) -> dict[str, float]:
-        """Give the values as numbers.
+        """Return the values as numbers.
 
         >>> LearntTemperature(temperature=1.0).values()
         {'temperature': 1.0}

@@ -12,10 +12,10 @@ from aoq.pipeline.search.problem import Direction
 
 
 class Fitting(NamedTuple):
-    """Lists that the data can fill: captions of an image, images of a caption; and what was shortened, "" if nothing.
+    """Depths of lists that the data can fill: captions per image, images per caption; `said` names what was shortened.
 
     >>> Fitting.to(np.repeat(np.arange(40), 5), 40, 200, h_captions=300, h_images=20)
-    Fitting(captions=195, images=20, said='lists hold 195 captions in place of 300: the data has no more negatives')
+    Fitting(captions=195, images=20, said='lists hold 195 captions instead of 300: the data has no more negatives')
     """
 
     captions: int
@@ -34,18 +34,20 @@ class Fitting(NamedTuple):
 
         Raises ValueError if an anchor has no negative.
         """
-        pairs = pairs_of(positives, images, captions)
-        asked = {"captions": (captions, h_captions, pairs[:, 0]), "images": (images, h_images, pairs[:, 1])}
-        kept, said = {}, []
-        for what, (count, h, anchors) in asked.items():
-            most = count - int(np.bincount(anchors).max(initial=0))
+        pairs, depths, shorter = pairs_of(positives, images, captions), [], []
+        for anchor, what, anchors, count, h in (
+            ("image", "captions", pairs[:, 0], captions, h_captions),
+            ("caption", "images", pairs[:, 1], images, h_images),
+        ):
+            positives_each = np.bincount(anchors, minlength=1)
+            most = count - int(positives_each.max())
             if most < 1:
-                anchor = {"captions": "image", "images": "caption"}[what]
                 raise ValueError(
-                    f"{anchor} {np.bincount(anchors).argmax()} matches all {count} {what}, so it has no negative; "
-                    "add data, or correct the pairs."
+                    f"{anchor} {positives_each.argmax()} matches all {count} {what}, so it has no negative; add data, "
+                    "or correct the pairs."
                 )
-            kept[what] = min(h, most)
+            depths.append(min(h, most))
             if h > most:
-                said.append(f"{most} {what} in place of {h}")
-        return cls(**kept, said=f"lists hold {' and '.join(said)}: the data has no more negatives" if said else "")
+                shorter.append(f"{most} {what} instead of {h}")
+        said = f"lists hold {' and '.join(shorter)}: the data has no more negatives" if shorter else ""
+        return cls(depths[0], depths[1], said)

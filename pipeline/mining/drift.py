@@ -1,6 +1,6 @@
-"""Drift of a model from a table that another one, or an earlier state of its own, made.
+"""Measure how far a model has drifted from a table that another model, or an earlier state of it, made.
 
-AOQ assumes that there is none. `refresh` makes outdated lists again.
+AOQ assumes that there is no drift. `refresh` renews outdated lists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aoq.pipeline.tables.table import NegativeTable
 
 @dataclass(frozen=True)
 class Drift:
-    """Difference between one direction's lists and the model's own, on sampled anchors."""
+    """Differences between one direction's lists and the model's own, on sampled anchors."""
 
     anchors: int
     lists: Difference
@@ -48,22 +48,22 @@ def measure_drift(
 ) -> dict[Direction, Drift]:
     """Search `anchors` of each direction in full with the model, and compare its lists with the table's.
 
-    `progress` is called with the number of a direction's candidates that are scored, and of all.
+    `progress` counts the candidates of a direction that are scored.
     """
     model.eval()
-    found = {}
+    drifts = {}
     for direction in DIRECTIONS:
         lists = table[direction]
         cut = lists.h if depth is None else depth
         if not 1 <= cut <= lists.h:
-            raise ValueError(f"a depth of {cut} is asked for, and the {direction} lists go to {lists.h}.")
+            raise ValueError(f"depth = {cut}, but the {direction} lists hold {lists.h}; give 1 to {lists.h}.")
         rows = np.sort(np.random.default_rng(0).choice(len(lists), min(anchors, len(lists)), replace=False))
         then = lists[rows].head(cut)
         scored = partial(progress, direction)
         own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids, scored)
         between = difference(then.negative_ids, own.negative_ids, rows=rows)
-        found[direction] = Drift(len(rows), between, share_above_positive(theirs), share_above_positive(then))
-    return found
+        drifts[direction] = Drift(len(rows), between, share_above_positive(theirs), share_above_positive(then))
+    return drifts
 
 
 @torch.inference_mode()
@@ -77,7 +77,7 @@ def _search(
     listed: np.ndarray,
     progress: Callable[[int, int], None],
 ) -> tuple[NegativeLists, NegativeLists]:
-    """Score the anchors' lists with the model: its own best, and those of the table."""
+    """Return the model's own lists of the anchors, and the table's lists with the model's scores."""
     shape = listed.shape
     ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
     lowest, theirs = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
@@ -104,7 +104,7 @@ def _tiles(
     direction: Direction,
     anchors: Int64[np.ndarray, " anchors"],
 ) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"], Bool[np.ndarray, "anchors tile"]]]:
-    """Iterate over candidates, rising, with the anchors' similarities to them and a mask of the anchors' own."""
+    """Iterate over candidates, rising, with the anchors' similarities to them and a mask of their positives."""
     split = pairs.split
     if direction == "i2t":
         codes = encode_images(model, pairs, device, anchors)

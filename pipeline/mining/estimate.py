@@ -1,8 +1,8 @@
-"""Forecast of mining: a piece of the problem is mined, and the time of each step is scaled by counts.
+"""Forecast mining: mine a piece of the problem, and scale the time of each step by counts.
 
 An index of cells (`ivf`) is not built: each of its steps is a product of counts, divided by a rate that is measured on
-this machine. An exact search grows as the pairs do, an index as N^1.5: each of N anchors looks at `BREADTH` cells of
-N / C vectors, C being about 4 sqrt(N).
+this machine. An exact search takes time in proportion to the pairs, an index to N^1.5: each of N anchors visits
+`BREADTH` of C cells of N / C vectors, and C is about 4 sqrt(N).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from aoq.pipeline.vectors import norms_of
 LOOKING, WRITING = "looking the vectors through", "writing the table"
 PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
-LEAST_PAIRS = 10**7  # from which on a time says how it grows; what a smaller search takes is mostly its start
-WARM_UP = 64  # rows of either side that are mined before the clock starts, because code is compiled then
+LEAST_PAIRS = 10**7  # a smaller search takes most of its time to start, which says nothing about its growth
+WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
 DAY = 86_400.0
-BREADTH = 64  # cells that an anchor looks at, before a run has measured how many the recall needs
+BREADTH = 64  # cells that an anchor visits, until a run measures how many the recall needs
 ROUNDS = 10  # of k-means, by FAISS
 SIZES = 1_000_000, 10_000_000, 50_000_000
 PROBED, PROBED_ANCHORS = 8192, 512  # random vectors by which rates are measured
@@ -69,15 +69,17 @@ class Scale:
 
 @dataclass(frozen=True)
 class IndexEstimate:
+    """Both ways at the problem's size and at larger ones of the same shape."""
+
     asked: Scale
     larger: Sequence[Scale]
-    """The same shape at `SIZES` images."""
+    """At `SIZES` images."""
     affordable_images: int
-    """The most images, in the same shape, that an exact search takes a day for."""
+    """The number of images for which an exact search takes a day."""
     arithmetic: Sequence[str]
-    """The steps of an index at the largest size, one line each, of both directions."""
+    """The steps of an index at the largest size, one line per step and direction."""
     seconds: Mapping[str, float]
-    """Steps of an index at the size that is asked for."""
+    """Steps of an index at the problem's size."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,11 @@ class Estimate:
     memory_bytes: int
     """Memory beyond the vectors."""
     vector_bytes: int
-    """Bytes of the mapped vectors; the system caches what fits."""
+    """Bytes of the mapped vectors; the system caches as many as fit."""
     work_bytes: int
     table_bytes: int
     index: IndexEstimate | None = None
-    """An index beside an exact search, here and at larger sizes; None without FAISS, and of a small problem."""
+    """None without FAISS, and for a small problem."""
 
 
 def estimate(
@@ -107,8 +109,8 @@ def estimate(
 ) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
-    `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` is called with the number of
-    pieces that are mined, and of all: a small one to warm up, and the one that is timed.
+    `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` counts the pieces that are
+    mined: a small one to warm up, and the one that is timed.
     """
     backend, why = ONE_PASS, "a tile serves both directions"
     if search != "auto":
@@ -128,7 +130,7 @@ def estimate(
         by_rows = exact[LOOKING] + exact[WRITING]
         rates = measure_rates(dimensions, max(size.wanted for size in sizes))
         index = estimate_index(problem, sum(exact.values()) - by_rows, by_rows, rates)
-    if not backend.costs:  # the steps of an index of cells are known, and of others nothing is
+    if not backend.costs:  # of all indexes, only the steps of one of cells are known
         known = index.seconds if backend.name == "ivf" and index else {}
         exact = known and {LOOKING: exact[LOOKING], **known, WRITING: exact[WRITING]}
     shape = {"images": len(problem.images), "captions": len(problem.captions), "dimensions": dimensions}
@@ -148,17 +150,19 @@ def estimate(
 
 
 def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:
-    """Vectors without memory, for a problem's shape, and random unit vectors for a piece of it."""
-    rng, whole, piece = np.random.default_rng(0), [], []
-    for count, most in ((images, PIECE_IMAGES), (captions, PIECE_CAPTIONS)):
-        drawn = rng.standard_normal((min(count, most), dimensions), dtype=np.float32)
-        whole.append(np.broadcast_to(np.float32(0), (count, dimensions)))
-        piece.append(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-    return (whole[0], whole[1]), (piece[0], piece[1])
+    """Make vectors that take no memory, for a problem's shape, and random unit vectors for a piece of it."""
+    rng, zero = np.random.default_rng(0), np.float32(0)
+
+    def unit(count: int) -> Float32[np.ndarray, "_ D"]:
+        drawn = rng.standard_normal((count, dimensions), dtype=np.float32)
+        return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+    whole = np.broadcast_to(zero, (images, dimensions)), np.broadcast_to(zero, (captions, dimensions))
+    return whole, (unit(min(images, PIECE_IMAGES)), unit(min(captions, PIECE_CAPTIONS)))
 
 
 def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
-    """Seconds of each step, of looking the vectors through and of writing the table, and the table's bytes."""
+    """Mine the problem; return the seconds of each step, reading and writing included, and the table's bytes."""
     log, ends = logging.getLogger("aoq.pipeline.search"), np.cumsum([len(step) for step in backend.plan(problem)])
     level, times = log.level, [time.perf_counter()]
     for vectors in (problem.images, problem.captions)[: 2 - problem.one_set]:
@@ -172,7 +176,7 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
 
     with TemporaryDirectory() as temporary:
         work, output = Path(temporary) / "work", Path(temporary) / "table"
-        log.setLevel(logging.WARNING)  # what a search says of a piece is nothing about the whole
+        log.setLevel(logging.WARNING)  # messages about a piece would be taken for messages about the whole
         try:
             mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
         finally:
@@ -183,7 +187,7 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
 
 
 def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
-    """Quantities that each step's time grows with: vectors, the search's operations, the lists' entries.
+    """Return what each step's time is proportional to: vectors, the search's operations, the lists' entries.
 
     Steps of a direction that is left out have no operations and are dropped.
     """
@@ -193,7 +197,7 @@ def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
 
 
 def estimate_index(problem: Problem, by_pairs: float, by_rows: float, rates: Rates) -> IndexEstimate:
-    """Extrapolate the seconds of an exact search, that grow as the pairs and as the rows do, and those of an index."""
+    """Extrapolate an exact search, whose seconds are `by_pairs` and `by_rows` at the problem's size, and an index."""
     dimensions, images = problem.images.shape[1], len(problem.images)
 
     def at(factor: float) -> tuple[Scale, list[Step]]:
@@ -223,7 +227,7 @@ def estimate_index(problem: Problem, by_pairs: float, by_rows: float, rates: Rat
 
 
 class Step(NamedTuple):
-    """A step of an index: the product of its factors, divided by a rate."""
+    """A step of an index, which takes the product of its factors, divided by a rate."""
 
     name: str
     factors: Mapping[str, int | float]
@@ -239,7 +243,7 @@ class Step(NamedTuple):
 
 
 def index_steps(size: Size, dimensions: int, rates: Rates) -> list[Step]:
-    """Steps of an index of cells, of one direction."""
+    """Return the steps of an index of cells for one direction."""
     anchors, vectors, cells = size.anchors, size.candidates, ivf(size.candidates).widest
     sampled = min(anchors, TUNED_ON) + min(anchors, SAMPLED)
     each = {"dimensions": dimensions}
@@ -256,7 +260,7 @@ def index_steps(size: Size, dimensions: int, rates: Rates) -> list[Step]:
 
 
 def measure_rates(dimensions: int, wanted: int) -> Rates:
-    """Time products, scans and exact scores of random vectors, the faster of two turns; a second or so."""
+    """Time products, scans and exact scores of random vectors, the faster of two runs; this takes about a second."""
     faiss, rng = load_faiss(), np.random.default_rng(0)
     vectors = rng.standard_normal((PROBED, dimensions), dtype=np.float32)
     anchors, k = vectors[:PROBED_ANCHORS], min(candidates_asked(wanted), PROBED)

@@ -41,8 +41,7 @@ def hard_negatives(
     `image_of`, caption n belongs to image n. Or give any corpus: `queries` (Q, D), `documents` (N, D) and `positives`:
     pairs (query, document), as an (n, 2) array or a list of tuples, or the document rows of each query, as a list of
     arrays or lists. A query may have several positives, a document none. Without `documents` the queries are one set:
-    none is its own negative, and positives count both ways. Similarities are symmetric too, so both directions have the
-    same lists: `t2i` is `i2t`.
+    none is its own negative, positives count both ways, and both directions have the same lists: `t2i` is `i2t`.
 
     `h` is the length of the lists, or a pair: for lists of images (queries), and for lists of captions
     (documents); 0 leaves a direction out. `metric="cosine"` divides vectors by their norms, "dot" leaves them
@@ -79,39 +78,39 @@ def hard_negatives(
     alone = len(sides) == 1
     depths = _depths(h, both=not alone)
     problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
-    found = search_problem(problem, search=search)
-    lists = {d: found.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}
-    about = {d: {"h": lists[d].h, "search": found.search, **found.guarantees[d]} for d in problem.directions}
+    result = search_problem(problem, search=search)
+    lists = {d: result.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}
+    about = {d: {"h": lists[d].h, "search": result.search, **result.guarantees[d]} for d in problem.directions}
     manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
     manifest |= {"sides": sides} if sides else {}
     return NegativeTable(lists["i2t"], lists["i2t" if alone else "t2i"], manifest, problem.positives)
 
 
-def _array(given: Any) -> np.ndarray:
+def _array(values: Any) -> np.ndarray:
     """Bring an array into host memory in its own precision; numpy has no bfloat16."""
-    if _is_tensor(given):
+    if _is_tensor(values):
         import torch
 
-        given = given.detach().cpu()
-        return np.asarray(given.float() if given.dtype == torch.bfloat16 else given)
-    return np.asarray(given)
+        values = values.detach().cpu()
+        return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
+    return np.asarray(values)
 
 
-def _is_tensor(given: Any) -> bool:
-    """Tell without loading torch, which whoever has a tensor has loaded."""
-    return "torch" in sys.modules and isinstance(given, sys.modules["torch"].Tensor)
+def _is_tensor(values: Any) -> bool:
+    """Check without loading torch: whoever has a tensor has loaded it."""
+    return "torch" in sys.modules and isinstance(values, sys.modules["torch"].Tensor)
 
 
-def _vectors(given: Any, name: str, metric: str) -> Vectors:
+def _vectors(values: Any, name: str, metric: str) -> Vectors:
     """Convert to float32 in memory, of norm 1 for a cosine."""
-    array = _array(given)
+    array = _array(values)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
     return in_float32(array, name, normalise=metric == "cosine", zeros=metric == "dot")
 
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
-    """Length of the lists of each side."""
+    """Return the length of the lists of each side."""
     two = [h, h if both else 0] if np.ndim(h) == 0 else list(h)
     if len(two) != 2 or any(isinstance(one, bool) or not isinstance(one, (int, np.integer)) for one in two):
         raise ValueError(f"h is {h!r}; give a whole number, or two: for the lists of the first side and of the second.")
@@ -120,25 +119,29 @@ def _depths(h: Any, *, both: bool) -> tuple[int, int]:
     return int(two[0]), int(two[1])
 
 
-def _image_of(given: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
-    if given is None:
+def _image_of(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
+    if image_of is None:
         if images != captions:
-            raise ValueError(f"{captions} captions and {images} images do not go in pairs; give image_of.")
+            raise ValueError(f"{captions} captions and {images} images do not form pairs; give image_of.")
         return np.arange(captions)
-    rows = _array(given)
+    rows = _array(image_of)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
         raise ValueError(f"image_of is {rows.dtype} of shape {rows.shape}; an image row for each caption is needed.")
     return rows
 
 
-def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
-    """Rows (query, document); none are needed for queries `alone`."""
-    if given is None and not alone:
-        raise ValueError("say which documents are true of which queries: positives; [] if none is.")
-    if isinstance(given, list) and given and all(isinstance(rows, tuple) and len(rows) == 2 for rows in given):
-        given = np.array(given)
-    if isinstance(given, np.ndarray) or _is_tensor(given):
-        pairs = _array(given)
+def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
+    """Return rows (query, document); queries `alone` need none."""
+    if positives is None and not alone:
+        raise ValueError("give the true documents of each query as positives; [] if there are none.")
+    if (
+        isinstance(positives, list)
+        and positives
+        and all(isinstance(rows, tuple) and len(rows) == 2 for rows in positives)
+    ):
+        positives = np.array(positives)
+    if isinstance(positives, np.ndarray) or _is_tensor(positives):
+        pairs = _array(positives)
         if pairs.size == 0:
             pairs = np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
@@ -146,13 +149,13 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
                 f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
             )
     else:
-        lists = [_array(list(rows) if isinstance(rows, set) else rows) for rows in given or [[]] * queries]
+        lists = [_array(list(rows) if isinstance(rows, set) else rows) for rows in positives or [[]] * queries]
         if len(lists) != queries or any(one.ndim != 1 or (one.size and one.dtype.kind not in "iu") for one in lists):
             raise ValueError(
                 f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "
                 "each query, or an (n, 2) array of rows (query, document)."
             )
-        if given and all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in given):
+        if positives and all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in positives):
             raise ValueError(
                 f"positives are {queries} lists of two numbers for {queries} queries: pairs, or two documents of each "
                 "query. Give pairs as tuples or an (n, 2) array, and documents as a list of arrays."
@@ -163,7 +166,7 @@ def _pairs(given: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pai
 
 
 def _no_lists(rows: int) -> NegativeLists:
-    """Lists of length 0, for a direction that was left out."""
+    """Return lists of length 0, for a direction that was left out."""
     return NegativeLists(
         np.empty((rows, 0), np.int32), np.empty((rows, 0), np.float32), np.full(rows, np.nan, np.float32)
     )

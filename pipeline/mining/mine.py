@@ -1,9 +1,9 @@
-"""Mine: embeddings in, a negative table out, in units of work."""
+"""Mine embeddings into a negative table, in units of work."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from aoq.pipeline.digests import digest
 from aoq.pipeline.search.backends import choose_backend, run_search
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.store import Folder, Memory
+from aoq.pipeline.search.store import Folder, Memory, Store
 from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Runner, run_in_process
 from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
@@ -35,10 +35,10 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
-    They stay until the table's publisher deletes them, so a kill until then costs no search. A small job has none.
-    An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
+    Units stay until whoever publishes the table deletes them, so a kill before then repeats no search. A small job has
+    none. An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.backends.run_search`. `provenance` (dataset
-    fingerprint, teacher, ...) goes into every footer and the manifest. `of` names the problem where its vectors were
+    fingerprint, teacher, ...) goes into every footer and the manifest. `of` identifies the problem if its vectors were
     hashed already.
     """
     provenance = {"sides": ONE_SET, **provenance} if problem.one_set else provenance
@@ -46,22 +46,17 @@ def mine(
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = choose_backend(search, problem, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
-    in_memory = run is run_in_process and backend.is_small(problem)  # other processes meet in a folder
-    store = Memory() if in_memory else _folder(work, [backend.name, provenance, of or problem.sha256])
-    found = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
-    made = {
+    store: Store = Memory()
+    if run is not run_in_process or not backend.is_small(problem):  # other processes need a folder
+        store = Folder(work, digest([backend.name, provenance, of or problem.sha256]))
+        store.clear_unfinished()
+    result = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
+    lists = {
         direction: (
-            {"h": problem.size(direction).h, "search": found.search, **found.guarantees[direction]},
-            map(from_arrow, found.lists[direction]),
+            {"h": problem.size(direction).h, "search": result.search, **result.guarantees[direction]},
+            map(from_arrow, result.lists[direction]),
         )
         for direction in problem.directions
     }
     shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
-    write_table(output, provenance, made, problem.positives)
-
-
-def _folder(path: Path, of: Sequence[Any]) -> Folder:
-    """Open the folder of the units of one search."""
-    store = Folder(path, digest(of))
-    store.clear_unfinished()
-    return store
+    write_table(output, provenance, lists, problem.positives)

@@ -1,4 +1,4 @@
-"""A search with a new model that keeps the lists of an earlier table where they still hold.
+"""Search with a new model, but keep the lists of an earlier table where they still hold.
 
 `drift` measures how far a model has moved from a table; this module makes lists.
 """
@@ -24,8 +24,8 @@ from aoq.pipeline.tables.statistics import common_by_depth
 def refresh(earlier: Path, below: float) -> Backend:
     """Search an anchor again only if less than the fraction `below` of its list's top half stays there.
 
-    The other anchors keep their lists of the table `earlier`, with new scores and in their order. Kept lists are not
-    certified: nothing else was searched.
+    The other anchors keep their lists of the table `earlier`, with new scores and in their order. Kept lists have no
+    certificate: no other candidate was scored.
     """
     return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
 
@@ -33,7 +33,7 @@ def refresh(earlier: Path, below: float) -> Backend:
 def fraction_staying(
     lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
 ) -> Float64[np.ndarray, " anchors"]:
-    """Fraction of each list's top half that stays there when the list is reordered.
+    """Return the fraction of each list's top half that stays there when the list is reordered.
 
     >>> fraction_staying(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
     array([0.5])
@@ -67,12 +67,12 @@ def _search(
     store: Store,
 ) -> list[pa.Table]:
     side = problem[direction].rows(np.arange(start, start + len(listed)))
-    found = rescored(side, listed)
-    is_drifted = fraction_staying(listed[:, : side.h], found.ids) < below
+    lists = rescored(side, listed)
+    is_drifted = fraction_staying(listed[:, : side.h], lists.ids) < below
     rows = np.flatnonzero(is_drifted)
     if len(rows):
-        found.put(rows, exact_heads(side.rows(rows)))
-    return [lists_table(side, found, start), pa.table({"searched": is_drifted})]
+        lists.put(rows, exact_heads(side.rows(rows)))
+    return [lists_table(side, lists, start), pa.table({"searched": is_drifted})]
 
 
 def _guarantee(store: Store, direction: Direction) -> dict[str, Any]:

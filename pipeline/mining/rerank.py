@@ -1,7 +1,7 @@
 """Reorder the candidates of a table by a slow model's scores.
 
-The pairs of both directions' shortlists are scored once each, in units that survive a crash. Recall
-is estimated by searching a few anchors in full with the slow model.
+Each pair of the shortlists is scored once, in units that survive a crash. Recall is estimated by searching a few
+anchors in full with the slow model.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Rescoring:
         return self._images[1]
 
     def checked(self, direction: Direction) -> Int64[np.ndarray, " anchors"]:
-        """Anchors that are searched in full, rising."""
+        """Return the anchors that are searched in full, rising."""
         count = len(self.shortlist[direction])
         return np.sort(np.random.default_rng(0).choice(count, min(self.checked_anchors, count), replace=False))
 
@@ -81,34 +81,34 @@ def rerank(
     for done, unit in enumerate(units, start=1):
         unit.do(job, store)
         progress(done, len(units))
-    made = {direction: _made(job, direction, store) for direction in DIRECTIONS}
+    tables = {direction: _reranked(job, direction, store) for direction in DIRECTIONS}
     shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
-    write_table(output, provenance, made, job.shortlist.positives)
+    write_table(output, provenance, tables, job.shortlist.positives)
 
 
-def _made(job: Rescoring, direction: Direction, store: Store) -> Made:
+def _reranked(job: Rescoring, direction: Direction, store: Store) -> Made:
     recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]
-    said = "%s: of the teacher's own top %d the lists have %.1f %% (%d anchors searched in full)"
-    logger.info(said, direction, h, 100 * recall, anchors)
+    sentence = "%s: the lists hold %.1f %% of the teacher's own top %d (%d anchors searched in full)"
+    logger.info(sentence, direction, 100 * recall, h, anchors)
     about = {"h": h, "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6), "recall_anchors": anchors}
     return about, (_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
 
 
 def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
-    """Fraction of a checked anchor's true top h that its list has, averaged over the checked anchors."""
+    """Return the fraction of a checked anchor's true top h that its list has, averaged over these anchors."""
     anchors = job.checked(direction)
     parts = [store.read(name)["score"].to_numpy() for name in store.names(f"search-{direction}-")]
     best = -np.sort(-np.concatenate([part.reshape(len(anchors), -1) for part in parts], axis=1), axis=1)
     best = best[:, : job.h[direction]]  # -inf if an anchor has fewer negatives
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
-    found = [
+    scores = [
         _block_lists(job, direction, block, store).scores[anchors[inside] - block[0]]
         for block in job.shortlist.blocks(direction)
         if (inside := (anchors >= block[0]) & (anchors < block[1])).any()
     ]
-    kept = (np.concatenate(found) >= last - ROUNDING).sum(axis=1)
-    return float(np.where(wanted > 0, np.minimum(kept, wanted) / np.maximum(wanted, 1), 1.0).mean())
+    listed = (np.concatenate(scores) >= last - ROUNDING).sum(axis=1)
+    return float(np.where(wanted > 0, np.minimum(listed, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
 def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Store) -> NegativeLists:
@@ -128,7 +128,7 @@ def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Stor
 
 
 def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
-    """Independent units of work: listed pairs scored, and sampled anchors searched in full."""
+    """Make independent units of work: listed pairs to score, and sampled anchors to search in full."""
     scored = [
         Unit((_scored_name(images, captions),), partial(_score, images, captions))
         for images in job.shortlist.blocks("i2t")
@@ -145,7 +145,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 @torch.inference_mode()
 @products_in("float32")
 def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
-    """Score the pairs of two blocks: the pairs, rising, and their scores."""
+    """Score the pairs of two blocks; return the pairs, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, len(job.shortlist.images))
     scores = np.empty(len(keys), dtype=np.float32)
@@ -170,7 +170,7 @@ def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list
 @torch.inference_mode()
 @products_in("float32")
 def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
-    """Find the h best negatives' scores of each checked anchor among a block of candidates."""
+    """Return the scores of each checked anchor's h best negatives in a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
     scores = np.empty((len(images), len(captions)), dtype=np.float32)
@@ -179,10 +179,10 @@ def _search(direction: Direction, block: Block, job: Rescoring, store: Store) ->
         columns = np.searchsorted(captions, tile)
         scores[:, columns] = job.model.similarity(codes, tile_codes).float().cpu().numpy()
     own = pair_keys(job.shortlist.positives[:, 0], job.shortlist.positives[:, 1], len(job.shortlist.images))
-    asked = pair_keys(images[:, None], captions[None], len(job.shortlist.images))
-    scores[is_among(asked, np.sort(own))] = -np.inf
-    mine = scores if direction == "i2t" else scores.T
-    best = -np.sort(-mine, axis=1)[:, : job.h[direction]]
+    pairs = pair_keys(images[:, None], captions[None], len(job.shortlist.images))
+    scores[is_among(pairs, np.sort(own))] = -np.inf
+    by_anchor = scores if direction == "i2t" else scores.T
+    best = -np.sort(-by_anchor, axis=1)[:, : job.h[direction]]
     return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]
 
 

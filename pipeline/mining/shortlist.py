@@ -1,4 +1,4 @@
-"""Pairs that a slow model rescores: those that either direction lists, and the positives, each once."""
+"""The pairs that a slow model rescores: all listed pairs of both directions, and the positives, each once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aoq.pipeline.search.problem import Direction, blocks
 from aoq.pipeline.tables.pairs import Pairs, listed_keys, pair_keys
 
 IMAGE_BLOCK, CAPTION_BLOCK = 4096, 2048
-"""Images and captions per unit of work, whose pairs it scores; it keeps the images' codes in memory."""
+"""Images and captions per unit of work; it keeps the images' codes in memory."""
 PAIR_TILE = 128
 SEARCH_BLOCK = 2048
 """Candidates per unit of the full search."""
@@ -32,18 +32,18 @@ class Shortlist:
         return self.captions if direction == "i2t" else self.images
 
     def blocks(self, direction: Direction) -> list[Block]:
-        """Start and stop of each unit's anchors."""
+        """Return the start and stop of each unit's anchors."""
         return blocks(len(self[direction]), IMAGE_BLOCK if direction == "i2t" else CAPTION_BLOCK)
 
     def keys(self, images: Block, captions: Block) -> Int64[np.ndarray, " pairs"]:
-        """Pairs of two blocks to score, each as image * captions + caption, rising."""
-        found = [self._inside("i2t", images, captions), self._inside("t2i", captions, images)]
+        """Return the pairs of two blocks to score, each as image * captions + caption, rising."""
+        listed = [self._inside("i2t", images, captions), self._inside("t2i", captions, images)]
         own = self.positives
         inside = ((own >= [images[0], captions[0]]) & (own < [images[1], captions[1]])).all(axis=1)
-        return np.unique(np.concatenate([*found, pair_keys(own[inside, 0], own[inside, 1], len(self.images))]))
+        return np.unique(np.concatenate([*listed, pair_keys(own[inside, 0], own[inside, 1], len(self.images))]))
 
     def row_keys(self, direction: Direction, block: Block) -> Int64[np.ndarray, "anchors depth"]:
-        """Listed pairs of a block of anchors; padding gives the key of no pair."""
+        """Return the listed pairs of a block of anchors; the key of padding is -1."""
         ids, anchors = self[direction][slice(*block)], np.arange(*block)[:, None]
         return np.where(ids < 0, -1, listed_keys(direction, anchors, ids, len(self.images)))
 

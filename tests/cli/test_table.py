@@ -86,7 +86,7 @@ def test_drift_of_the_teacher_itself_is_none(aoq, mined):
     ("arguments", "message"),
     [
         ([], f"has no second_round yet; run: aoq run {TINY} --artifact-root "),
-        (["--of", "first_round", "--depth", 9], "a depth of 9 is asked for, and the t2i lists go to 8"),
+        (["--of", "first_round", "--depth", 9], "depth = 9, but the t2i lists hold 8; give 1 to 8"),
         (["--weights", "none.safetensors"], "none.safetensors"),
     ],
 )

@@ -23,7 +23,7 @@ def test_tensors_keep_their_precision():
 
 
 def test_a_caption_of_no_image_is_refused():
-    with pytest.raises(ValueError, match="caption 0 is of image -1, and there are images 0 to 1"):
+    with pytest.raises(ValueError, match="caption 0 belongs to image -1, and there are images 0 to 1"):
         recalls(np.eye(2), np.array([-1, 1]))
 
 

@@ -20,14 +20,14 @@ def test_they_come_back(tmp_path):
 @pytest.mark.parametrize(("images", "captions"), [(2, 6), (3, 5), (6, 3)])
 def test_those_of_other_queries_are_refused(tmp_path, images, captions):
     write_ranks(tmp_path / "ranks.parquet", RANKS)
-    with pytest.raises(ValueError, match=f"it is not of {images} images and {captions} captions"):
+    with pytest.raises(ValueError, match=f"it does not have {images} images and {captions} captions"):
         read_ranks(tmp_path / "ranks.parquet", images=images, captions=captions)
 
 
 @pytest.mark.parametrize("i2t", [[0, 6, 1], [0, -1, 1]])
 def test_ranks_beyond_the_candidates_are_refused(tmp_path, i2t):
     write_ranks(tmp_path / "ranks.parquet", Ranks(np.array(i2t), RANKS.t2i))
-    with pytest.raises(ValueError, match="it is not of 3 images and 6 captions"):
+    with pytest.raises(ValueError, match="it does not have 3 images and 6 captions"):
         read_ranks(tmp_path / "ranks.parquet", images=3, captions=6)
 
 

@@ -111,7 +111,7 @@ def test_folds_and_members_must_fit():
 @pytest.mark.parametrize("captions", [2, 4])
 def test_every_caption_has_an_image(monkeypatch, captions, folds):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is for users
-    with pytest.raises(ValueError, match=f"3 columns of similarities, but {captions} captions have an image"):
+    with pytest.raises(ValueError, match=f"the similarities have 3 columns, and {captions} captions have an image"):
         evaluate_similarity(np.eye(3), np.arange(captions) % 3, folds=folds)
 
 

@@ -83,7 +83,7 @@ def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
         return kind.function(pairs, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5)
 
     assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
-    with pytest.raises(ValueError, match="10 pairs are no triples"):
+    with pytest.raises(ValueError, match="10 pairs do not form triples"):
         plateau(loss, 10)
 
 

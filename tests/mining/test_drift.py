@@ -106,5 +106,5 @@ def test_copies_are_no_negatives(pairs):
 
 def test_a_depth_beyond_the_lists_is_refused(pairs):
     model = model_of(pairs, "vsepp", 0)
-    with pytest.raises(ValueError, match="a depth of 9 is asked for, and the t2i lists go to 8"):
+    with pytest.raises(ValueError, match="depth = 9, but the t2i lists hold 8; give 1 to 8"):
         measure_drift(model, pairs, table_of(model, pairs, 40, 8), CPU, anchors=5, depth=9)

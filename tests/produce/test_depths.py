@@ -14,7 +14,7 @@ TEACHER = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmi
 def test_lists_are_as_long_as_the_data_allows_and_students_train_on_them(make, caplog):
     """Each of 40 images has 5 of 200 captions, so 195 are negatives; of a caption's images 39."""
     chain = make("deep", "dataset", "mining", "second_round", teacher=TEACHER % 300)
-    said = "lists hold 195 captions in place of 300 and 39 images in place of 60: the data has no more negatives"
+    said = "lists hold 195 captions instead of 300 and 39 images instead of 60: the data has no more negatives"
     assert [record.message for record in caplog.records if "lists hold" in record.message] == [f"[mining] {said}", said]
     table = read_table(chain["hard_negatives"].path / "table")
     assert (table.i2t.h, table.t2i.h) == (195, 39)

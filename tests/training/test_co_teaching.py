@@ -29,7 +29,6 @@ SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_si
 OPTIONS = {
     "vsepp": {},
     "vsrn": {"caption_hidden_size": 6, "caption_word_size": 5},
-    "saf": {"similarity_size": 4, "regions": 4},
     "naaf": {},
 }
 CPU = torch.device("cpu")
