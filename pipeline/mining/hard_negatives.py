@@ -134,11 +134,7 @@ def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, 
     """Return rows (query, document); queries `alone` need none."""
     if positives is None and not alone:
         raise ValueError("give the true documents of each query as positives; [] if there are none.")
-    if (
-        isinstance(positives, list)
-        and positives
-        and all(isinstance(rows, tuple) and len(rows) == 2 for rows in positives)
-    ):
+    if isinstance(positives, list) and positives and all(isinstance(one, tuple) and len(one) == 2 for one in positives):
         positives = np.array(positives)
     if isinstance(positives, np.ndarray) or _is_tensor(positives):
         pairs = _array(positives)
